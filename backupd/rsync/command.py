@@ -23,6 +23,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from backupd.rsync.bandwidth import Bucket, relay_command, shell_words
 from btrkeep.config import HostConfig, SshSettings
@@ -101,10 +102,11 @@ def rsync_command(
     one_pass: Pass,
     buckets: Sequence[Bucket] = (),
     shell: Sequence[str] = (),
+    control: Path | None = None,
 ) -> tuple[str, ...]:
     """Returns the command that copies `path` of the host into the folder `destination` (under its absolute name).
 
-    `shell` replaces the remote shell.
+    `shell` replaces the remote shell. `control`: the socket of a connection that ssh shall use if it can.
     """
     return (
         "rsync",
@@ -113,7 +115,7 @@ def rsync_command(
         *(("--one-file-system",) if host.one_file_system else ()),
         f"--timeout={max(60, round(host.stall))}",  # for the remote side: it ends when we are gone
         *filters(host, path),
-        *remote_shell(host, ssh, buckets, shell),
+        *remote_shell(host, ssh, buckets, shell or shell_command(host, ssh, buckets, control)),
         source(host, path, through_shell=bool(host.address or buckets)),
         destination + "/",
     )
@@ -196,14 +198,29 @@ def remote_shell(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket], 
     return (*path, "--rsh", shell_words(shell)) if shell else ()
 
 
-def shell_command(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket]) -> tuple[str, ...]:
+def shell_command(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket], control: Path | None = None) -> tuple[str, ...]:
     """Returns the remote shell within the buckets, without the words that rsync adds; () for a local source without a budget."""
-    shell = ssh_command(host, ssh) if host.address else ()
+    shell = ssh_command(host, ssh, control) if host.address else ()
     return relay_command(buckets, shell) if buckets else shell
 
 
-def ssh_command(host: HostConfig, ssh: SshSettings) -> tuple[str, ...]:
-    """Returns ssh and its options: no prompts, a managed key and host key, one connection per transfer, dead links noticed."""
+def master_command(host: HostConfig, ssh: SshSettings, control: Path) -> tuple[str, ...]:
+    """Returns an ssh that logs in, runs nothing, and lets others use its connection through the socket `control`."""
+    command = ssh_command(host, ssh, control)
+    words = ("ControlMaster=yes" if word == "ControlMaster=no" else word for word in command)
+    return (*words, "-o", "ControlPersist=no", "-N", *_destination(host))
+
+
+def _destination(host: HostConfig) -> tuple[str, ...]:
+    user, at, machine = (host.address or "").rpartition("@")
+    return (*(("-l", user) if at else ()), "--", machine.removeprefix("[").removesuffix("]"))
+
+
+def ssh_command(host: HostConfig, ssh: SshSettings, control: Path | None = None) -> tuple[str, ...]:
+    """Returns ssh and its options: no prompts, a managed key and host key, dead links noticed; one connection per transfer, or
+    that of the socket `control`.
+    """
+    options = (f"ControlPath={control}" if control and each == "ControlPath=none" else each for each in _SSH_OPTIONS)
     return (
         *shlex.split(ssh.command),
         "-x",
@@ -214,7 +231,7 @@ def ssh_command(host: HostConfig, ssh: SshSettings) -> tuple[str, ...]:
         f"IdentityFile={ssh.key}",  # with -i a key that is missing would be replaced by those of ~/.ssh
         "-o",
         f"UserKnownHostsFile={ssh.known_hosts}",
-        *(word for option in (*host.ssh_options, *_SSH_OPTIONS) for word in ("-o", option)),
+        *(word for option in (*host.ssh_options, *options) for word in ("-o", option)),
     )
 
 

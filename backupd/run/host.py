@@ -54,11 +54,12 @@ from btrkeep.pool.room import mount_options
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.cancellation import Cancelled
 from btrkeep.process.proc import start_time
-from btrkeep.units import format_time
+from btrkeep.units import format_size, format_time
 
 log = logging.getLogger(__name__)
 
 _LATE = Cause(CauseCode.DEADLINE)
+_MANY_ZEROS = 1 << 30  # bytes: some ten seconds of a network, and worth a word
 _SUMS_SHARE = 0.02  # of the run's time
 _POOL_ERRORS = {errno.EIO, errno.EUCLEAN, errno.EROFS, errno.ENOSPC}
 
@@ -266,7 +267,7 @@ class HostRun:
                 with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.cancellation)).bytes > 0
                 self.seconds["holes"] = round(time.monotonic() - begun, 3)
             if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
-                record = replace(record, written=data)
+                record = replace(record, written=data, warnings=(*record.warnings, *_zeros_words(literal - data)))
         except OSError as error:
             if error.errno in _POOL_ERRORS:  # of the commit, or of reading the very subvolume
                 raise
@@ -418,6 +419,15 @@ class HostRun:
             record.warnings,
             record.shared_bytes,
         )
+
+
+def _zeros_words(zeros: int) -> list[str]:
+    """rsync sends the holes of a new sparse file as zeros (docs/decisions/0064)."""
+    if zeros < _MANY_ZEROS:
+        return []
+    return [
+        f"{format_size(zeros)} of zeros were transferred: `exclude` sparse files that you do not need, such as /var/log/lastlog"
+    ]
 
 
 def _unread_words(record: Record) -> list[str]:

@@ -1,26 +1,30 @@
 """All source paths of one host, through rsync: passes, attempts, and which paths another attempt is worth."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult
 from backupd.repo.hardlinks import split_hard_links
 from backupd.rsync.command import Pass, passes, rsync_command, shell_command
 from backupd.rsync.confined import ConfinedTransfer
+from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output, bounded
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.remote_end import RemoteEnd, expected_words
+from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from backupd.run.context import RunContext, RunningTransfer
 from backupd.run.finishing import Prepared
 from backupd.run.limits import LimitWatch
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.quota import HostQuota
-from backupd.run.unlisted import files_below
-from backupd.run.verdict import PathEvidence, SuspectLimits, conditions_in, enough_below, judge_path, waited_in_vain
+from backupd.run.unlisted import files_below, stored_bytes
+from backupd.run.verdict import PathEvidence, SuspectLimits, conditions_in, enough_below, judge_path, shrank_by_size, waited_in_vain
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.conditions import ConditionKey
 from btrkeep.config import HostConfig
@@ -31,6 +35,8 @@ from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit, inodes_made
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import physical_memory
+
+log = logging.getLogger(__name__)
 
 Pause = Callable[[float, bool], Awaitable[object]]
 """Waits so many seconds before the next attempt, or until the run is stopped; True: it was silent, or not reached."""
@@ -65,6 +71,8 @@ class HostTransfer:
         self.protocol: int | None = None
         self.sparse = prepared.base is None
         self.confined = context.confines(host)
+        transfers = len(host.paths) * len(passes(host.inplace, based=not self.sparse))
+        self.connection = SharedConnection(host, context.config.ssh, wanted=transfers > 1)
         self._last: RsyncEnd | None = None
         self._said_bytes = 0
         self._may_say = MAY_SAY
@@ -74,6 +82,12 @@ class HostTransfer:
 
     async def run(self) -> None:
         """Transfers all paths, and repeats those whose connection broke, up to `attempts` times with growing pauses."""
+        try:
+            await self._attempts()
+        finally:
+            await self.connection.close()
+
+    async def _attempts(self) -> None:
         pending: Sequence[str] = self.host.paths
         for attempt in range(1, self.host.attempts + 1):
             self.attempts = attempt
@@ -121,14 +135,21 @@ class HostTransfer:
             await asyncio.to_thread(drop_other_paths, self.prepared.path / DATA, self.host.paths)
         data = str(self.prepared.path / DATA)
         self.running.path = path
+        try:
+            control = await self.connection.socket(self.cancellation)
+        except NotConnected as error:
+            return self._not_connected(error)
         with ExitStack() as held:
-            command, cell = self._command(path, data, one_pass, held)
+            command, cell = self._command(path, data, one_pass, control, held)
             async with self.quota.held():
                 self.writing = True
                 ended = self._last = await transfer(
                     command, self.lock, self.cancellation, self.host.stall, self.running.take, self._heard, cell
                 )
         self.writing = False
+        if printed := await self.connection.after(20 if ended.stopped else ended.exit_code):
+            ended.messages.feed(printed)
+            ended.messages.close()
         if (cause := self.quota.exceeded(ended.messages)) and not ended.stopped:
             self.cancellation.cancel_for(cause)
             ended = self._last = replace(ended, stopped=cause)
@@ -138,13 +159,23 @@ class HostTransfer:
         self.seconds["rsync"] = round(self.seconds["rsync"] + ended.seconds, 3)
         return ended
 
-    def _command(self, path: str, data: str, one_pass: Pass, held: ExitStack) -> tuple[tuple[str, ...], ConfinedTransfer | None]:
+    def _not_connected(self, error: NotConnected) -> RsyncEnd:
+        """Returns the end that an rsync would have had whose ssh met the same."""
+        messages = Messages()
+        messages.feed(error.printed)
+        messages.close()
+        ended = self._last = RsyncEnd(255, Output(), messages, error.seconds, self.cancellation.reason)
+        return ended
+
+    def _command(
+        self, path: str, data: str, one_pass: Pass, control: Path | None, held: ExitStack
+    ) -> tuple[tuple[str, ...], ConfinedTransfer | None]:
         """Returns the command, and its cell: if it talks to a host, and confinement works here."""
         host, ssh, buckets = self.host, self.context.config.ssh, self.context.buckets(self.host)
         if not self.confined:
-            return rsync_command(host, ssh, path, data, one_pass, buckets), None
+            return rsync_command(host, ssh, path, data, one_pass, buckets, control=control), None
         memory = host.max_memory.bytes_of(physical_memory())
-        remote = RemoteEnd(shell_command(host, ssh, buckets), expected_words(host), memory)
+        remote = RemoteEnd(shell_command(host, ssh, buckets, control), expected_words(host), memory)
         cell = held.enter_context(ConfinedTransfer(remote))
         return cell.command(rsync_command(host, ssh, path, data, one_pass, shell=cell.remote.words), data), cell
 
@@ -175,13 +206,29 @@ class HostTransfer:
             ended.messages.unlisted_beyond += unknown
             if unknown and not ended.stopped:
                 ended = replace(ended, stopped=self.cancellation.reason)  # if that was why
-        result = judge_path(PathEvidence(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below))
+        evidence = PathEvidence(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below)
+        result = judge_path(evidence)
+        if shrank_by_size(result) and (stored := await asyncio.to_thread(self._stored, path)):
+            result = judge_path(replace(evidence, stored=stored))
         if ended.stopped:
             # ssh, which ends with rsync, may have said 255 for it
             cause, means = replace(ended.stopped, path=path), meaning(20)
             result = replace(result, outcome=PathOutcome.UNFINISHED, reason=cause_words(cause), cause=cause)
             result = replace(result, meaning=means.words, exit_cause=means.cause)
         return replace(result, numbers=dict(numbers))
+
+    def _stored(self, path: str) -> tuple[int, int] | None:
+        """Returns the bytes on the disk of a source path in the base and in `.working`; None if they cannot be counted."""
+        base = self.prepared.base
+        if base is None or base.name is None:
+            return None
+        try:
+            before = stored_bytes(self.context.pool.host(self.host.name) / base.name, path, self.cancellation)
+            after = stored_bytes(self.prepared.path, path, self.cancellation)
+        except OSError as error:  # then rsync's sizes count, and the backup is suspect
+            log.warning("%s: %s: bytes could not be counted: %s", self.host.name, path, error.strerror or error)
+            return None
+        return None if before is None or after is None else (before, after)
 
     @property
     def _means(self) -> Meaning | None:

@@ -1,4 +1,6 @@
-"""Counts the files of a backup below folders that its rsync could not read: they are from before, and were not compared tonight.
+"""Counts what rsync's numbers do not have: files below folders that it could not read, and bytes of a source path without holes.
+
+The files below are from before, and were not compared tonight.
 
 rsync prints one line for such a folder, lists nothing below it and deletes nothing. So its content from the base backup is still in
 `.working`, where it is counted. The paths come from the host: they are only counted, and the search for them is limited, because a
@@ -44,6 +46,21 @@ def files_below(
                 if count >= enough:
                     return count, unknown
     return count, unknown
+
+
+def stored_bytes(subvolume: Path, source: str, cancelled: Cancellation | None = None) -> int | None:
+    """Returns the bytes that the files of a source path have on the disk, before compression and without holes; None if cancelled.
+
+    Each hard link counts, as in rsync's total of sizes. Raises OSError.
+    """
+    total = 0
+    with Tree(subvolume) as tree:
+        for entry in entries(tree, b"/" + source.encode("utf-8", "surrogateescape").strip(b"/")):
+            if cancelled:
+                return None
+            if entry.kind == "file":
+                total += min(entry.size, entry.allocated)
+    return total
 
 
 class _Look:

@@ -31,6 +31,7 @@ class PathEvidence:
     """What is known of one source path whose rsync has ended. `base`: the same path's numbers in the base backup.
 
     `below`: the files of that backup which were not compared because a folder above them could not be read (see `enough_below`).
+    `stored`: the bytes on the disk of the same path in the base and now, without holes. Only `shrank_by_size` asks for it.
     """
 
     path: str
@@ -41,6 +42,12 @@ class PathEvidence:
     limits: SuspectLimits
     seconds: float
     below: int = 0
+    stored: tuple[int, int] | None = None
+
+
+def shrank_by_size(result: PathResult) -> bool:
+    """Returns True if the path is suspect only because rsync's sizes shrank: holes count there, so the disk has to be asked."""
+    return result.cause is not None and result.cause.code is CauseCode.FEWER_BYTES
 
 
 def judge_path(known: PathEvidence) -> PathResult:
@@ -162,7 +169,7 @@ def _cause(known: PathEvidence, means: Meaning) -> Cause | None:
         return found
     if exit_code == 25 or messages.count(MessageClass.DELETE_LIMIT):
         return Cause(CauseCode.DELETIONS_LIMITED)
-    if known.base and (found := _shrunk(numbers, known.base, known.limits.shrink)):
+    if known.base and (found := _shrunk(numbers, known.base, known.limits.shrink, known.stored)):
         return found
     if exit_code == 23 and not any(map(messages.count, (*_NAMED, MessageClass.UNKNOWN))):
         return Cause(CauseCode.NOT_NAMED)
@@ -199,11 +206,11 @@ def _missed_too_much(known: PathEvidence) -> Cause | None:
     return None
 
 
-def _shrunk(numbers: Mapping[str, int], base: Mapping[str, int], limit: float) -> Cause | None:
+def _shrunk(numbers: Mapping[str, int], base: Mapping[str, int], limit: float, stored: tuple[int, int] | None) -> Cause | None:
     if base.get("regular", 0) and not numbers.get("regular", 0) and limit < 1:
         return Cause(CauseCode.NO_FILE_LEFT, facts={"before": base["regular"]})
     for key, code in (("files", CauseCode.FEWER_FILES), ("bytes", CauseCode.FEWER_BYTES)):
-        before, after = base.get(key, 0), numbers.get(key, 0)
+        before, after = stored if stored and key == "bytes" else (base.get(key, 0), numbers.get(key, 0))
         if before and (before - after) / before > limit:
             return Cause(code, facts={"before": before, "after": after, "limit": limit})
     return None

@@ -97,6 +97,24 @@ def test_shrinking_by_bytes_alone_is_seen_beyond_the_limit_and_not_at_it(nights:
         assert "60%" in result["error"]
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["a hole alone", "content too"])
+def test_the_bytes_that_shrank_are_those_on_the_disk_and_not_those_of_a_hole(nights: Nights, lost: bool) -> None:
+    """/var/log/lastlog of large user ids, when it is rotated."""
+    tree = fill(nights.source / "log", 10, size=100_000)
+    with (tree / "lastlog").open("wb") as file:
+        file.truncate(200 << 20)
+        file.seek(100 << 20)
+        file.write(b"user")
+    nights.host("web", tree)
+    nights.night("web")
+    (tree / "lastlog").write_bytes(b"user" * 75_000)
+    for number in range(10 if lost else 0):
+        (tree / f"file{number}").write_bytes(b"")
+    result = nights.run("web", status=int(lost))["web"]
+    assert result["outcome"] == ("suspect" if lost else "complete")
+    assert lost == ("bytes went from 980 KiB to 2" in (result["error"] or "")), result["error"]
+
+
 @pytest.mark.parametrize("beyond", [False, True], ids=["at the limit", "beyond it"])
 def test_shrinking_by_files_alone_is_seen_beyond_the_limit_and_not_at_it(nights: Nights, beyond: bool) -> None:
     tree = fill(nights.source / "srv", 380, size=0)
