@@ -130,6 +130,7 @@ EXAMPLES: Mapping[tuple[str, str], str] = {
     (FAILURE, CATALOGUE): "the catalogue knows none of the backups that are in the pool",
     (ROOM, MIN_FREE): "there is less free space than min_free",
     (ROOM, UNALLOCATED): "there is too little unallocated space",
+    (FAILURE, SCHEDULE): "web1 will not be backed up in time",
     (ROOM, USED): "the pool is fuller than the limit",
     (ANY, UNIT): "btrkeep-backup@main.service failed: exit-code",
     (SILENT, OFFSITE): "offsite cloud: never sent to, 7d after it was first looked for",
