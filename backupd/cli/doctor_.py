@@ -4,6 +4,7 @@ import shutil
 import textwrap
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ import click
 from backupd.cli import colours
 from backupd.cli.check_ import show
 from backupd.cli.context import load_config, pass_context, present
+from backupd.cli.fix_room import fix_room
 from backupd.doctor.copies import reach_copies
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.finding import DoctorReport
@@ -21,7 +23,7 @@ from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
-from btrkeep.decisions.findings import Finding, check_as_json
+from btrkeep.decisions.findings import ROOM, Finding, check_as_json
 from btrkeep.errors import Exit, UsageError
 from btrkeep.units import counted, printable
 
@@ -31,16 +33,29 @@ _WIDTH = 110
 @click.command("doctor")
 @click.option("--fix", "name", metavar="NAME", help="Repair what the check of that name finds, if it can be done while mounted.")
 @click.option("--dry-run", is_flag=True, help="With --fix: only show what it would do.")
+@click.option(
+    "--device",
+    "named",
+    metavar="DEVICE",
+    multiple=True,
+    type=click.Path(path_type=Path, resolve_path=True),
+    help="With --fix room: an empty block device to use for a while, instead of a file in the state folder. Twice for raid1.",
+)
 @click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also list the checks that passed.")
 @click.option("--connect", is_flag=True, help="Also reach the other side of every replica and push: version, key, clock, room.")
 @json_option
 @pass_context
-def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: bool, connect: bool, as_json: bool) -> int:
+def command(
+    ctx: click.Context, name: str | None, dry_run: bool, named: tuple[Path, ...], all_checks: bool, connect: bool, as_json: bool
+) -> int:
     """Find what is wrong or slow with the pool; for each problem, print the reason, the commands that solve it, and their risk.
 
     Examines how the filesystem was made and mounted, the storage below it, its state, and the machine. Changes nothing without
     --fix NAME: then the check is repeated, the commands are run, and the check is repeated again to see whether the problem is
     solved. Repairs that need an unmounted filesystem are only described.
+
+    --fix room is a way out of a pool of which all space is allocated, also if metadata is full: it adds a temporary device, moves
+    data together, and removes the device again. If it is stopped, the next --fix room continues.
 
     With --connect it also asks the other side of every replica and push, as `backupd check --connect` does.
 
@@ -52,7 +67,11 @@ def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: boo
         raise UsageError("--connect does not go with --fix NAME", "run them one after the other")
     if dry_run and not name:
         raise UsageError("--dry-run goes with --fix NAME", "without --fix nothing is changed anyway")
+    if named and name != ROOM:
+        raise UsageError("--device goes with --fix room", "leave it out")
     config = load_config(ctx)
+    if name == ROOM:
+        return fix_room(config, partial(present, ctx, config), named, dry_run=dry_run, as_json=as_json)
     pool = open_configured(config)
     look = partial(gather, config, pool, present(ctx, config))
     if name:

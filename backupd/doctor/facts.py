@@ -152,6 +152,7 @@ class SiteFacts:
     `quotas`: how many hosts have a quota. `quota_since`: `backupd quota` has switched simple quotas on. `programs`: see
     backupd.actions.quota; read where that matters. `copies` and `steps`: what `backupd check` says of
     replicas, and of optional steps.
+    `left_devices`: temporary devices of `doctor --fix room` that are still a part of the pool.
     """
 
     limits: HealthLimits
@@ -177,6 +178,7 @@ class SiteFacts:
     programs: tuple[str, bool] = ("", True)
     copies: tuple[Finding, ...] = ()
     steps: tuple[Finding, ...] = ()
+    left_devices: tuple[str, ...] = ()
 
     @property
     def pool(self) -> Path:
@@ -206,5 +208,6 @@ class DoctorFacts:
             errors=fs.errors,
             room=fs.room,
             schedule=site.schedule,
+            left_devices=site.left_devices,
         )
         return judge_pool(known, site.limits)

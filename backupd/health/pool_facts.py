@@ -21,6 +21,7 @@ from btrkeep.pool.marker import Pool
 from btrkeep.pool.model import DEVICE_ERRORS, ChunkUse
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.room import read_room
+from btrkeep.pool.temporary_devices import left_devices
 
 _FULL = ("room", "used")  # the alarm that more than [notify] used_limit is used
 
@@ -45,9 +46,11 @@ def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFact
             errors=device_errors(allocation),
             room=read_room(path),
             schedule=schedule,
+            left_devices=left_devices(config.pool.state),
         )
     except PoolUnusable as error:
-        return PoolFacts(fault=error.message, hint=error.hint)
+        left = "`backupd doctor --fix room` attaches the pool's temporary device again; then mount the pool"
+        return PoolFacts(fault=error.message, hint=left if left_devices(config.pool.state) else error.hint)
     except OSError as error:
         return PoolFacts(fault=f"{path}: {error.strerror}", hint="look at the kernel's messages (dmesg)")
 

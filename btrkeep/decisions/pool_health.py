@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ class PoolFacts:
     `fault`: why it cannot be used, with a hint; "" if it can. With a fault, nothing else is known. `foreign`: the pool to which the
     catalogue in `state` belongs, "" for this one. `lost`: the pool has backups, but the catalogue has none. `errors`: the non-zero
     counters by device number. `was_full`: more than `used_limit` was used at the last look. `schedule`: whether runs start in time.
+    `left_devices`: the temporary devices that are recorded.
     """
 
     fault: str = ""
@@ -42,6 +44,7 @@ class PoolFacts:
     was_full: bool = False
     redundancy: Redundancy | None = None
     schedule: ScheduleVerdict = NOTHING_MISSED
+    left_devices: tuple[str, ...] = ()
 
 
 class CatalogueFacts(NamedTuple):
@@ -145,6 +148,43 @@ def _copies(facts: PoolFacts) -> str:
     return f"; {redundancy_words(facts.redundancy)}"
 
 
+class Shortage(StrEnum):
+    """What there is too little of when nearly nothing is unallocated."""
+
+    DATA = "data"  # nor is there free space inside data block groups: only deleting, or another device, helps
+    METADATA = "metadata"  # what is free inside data block groups is of no use to metadata
+    ALLOCATED = "allocated"  # both have free space inside their block groups
+
+
+def unallocated_floor(total: int) -> int:
+    """Unallocated bytes below which a filesystem of `total` bytes is short of them."""
+    return min(_FLOOR, int(total * _FLOOR_SHARE))
+
+
+def shortage(room: Room) -> Shortage:
+    """Returns what is short in a pool of which nearly nothing is unallocated."""
+    if room.free < unallocated_floor(room.total):
+        return Shortage.DATA
+    return Shortage.METADATA if room.metadata_free < min(_LITTLE_METADATA, room.total // 100) else Shortage.ALLOCATED
+
+
+def _unallocated(room: Room) -> Finding:
+    unallocated, metadata, free = (format_size(number) for number in (room.unallocated, room.metadata_free, room.free))
+    level = ERROR if room.metadata_free < min(_LITTLE_METADATA, room.total // 100) else WARNING
+    match shortage(room):
+        case Shortage.DATA:
+            text = f"data is full: {unallocated} are unallocated, and {free} are free in data block groups"
+            hint = "`backupd expire` deletes what is due; keep less, or add a device"
+        case Shortage.METADATA:
+            text = f"metadata is full: {unallocated} are unallocated, and metadata cannot use the {free} free in data block groups"
+            hint = "`backupd expire` deletes what is due; `backupd doctor --fix room` moves data together"
+        case _:
+            rest = f"{free} are free in data block groups, {metadata} for metadata"
+            text = f"all space is allocated: {unallocated} are unallocated; {rest}"
+            hint = "`backupd doctor` has the commands that free some; `backupd doctor --fix room` does it"
+    return Finding(v.UNALLOCATED, level, text, hint)
+
+
 def _room(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
     room = facts.room
     if room is None or not room.total:
@@ -152,11 +192,11 @@ def _room(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
     if reason := lacks_room(room, limits.min_free):
         hint = "`backupd expire` deletes what is due; keep less, or add a device"
         yield Finding(v.ROOM, ERROR, f"no transfer starts any more: {reason}", hint, unusable=True)
-    if room.unallocated < min(_FLOOR, int(room.total * _FLOOR_SHARE)):
-        is_tight = room.metadata_free < min(_LITTLE_METADATA, room.total // 100)
-        level, metadata = ERROR if is_tight else WARNING, format_size(room.metadata_free)
-        text = f"{format_size(room.unallocated)} are unallocated, and {metadata} free in metadata block groups"
-        yield Finding(v.UNALLOCATED, level, text, "`backupd doctor` has the commands that free some")
+    if facts.left_devices:
+        text = f"a temporary device is still a part of the pool: {', '.join(facts.left_devices)}"
+        yield Finding(v.UNALLOCATED, WARNING, text, "`backupd doctor --fix room` removes it")
+    elif room.unallocated < unallocated_floor(room.total):
+        yield _unallocated(room)
     used, limit = 1 - room.available / room.total, limits.used_limit
     if used >= (limit - _SLACK if facts.was_full else limit):
         text = f"{format_share(used)} of the pool's {format_size(room.total)} are used, the limit is {format_share(limit)}: {room}"

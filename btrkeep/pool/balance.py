@@ -21,12 +21,13 @@ from btrfs import ioctl as numbers
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.marker import filesystem_uuid
 
-_METADATA = 1 << 2  # BTRFS_BLOCK_GROUP_METADATA
+_SYSTEM, _METADATA = 1 << 1, 1 << 2  # BTRFS_BLOCK_GROUP_SYSTEM, BTRFS_BLOCK_GROUP_METADATA
 _FLAGS = Struct("=QQ")  # which kinds are meant, and the state
 # profiles, usage (as two), devid, pstart, pend, vstart, vend, target, flags, limit and stripes (as two each), unused
 _FILTER = Struct("=QLL7Q4L48x")
 _DATA_AT = _FLAGS.size
 _METADATA_AT = _DATA_AT + _FILTER.size
+_SYSTEM_AT = _METADATA_AT + _FILTER.size
 _COUNTS = Struct("=QQQ")  # expected, considered, completed
 _COUNTS_AT = _METADATA_AT + 2 * _FILTER.size
 _NO_END = (1 << 64) - 1
@@ -64,6 +65,9 @@ def balance_block_group(fd: int, vaddr: int, flags: int) -> int:
     if flags & _METADATA:  # on a filesystem with mixed block groups the kernel wants the same said of both
         kinds |= numbers.BALANCE_METADATA
         arguments[_METADATA_AT : _METADATA_AT + _FILTER.size] = one
+    if flags & _SYSTEM:
+        kinds |= numbers.BALANCE_SYSTEM
+        arguments[_SYSTEM_AT : _SYSTEM_AT + _FILTER.size] = one
     _FLAGS.pack_into(arguments, 0, kinds, 0)
     if ioctl(fd, numbers.IOC_BALANCE_V2, arguments):  # BTRFS_ERROR_DEV_EXCL_RUN_IN_PROGRESS
         raise OSError(errno.EINPROGRESS, os.strerror(errno.EINPROGRESS))

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.finding import DoctorRule, diagnosis, unless
-from backupd.doctor.rules.commands import backupd, balance, filters
+from backupd.doctor.rules.commands import backupd
 from backupd.doctor.rules.quotas import QUOTA_RULES
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.pool_health import Shortage, shortage
 from btrkeep.decisions.remedy import Remedy, WriteSysfs
 from btrkeep.decisions.scrub import SCRUB_EVERY
 from btrkeep.pool.profiles import devices_needed
@@ -22,17 +23,35 @@ MANY_OF_A_HOST = 300
 
 def _unallocated(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.verdict.of(health.UNALLOCATED):
-        remedy = Remedy(
-            "when metadata needs another block group and there is no room for one, all writing ends with ENOSPC, even where data "
-            "has room; balance needs unallocated space too",
-            "low; data that is in sparsely used block groups is moved together",
-            (
-                *_discard(facts),
-                backupd(facts.site, "expire"),
-                *(_fill(facts) or (_balance_sparse(facts),)),
-            ),
-        )
-        yield replace(one, remedy=remedy)
+        yield replace(one, remedy=_left_remedy(facts) if facts.site.left_devices else _shortage_remedy(facts))
+
+
+_FIX_ROOM = "doctor --fix room"
+_ENDS = "when metadata needs another block group and none can be allocated, all writing ends with ENOSPC"
+
+
+def _left_remedy(facts: DoctorFacts) -> Remedy:
+    why = "without it the pool cannot be mounted; a run that added it was ended before it removed it again"
+    return Remedy(why, "low; do not detach the device before this has ended", (backupd(facts.site, _FIX_ROOM),))
+
+
+def _shortage_remedy(facts: DoctorFacts) -> Remedy:
+    pool = shlex.quote(str(facts.site.pool))
+    ours, fill = (*_discard(facts), backupd(facts.site, "expire")), _fill(facts)
+    match shortage(facts.filesystem.room):
+        case Shortage.DATA:
+            why = f"{_ENDS}; balance cannot help, because no data block group has free space to give back"
+            more = fill or (_add_devices(facts),)
+            return Remedy(why, "expire deletes backups whose grace is over; a device stays", (*ours, *more))
+        case Shortage.METADATA:
+            why = f"{_ENDS}, even where data has free space. A balance needs metadata itself, and would fail now"
+            risk = "do not restart the machine while it runs: it adds a temporary device and removes it again"
+            return Remedy(why, risk, (*ours, *(fill or (backupd(facts.site, _FIX_ROOM),))))
+        case _:
+            balance_by_usage = f"btrfs-balancer run {pool} --policy usage --min-unallocated 0"
+            fix_room = f"{backupd(facts.site, _FIX_ROOM)}   # if that does not free enough"
+            risk = "low; data that is in sparsely used block groups is moved together"
+            return Remedy(f"{_ENDS}, even where data has free space", risk, (*ours, *(fill or (balance_by_usage, fix_room))))
 
 
 def _room(facts: DoctorFacts) -> Iterator[Finding]:
@@ -49,10 +68,6 @@ def _too_full(facts: DoctorFacts, check: str, why: str) -> Iterator[Finding]:
         more = _fill(facts) or (_add_devices(facts),)
         ours = (*_discard(facts), *(backupd(facts.site, words) for words in ("expire --dry-run", "expire", "usage")))
         yield replace(one, remedy=Remedy(why, risk, (*ours, *more)))
-
-
-def _balance_sparse(facts: DoctorFacts) -> str:
-    return f"{balance(facts, filters(facts.filesystem, 'data', 'usage=10'))}   # then 20, 30 ... as long as it helps"
 
 
 def _with_space(facts: DoctorFacts) -> dict[int, int]:

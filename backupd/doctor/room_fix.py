@@ -1,0 +1,308 @@
+"""Does `backupd doctor --fix room`: adds temporary devices, moves block groups, and removes the devices again.
+
+`room_plan` decides each step; here it is done, with its state recorded before. Expiry, nights and btrfs-balancer are kept out by
+the pool's locks; the kernel allows only one balance, resize or change of devices at a time.
+"""
+
+import errno
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from btrfs import ioctl
+
+from backupd.doctor import room_words as words
+from backupd.doctor.room_plan import (
+    End,
+    MoveBlockGroup,
+    Piece,
+    PlacedBlockGroup,
+    PoolDevice,
+    PoolReading,
+    Progress,
+    Reason,
+    RemoveDevice,
+    RoomPlan,
+    RoomStep,
+    Shrink,
+    TurnBack,
+    next_step,
+    plan,
+)
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.config import Config
+from btrkeep.decisions.pool_health import unallocated_floor
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.activity import read_activity
+from btrkeep.pool.allocation import read_allocation
+from btrkeep.pool.balance import balance_block_group, missing_devices
+from btrkeep.pool.locks import POOL_LOCKS, take_lock
+from btrkeep.pool.marker import Pool, is_on
+from btrkeep.pool.mounts import mount_of
+from btrkeep.pool.opening import open_btrfs
+from btrkeep.pool.subvolume import commit
+from btrkeep.pool.temporary_devices import (
+    TemporaryDevice,
+    TemporaryRecord,
+    attach,
+    block_device,
+    delete_record,
+    drop,
+    is_same_device,
+    loop_of,
+    make_file,
+    planned_files,
+    read_record,
+    require_empty,
+    write_record,
+)
+from btrkeep.process.programs import run
+from btrkeep.treescan.block_groups import block_groups
+from btrkeep.treescan.chunks import chunks, device_extents
+from btrkeep.units import format_time
+
+_LONGEST = 24 * 3600.0  # seconds: what the kernel does in one step ends, however long it takes
+_ROUNDS = 3
+_PASSING = (errno.ENOSPC, errno.ETXTBSY)
+
+
+@dataclass(frozen=True, slots=True)
+class RoomFixed:
+    """The result. `plan`: that of the beginning; `devices`: the temporary ones; `unallocated`: bytes of the lasting devices,
+    `goal`: what they should be.
+    """
+
+    plan: RoomPlan
+    devices: tuple[TemporaryDevice, ...]
+    unallocated: int
+    goal: int
+    steps: int = 0
+    reason: Reason = Reason.REACHED
+
+
+class RoomFix:
+    """One run on a pool. `named`: devices that the administrator names, none for files in the state folder. `say` takes lines."""
+
+    def __init__(self, config: Config, pool: Pool, now: datetime, named: Sequence[Path], say: Callable[[str], object]) -> None:
+        self._state, self._pool, self._now, self._named, self._say = config.pool.state, pool, now, tuple(named), say
+        self._progress = Progress()
+
+    def planned(self) -> RoomFixed:
+        """Returns what would be done. Raises OperatorError if nothing can be."""
+        record = read_record(self._state)
+        self._require_own(record)
+        reading = self._read()
+        temporary = self._temporary(reading, record)
+        found = plan(reading, self._floor(reading, temporary), temporary)
+        if found.refusal and (record or found.is_needed):
+            raise words.refusal_error(found, self._pool.path)
+        if record:
+            return RoomFixed(found, record.devices, found.unallocated, found.goal)
+        if not found.is_needed:
+            return RoomFixed(found, (), found.unallocated, found.goal)
+        return RoomFixed(found, self._chosen(found), found.unallocated, found.goal)
+
+    def run(self) -> RoomFixed:
+        """Does it, or continues what a killed run left. Raises OperatorError."""
+        with ExitStack() as held:
+            for name in POOL_LOCKS:
+                held.enter_context(take_lock(self._pool.locks / name, "doctor --fix room", format_time(self._now)))
+            planned = self.planned()
+            if not planned.devices:
+                return planned
+            try:
+                return self._rounds(planned)
+            except OSError as error:
+                raise PoolUnusable(f"{self._pool.path}: {error.strerror}", words.CONTINUE) from error
+
+    def _rounds(self, planned: RoomFixed) -> RoomFixed:
+        """Repeats it while what was moved back has taken the space that was gained, some times at most."""
+        for _ in range(_ROUNDS):
+            fixed = self._round(planned)
+            if fixed.unallocated >= fixed.goal:
+                return fixed
+            reading = self._read()
+            if fixed.reason is not Reason.REACHED or plan(reading, self._floor(reading, ())).refusal:
+                break
+            self._progress = Progress()
+        raise words.below_goal_error(fixed.unallocated, fixed.goal, fixed.reason)
+
+    def _round(self, planned: RoomFixed) -> RoomFixed:
+        record = read_record(self._state)
+        if record is None:
+            if is_on(self._state, self._pool.filesystem):
+                raise words.state_on_pool_error(self._state)
+            record = TemporaryRecord(self._pool.filesystem, format_time(self._now), planned.plan.goal, planned.devices)
+            write_record(self._state, record)
+        if record.highest < 0:
+            record = self._add(record)
+        return self._steps(record, planned)
+
+    # --- the beginning
+
+    def _require_own(self, record: TemporaryRecord | None) -> None:
+        if record and record.filesystem != self._pool.filesystem:
+            raise words.foreign_record_error(self._state, record.filesystem)
+        if record and self._named and {device.path for device in record.devices} != set(self._named):
+            raise words.begun_error(record)
+
+    def _chosen(self, found: RoomPlan) -> tuple[TemporaryDevice, ...]:
+        if not self._named:
+            if is_on(self._state, self._pool.filesystem):
+                raise words.state_on_pool_error(self._state)
+            return planned_files(self._state, self._pool.filesystem, found.count, found.size)
+        if len(set(self._named)) != found.count:
+            raise words.number_error(found.count)
+        for path in self._named:
+            require_empty(path, found.size)
+        return tuple(TemporaryDevice(path.resolve(), False) for path in self._named)
+
+    def _add(self, record: TemporaryRecord) -> TemporaryRecord:
+        """Adds the devices that are not part of the pool yet. If one cannot be added, those that are get removed again."""
+        try:
+            for device in record.devices:
+                if device.is_file and loop_of(device) is None:
+                    make_file(device)
+                path = attach(device) if device.is_file else device.path
+                if not any(is_same_device(Path(other.path), path) for other in self._read().devices):
+                    if not device.is_file:
+                        require_empty(path, 0)
+                    self._say(words.adding(path, device))
+                    with Checkpoint("temporary device added"):
+                        run(["btrfs", "device", "add", "--nodiscard", str(path), str(self._pool.path)], timeout=_LONGEST)
+        except (OperatorError, OSError):
+            self._clear(record)
+            raise
+        reading = self._read()
+        record = replace(record, highest=max((group.vaddr for group in reading.groups), default=0))
+        write_record(self._state, record)
+        return record
+
+    def _clear(self, record: TemporaryRecord) -> None:
+        """Deletes files and the record, if no temporary device is part of the pool."""
+        with suppress(OperatorError, OSError):
+            if not self._temporary(self._read(), record):
+                for device in record.devices:
+                    drop(device)
+                delete_record(self._state)
+
+    # --- step by step
+
+    def _steps(self, record: TemporaryRecord, planned: RoomFixed) -> RoomFixed:
+        reason, count = Reason.REACHED, 0
+        while True:
+            reading = self._read()
+            temporary = self._temporary(reading, record)
+            self._progress.note(reading, temporary)
+            step = next_step(
+                reading,
+                temporary,
+                record.goal,
+                record.highest,
+                is_returning=record.is_returning,
+                progress=self._progress,
+            )
+            if isinstance(step, End):
+                if step.reason is Reason.STUCK:
+                    raise words.stuck_error(record, self._pool.path)
+                break
+            if isinstance(step, TurnBack):
+                reason, record = step.reason, replace(record, is_returning=True)
+                self._progress = Progress()
+                write_record(self._state, record)
+                self._say(words.turning(step.reason))
+                continue
+            count += 1
+            self._do(step)
+        for device in record.devices:
+            drop(device)
+        delete_record(self._state)
+        return RoomFixed(planned.plan, record.devices, self._read().usable(()), record.goal, count, reason)
+
+    def _do(self, step: RoomStep) -> None:
+        pool = str(self._pool.path)
+        match step:
+            case MoveBlockGroup():
+                self._say(words.moving(step))
+                self._move(step)
+            case Shrink(devid, size):
+                with Checkpoint("temporary device shrunk"):
+                    run(["btrfs", "filesystem", "resize", f"{devid}:{size}", pool], timeout=_LONGEST)
+            case RemoveDevice(devid):
+                self._say(words.removing(devid))
+                with Checkpoint("temporary device removed"):
+                    run(["btrfs", "device", "remove", str(devid), pool], timeout=_LONGEST)
+
+    def _move(self, step: MoveBlockGroup) -> None:
+        progress = self._progress
+        progress.moved.add(step.vaddr)
+        progress.returned += step.back
+        try:
+            with open_btrfs(self._pool.path) as fd:
+                try:
+                    balance_block_group(fd, step.vaddr, step.flags)
+                except OSError as error:
+                    if error.errno not in _PASSING:
+                        raise
+                    progress.failed.add(step.vaddr)
+                    self._say(words.not_moved(step, error))
+        finally:
+            with suppress(OSError):
+                commit(self._pool.path)
+
+    # --- the filesystem
+
+    def _floor(self, reading: PoolReading, temporary: Sequence[int]) -> int:
+        sizes = [device.size for device in reading.devices if device.devid not in temporary]
+        return unallocated_floor(min(sizes, default=0) if "raid1" in reading.profiles else sum(sizes))
+
+    def _temporary(self, reading: PoolReading, record: TemporaryRecord | None) -> tuple[int, ...]:
+        paths = [block_device(device) for device in record.devices] if record else []
+        return tuple(
+            device.devid for device in reading.devices if any(is_same_device(Path(device.path), path) for path in paths if path)
+        )
+
+    def _read(self) -> PoolReading:
+        """Reads the pool, after a commit: only what is committed can be seen in the trees."""
+        path = self._pool.path
+        with suppress(OSError):
+            commit(path)
+        allocation = read_allocation(path)
+        devids = [device.devid for device in allocation.devices]
+        activity = read_activity(path, devids)
+        with open_btrfs(path) as fd:
+            placed = _placed(fd)
+            devices = tuple(PoolDevice(one.devid, one.size, ioctl.dev_info(fd, one.devid).path) for one in allocation.devices)
+        return PoolReading(
+            devices=devices,
+            groups=placed,
+            profiles=frozenset(space.profile for space in allocation.spaces if space.total),
+            busy=", ".join(activity),
+            read_only="ro" in mount_of(path).super_options,
+            missing=missing_devices(path) or (),
+        )
+
+
+def _placed(fd: int) -> tuple[PlacedBlockGroup, ...]:
+    found = chunks(fd)
+    extents = device_extents(fd)
+    pieces: dict[int, list[Piece]] = {}
+    columns = (extents.vaddr.tolist(), extents.devid.tolist(), extents.paddr.tolist(), extents.length.tolist())
+    for vaddr, devid, start, length in zip(*columns, strict=True):
+        pieces.setdefault(vaddr, []).append(Piece(devid, start, length))
+    groups = block_groups(fd, found)
+    rows = zip(groups.vaddr.tolist(), groups.length.tolist(), groups.used.tolist(), groups.flags.tolist(), strict=True)
+    return tuple(PlacedBlockGroup(vaddr, length, used, flags, tuple(pieces.get(vaddr, ()))) for vaddr, length, used, flags in rows)
+
+
+def attach_left(state: Path) -> tuple[Path, ...]:
+    """Attaches the files of recorded temporary devices again, after a restart, for the pool to be mounted. Raises OperatorError."""
+    record = read_record(state)
+    found = []
+    for device in record.devices if record else ():
+        if device.is_file and device.path.exists():
+            found.append(attach(device))
+            run(["btrfs", "device", "scan", str(found[-1])], check=False)
+    return tuple(found)

@@ -1,0 +1,287 @@
+"""Decides the steps of `backupd doctor --fix room`. Pure: from one reading of the filesystem to the next step.
+
+A temporary device gives metadata and balance the space that they need. Then data block groups of the lasting devices are moved
+into each other, until enough is unallocated. At last everything on the temporary device is moved back, and it is removed. Each
+step is decided from the filesystem as it is, so a run that was killed continues where it was (docs/decisions/0067).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+DATA, METADATA = 1, 4  # BTRFS_BLOCK_GROUP_DATA, BTRFS_BLOCK_GROUP_METADATA, btrfs_tree.h
+_MIB = 1 << 20
+_RESERVED = _MIB  # at the beginning of each device, which no chunk gets
+SMALLEST = 256 * _MIB
+"""Bytes below which the kernel shrinks no device."""
+_LEAST_DEVICE = 512 * _MIB
+_PATIENCE = 12  # block groups that are 91% full give one of their size back after eleven moves
+_MOST_FAILED = 3
+_REPEATS = 5
+_SUPPORTED = frozenset({"single", "dup", "raid1"})
+_MOST_DEVICES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDevice:
+    """A device of the filesystem. Sizes are bytes; `path` is the kernel's name of it."""
+
+    devid: int
+    size: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The part of a chunk on one device; bytes."""
+
+    devid: int
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Returns the first byte behind it."""
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBlockGroup:
+    """A block group and where it lies. `flags`: type and profile, as the kernel has them."""
+
+    vaddr: int
+    length: int
+    used: int
+    flags: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def is_data(self) -> bool:
+        """Returns True if it has data, also beside metadata."""
+        return bool(self.flags & DATA)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReading:
+    """The filesystem at one moment. `profiles`: those of all types of block groups. `busy`: the exclusive operation or the scrub
+    that runs, "" for none. `missing`: numbers of missing devices.
+    """
+
+    devices: tuple[PoolDevice, ...]
+    groups: tuple[PlacedBlockGroup, ...]
+    profiles: frozenset[str]
+    busy: str = ""
+    read_only: bool = False
+    missing: tuple[int, ...] = ()
+
+    def unallocated(self, devid: int) -> int:
+        """Bytes of a device that no chunk has."""
+        size = next(device.size for device in self.devices if device.devid == devid)
+        taken = sum(piece.length for group in self.groups for piece in group.pieces if piece.devid == devid)
+        return max(0, size - taken - _RESERVED)
+
+    def usable(self, temporary: Sequence[int]) -> int:
+        """Bytes that new block groups can have of the lasting devices; with raid1 each needs two devices."""
+        free = [self.unallocated(device.devid) for device in self.devices if device.devid not in temporary]
+        return min(free, default=0) if "raid1" in self.profiles else sum(free)
+
+    def on(self, devids: Sequence[int]) -> list[PlacedBlockGroup]:
+        """Returns the block groups of which a piece lies on one of these devices."""
+        return [group for group in self.groups if any(piece.devid in devids for piece in group.pieces)]
+
+
+class Refusal(StrEnum):
+    """Why nothing is begun."""
+
+    READ_ONLY = "read-only"
+    MISSING = "missing device"
+    BUSY = "busy"
+    PROFILE = "profile"
+    DEVICES = "devices"
+    DATA_FULL = "data full"
+
+
+@dataclass(frozen=True, slots=True)
+class RoomPlan:
+    """The plan, before anything is changed. `count` temporary devices of `size` bytes each. `unallocated`: of the lasting devices
+    now, `goal`: what they are to have; `gain`: what is free inside data block groups. `refusal`: why it may not begin, with
+    `details` for the message; None if it may.
+    """
+
+    count: int
+    size: int
+    unallocated: int
+    goal: int
+    gain: int
+    refusal: Refusal | None = None
+    details: str = ""
+
+    @property
+    def is_needed(self) -> bool:
+        """Returns True if less is unallocated than should be."""
+        return self.unallocated < self.goal
+
+
+def plan(reading: PoolReading, floor: int, temporary: Sequence[int] = ()) -> RoomPlan:
+    """Returns the plan. `floor`: unallocated bytes below which the pool's health warns; `temporary`: devices that are added."""
+    data = [group for group in reading.groups if group.is_data]
+    longest = max((group.length for group in data), default=0)
+    metadata = max((sum(piece.length for piece in group.pieces) for group in reading.groups if not group.is_data), default=0)
+    count = 2 if "raid1" in reading.profiles else 1
+    size = max(_LEAST_DEVICE, -(-(2 * longest + 2 * metadata + 64 * _MIB) // _MIB) * _MIB)
+    gain = sum(group.length - group.used for group in data)
+    goal = 2 * floor
+    found = RoomPlan(count, size, reading.usable(temporary), goal, gain)
+    refusal, details = _refusal(reading, temporary, found, longest)
+    return RoomPlan(count, size, found.unallocated, goal, gain, refusal, details)
+
+
+def _refusal(reading: PoolReading, temporary: Sequence[int], found: RoomPlan, longest: int) -> tuple[Refusal | None, str]:
+    lasting = [device for device in reading.devices if device.devid not in temporary]
+    if reading.read_only:
+        return Refusal.READ_ONLY, ""
+    if reading.missing:
+        return Refusal.MISSING, ", ".join(map(str, reading.missing))
+    if unsupported := sorted(reading.profiles - _SUPPORTED):
+        return Refusal.PROFILE, ", ".join(unsupported)
+    if len(lasting) > _MOST_DEVICES:
+        return Refusal.DEVICES, str(len(lasting))
+    if reading.busy:
+        return Refusal.BUSY, reading.busy
+    # What is free must be more than one block group's end, or moving makes none empty.
+    if not temporary and found.is_needed and found.unallocated + found.gain - longest < found.goal:
+        return Refusal.DATA_FULL, ""
+    return None, ""
+
+
+class Reason(StrEnum):
+    """Why no further block group of the lasting devices is moved, or why the whole work ends."""
+
+    REACHED = "reached"
+    EXHAUSTED = "exhausted"  # no other block group is left
+    NO_GAIN = "no gain"
+    NO_SPACE = "no space"
+    STUCK = "stuck"  # the temporary device cannot be emptied
+
+
+@dataclass(frozen=True, slots=True)
+class MoveBlockGroup:
+    """Relocate a block group. `back`: from a temporary device."""
+
+    vaddr: int
+    flags: int
+    used: int
+    back: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    """Let the filesystem use only `size` bytes of a temporary device, so that nothing new is placed behind its last chunk."""
+
+    devid: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveDevice:
+    """Remove a temporary device, of which no chunk has a piece."""
+
+    devid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnBack:
+    """Enough was moved: from now on the temporary devices are emptied."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """No temporary device is left, or none can be emptied (STUCK)."""
+
+    reason: Reason
+
+
+RoomStep = MoveBlockGroup | Shrink | RemoveDevice | TurnBack | End
+
+
+@dataclass(slots=True)
+class Progress:
+    """What this process has done. `moved` and `failed`: addresses of block groups. `best`: the most gained so far, in bytes, and
+    `since` how many moves ago. `returned`: moves from temporary devices.
+    """
+
+    moved: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    best: int | None = None
+    since: int = 0
+    returned: int = 0
+
+    def note(self, reading: PoolReading, temporary: Sequence[int]) -> None:
+        """Notes what a move has brought: unallocated on the lasting devices, less what has to come back to them."""
+        gained = reading.usable(temporary) - to_return(reading, temporary)
+        self.since = 0 if self.best is None or gained > self.best else self.since + 1
+        self.best = gained if self.best is None else max(self.best, gained)
+
+
+def to_return(reading: PoolReading, temporary: Sequence[int]) -> int:
+    """Bytes of the lasting devices that the block groups on temporary devices will take, at most."""
+    per_device = "raid1" in reading.profiles
+    return sum(
+        group.length if per_device else sum(piece.length for piece in group.pieces if piece.devid in temporary)
+        for group in reading.on(temporary)
+    )
+
+
+def next_step(
+    reading: PoolReading, temporary: Sequence[int], goal: int, highest: int, *, is_returning: bool, progress: Progress
+) -> RoomStep:
+    """Returns the next step. `highest`: the highest address of a block group when it began: later ones are not moved again."""
+    if not is_returning:
+        return _gaining(reading, temporary, goal, highest, progress)
+    return _returning(reading, temporary, progress)
+
+
+def _gaining(reading: PoolReading, temporary: Sequence[int], goal: int, highest: int, progress: Progress) -> RoomStep:
+    back = to_return(reading, temporary)
+    # What comes back can need another block group: extents stay in one piece, and the free space is in several.
+    slack = max((group.length for group in reading.groups if group.is_data), default=0) if back else 0
+    if reading.usable(temporary) - back >= goal + slack:
+        return TurnBack(Reason.REACHED)
+    if len(progress.failed) >= _MOST_FAILED:
+        return TurnBack(Reason.NO_SPACE)
+    if progress.since >= _PATIENCE:
+        return TurnBack(Reason.NO_GAIN)
+    away = {group.vaddr for group in reading.on(temporary)}
+    candidates = [
+        group
+        for group in reading.groups
+        if group.is_data
+        and group.vaddr <= highest
+        and group.used < group.length
+        and group.vaddr not in away | progress.moved | progress.failed
+    ]
+    if not candidates:
+        return TurnBack(Reason.EXHAUSTED)
+    least = min(candidates, key=lambda group: (group.used / group.length, group.vaddr))
+    return MoveBlockGroup(least.vaddr, least.flags, least.used, back=False)
+
+
+def _returning(reading: PoolReading, temporary: Sequence[int], progress: Progress) -> RoomStep:
+    present = [device for device in reading.devices if device.devid in temporary]
+    if not present:
+        return End(Reason.REACHED)
+    for device in present:
+        pieces = [piece for group in reading.groups for piece in group.pieces if piece.devid == device.devid]
+        size = max(SMALLEST, -(-max((piece.end for piece in pieces), default=0) // _MIB) * _MIB)
+        if device.size > size:
+            return Shrink(device.devid, size)
+    away = reading.on(temporary)
+    if not away:  # all of them, before the first is removed: the kernel would move chunks of it to the others
+        return RemoveDevice(present[0].devid)
+    left = [group for group in away if group.vaddr not in progress.failed]
+    if not left or progress.returned > len(progress.moved) + _REPEATS * len(present) + 2 * _MOST_FAILED:
+        return End(Reason.STUCK)
+    last = max(left, key=lambda group: max(piece.start for piece in group.pieces if piece.devid in temporary))
+    return MoveBlockGroup(last.vaddr, last.flags, last.used, back=True)

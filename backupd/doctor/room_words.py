@@ -1,0 +1,136 @@
+"""Words of `backupd doctor --fix room`: its lines, and its errors with what to do next."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from backupd.doctor.room_plan import MoveBlockGroup, Reason, Refusal, RoomPlan
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.pool.temporary_devices import RECORD, TemporaryDevice, TemporaryRecord, paths_of
+from btrkeep.units import counted, format_size
+
+CONTINUE = "`backupd doctor --fix room` continues"
+_EXPIRE = "`backupd expire` deletes what is due; keep less, or add a device for good"
+_REASONS = {
+    Reason.REACHED: "enough is unallocated",
+    Reason.EXHAUSTED: "no other block group can be moved",
+    Reason.NO_GAIN: "moving further block groups gains nothing",
+    Reason.NO_SPACE: "the kernel finds no space for further block groups",
+    Reason.STUCK: "the temporary device cannot be emptied",
+}
+
+
+def refusal_error(found: RoomPlan, pool: Path) -> OperatorError:
+    """Returns the error of a plan that may not begin."""
+    details = found.details
+    match found.refusal:
+        case Refusal.READ_ONLY:
+            return PoolUnusable(f"{pool} is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
+        case Refusal.MISSING:
+            hint = "if it is a temporary device: unmount the pool, run `backupd doctor --fix room`, and mount it"
+            return PoolUnusable(f"{pool} is mounted without device {details}", hint)
+        case Refusal.BUSY:
+            hint = "wait for it to end, or end a paused balance: `btrfs balance cancel` with the pool's path"
+            return LockHeld(f"{pool} is busy: {details}", hint)
+        case Refusal.PROFILE:
+            return OperatorError(
+                f"{pool} has block groups of the profile {details}: --fix room is only for single, dup and raid1", _EXPIRE
+            )
+        case Refusal.DEVICES:
+            return OperatorError(f"{pool} has {details} devices: --fix room is only for one or two", _EXPIRE)
+        case _:
+            free = format_size(found.gain)
+            return OperatorError(
+                f"the data of {pool} is full: only {free} are free in data block groups, too little to gain any", _EXPIRE
+            )
+
+
+def attached_error(loops: Sequence[Path], pool: Path) -> OperatorError:
+    """Returns what is left to do when the pool was not mounted and its temporary devices are attached again."""
+    devices = ", ".join(map(str, loops))
+    return PoolUnusable(f"the temporary device is attached again: {devices}", f"mount {pool}, then run `backupd doctor --fix room`")
+
+
+def state_on_pool_error(state: Path) -> OperatorError:
+    """Returns the error for a state folder that cannot hold the record."""
+    return OperatorError(
+        f"{state} is on the pool itself: the record of a temporary device must be elsewhere",
+        "set `state` to a folder on another disk",
+    )
+
+
+def foreign_record_error(state: Path, filesystem: str) -> OperatorError:
+    """Returns the error for a record of another filesystem."""
+    return OperatorError(
+        f"{state / RECORD} is about temporary devices of the filesystem {filesystem}", "mount that one, and repair it first"
+    )
+
+
+def begun_error(record: TemporaryRecord) -> OperatorError:
+    """Returns the error for other devices than those that were begun with."""
+    return OperatorError(f"it was begun with {paths_of(record.devices)}", "leave --device out to continue")
+
+
+def number_error(count: int) -> OperatorError:
+    """Returns the error for a wrong number of named devices."""
+    return OperatorError(
+        f"this pool needs {counted(count, 'temporary device')}",
+        "give --device as often" + ("; raid1 needs two" if count > 1 else ""),
+    )
+
+
+def stuck_error(record: TemporaryRecord, pool: Path) -> OperatorError:
+    """Returns the error for a temporary device that stays in the pool."""
+    return OperatorError(
+        f"{paths_of(record.devices)} cannot be emptied, and stays a part of {pool}: do not remove or detach it",
+        "delete backups (`backupd expire`), then run `backupd doctor --fix room` again",
+    )
+
+
+def below_goal_error(unallocated: int, goal: int, reason: Reason) -> OperatorError:
+    """Returns the error for a result below the goal; the temporary devices are removed."""
+    why = "what was moved back took the rest" if reason is Reason.REACHED else _REASONS[reason]
+    return OperatorError(f"{format_size(unallocated)} are unallocated now, less than {format_size(goal)}: {why}", _EXPIRE)
+
+
+def plan_lines(found: RoomPlan, devices: tuple[TemporaryDevice, ...], *, is_left: bool) -> list[str]:
+    """Returns the plan as text."""
+    state = f"{format_size(found.unallocated)} are unallocated, {format_size(found.goal)} should be"
+    if not devices:
+        return [f"room: {state.replace(' should be', ' are needed')}: nothing is to be done"]
+    lines = [f"room: {state}; {format_size(found.gain)} are free inside data block groups"]
+    for device in devices:
+        if is_left:
+            lines.append(f"  continue with the temporary device {device.path}")
+        elif device.is_file:
+            lines.append(f"  make a file of {format_size(device.size)}, {device.path}, and add it as a temporary device")
+        else:
+            lines.append(f"  add {device.path} as a temporary device")
+    lines.append("  move data block groups, the least used first, until enough is unallocated")
+    lines.append("  move everything on the temporary device back, and remove it")
+    lines.append("  do not restart the machine meanwhile: the pool cannot be mounted without the temporary device")
+    return lines
+
+
+def adding(path: Path, device: TemporaryDevice) -> str:
+    """Returns the line of a device that is added."""
+    return f"adding {path}" + (f" ({device.path})" if device.is_file else "")
+
+
+def moving(step: MoveBlockGroup) -> str:
+    """Returns the line of a block group that is moved."""
+    return f"moving {'back ' if step.back else ''}block group {step.vaddr}: {format_size(step.used)}"
+
+
+def not_moved(step: MoveBlockGroup, error: OSError) -> str:
+    """Returns the line of a block group that the kernel did not move."""
+    return f"block group {step.vaddr} was not moved: {error.strerror}"
+
+
+def turning(reason: Reason) -> str:
+    """Returns the line of the moment from which the temporary device is emptied."""
+    return f"{_REASONS[reason]}; moving back what is on the temporary device"
+
+
+def removing(devid: int) -> str:
+    """Returns the line of a device that is removed."""
+    return f"removing the temporary device {devid}"
