@@ -22,6 +22,8 @@ _ORDERS: Mapping[str, Callable[[DataBlockGroups], Array]] = {
 }
 POLICIES = tuple(_ORDERS)
 """The first one is the default."""
+FOR_SPACE = frozenset({"usage"})
+"""Policies for unallocated space; the others are for a lower score."""
 _NO_COSTS: Mapping[int, Cost] = {}
 
 
@@ -61,7 +63,8 @@ def rank(
     byte that is written for them, metadata too. `unallocated`: bytes, for whether the data fits anywhere; None: that is not asked.
     """
     costs = _NO_COSTS if costs is None else costs
-    likely = np.flatnonzero(_reaches(groups, floors) & (groups.used <= _free_elsewhere(groups, unallocated))).tolist()
+    fits = groups.used <= _free_elsewhere(groups, _countable(policy, unallocated))
+    likely = np.flatnonzero(_reaches(groups, floors) & fits).tolist()
     worth = [one for one in likely if not _hindrance(groups, one, costs, set_aside, unallocated)]
     chosen = np.array(worth, np.int64)
     known = np.array([vaddr in costs for vaddr in groups.vaddr[chosen].tolist()], bool)
@@ -78,9 +81,10 @@ def why_not(
     costs: Mapping[int, Cost] | None = None,
     set_aside: Container[int] = (),
     unallocated: int | None = None,
+    policy: str = "",
 ) -> str:
     """Says why `rank` leaves a block group out, in words that follow "left alone: "; "" if it does not."""
-    used, free = int(groups.used[index]), int(_free_elsewhere(groups, unallocated)[index])
+    used, free = int(groups.used[index]), int(_free_elsewhere(groups, _countable(policy, unallocated))[index])
     return (
         _below(groups, index, floors)
         or (f"its {format_size(used)} fit nowhere: {format_size(free)} are free outside of it" if used > free else "")
@@ -106,6 +110,14 @@ def _below(groups: DataBlockGroups, index: int, floors: Floors) -> str:
     if benefit < floors.min_benefit:
         return f"its benefit of {benefit:.1f} per GiB moved is below the floor of {floors.min_benefit:.1f}"
     return ""
+
+
+def _countable(policy: str, unallocated: int | None) -> int | None:
+    """Returns the unallocated bytes that count as free for what is moved; None: not asked.
+
+    None of them for a policy for space: what fits into no other block group takes a new one, as long as the one that it leaves.
+    """
+    return 0 if policy in FOR_SPACE and unallocated is not None else unallocated
 
 
 def _free_elsewhere(groups: DataBlockGroups, unallocated: int | None) -> Array:

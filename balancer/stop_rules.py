@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from balancer.choose import FOR_SPACE
 from balancer.run_types import BalanceOutcome, Hindrance, RunSettings, StepDone, StopReason
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size
 
@@ -12,9 +13,8 @@ _MOST_WITHOUT_SPACE = 5
 _MOST_WITHOUT_GAIN = 3
 _MOST_FAILED = 2
 _MOST_BUSY = 3
-_FOR_SPACE = frozenset({"usage"})  # policies for unallocated space; the others are for a lower score
 _NO_SCORE = "nothing"
-_NOTHING = dict.fromkeys(_FOR_SPACE, "no unallocated space")
+_NOTHING = dict.fromkeys(FOR_SPACE, "no unallocated space")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _since_last_gain(steps: Sequence[StepDone], policy: str) -> int:
     total, best, since = 0.0, 0.0, 0
     for step in steps:
         if step.outcome is BalanceOutcome.DONE:
-            total += step.freed if policy in _FOR_SPACE else step.gained
+            total += step.freed if policy in FOR_SPACE else step.gained
             since += 1
         if total > best:
             best, since = total, 0

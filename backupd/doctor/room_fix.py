@@ -28,6 +28,7 @@ from backupd.doctor.room_plan import (
     RoomStep,
     Shrink,
     TurnBack,
+    TurnForth,
     next_step,
     plan,
 )
@@ -64,7 +65,7 @@ from btrkeep.treescan.chunks import chunks, device_extents
 from btrkeep.units import format_time
 
 _LONGEST = 24 * 3600.0  # seconds: what the kernel does in one step ends, however long it takes
-_ROUNDS = 3
+_ROUNDS = 4
 _PASSING = (errno.ENOSPC, errno.ETXTBSY)
 
 
@@ -113,23 +114,11 @@ class RoomFix:
             if not planned.devices:
                 return planned
             try:
-                return self._rounds(planned)
+                return self._work(planned)
             except OSError as error:
                 raise PoolUnusable(f"{self._pool.path}: {error.strerror}", words.CONTINUE) from error
 
-    def _rounds(self, planned: RoomFixed) -> RoomFixed:
-        """Repeats it while what was moved back has taken the space that was gained, some times at most."""
-        for _ in range(_ROUNDS):
-            fixed = self._round(planned)
-            if fixed.unallocated >= fixed.goal:
-                return fixed
-            reading = self._read()
-            if fixed.reason is not Reason.REACHED or plan(reading, self._floor(reading, ())).refusal:
-                break
-            self._progress = Progress()
-        raise words.below_goal_error(fixed.unallocated, fixed.goal, fixed.reason)
-
-    def _round(self, planned: RoomFixed) -> RoomFixed:
+    def _work(self, planned: RoomFixed) -> RoomFixed:
         record = read_record(self._state)
         if record is None:
             if is_on(self._state, self._pool.filesystem):
@@ -202,6 +191,7 @@ class RoomFix:
                 record.goal,
                 record.highest,
                 is_returning=record.is_returning,
+                is_last_round=record.round >= _ROUNDS,
                 progress=self._progress,
             )
             if isinstance(step, End):
@@ -214,12 +204,24 @@ class RoomFix:
                 write_record(self._state, record)
                 self._say(words.turning(step.reason))
                 continue
+            if isinstance(step, TurnForth):
+                for devid in temporary:
+                    run(["btrfs", "filesystem", "resize", f"{devid}:max", str(self._pool.path)], timeout=_LONGEST)
+                highest = max(group.vaddr for group in reading.groups)
+                record = replace(record, is_returning=False, highest=highest, round=record.round + 1)
+                self._progress = Progress()
+                write_record(self._state, record)
+                self._say(words.ANOTHER_ROUND)
+                continue
             count += 1
             self._do(step)
         for device in record.devices:
             drop(device)
         delete_record(self._state)
-        return RoomFixed(planned.plan, record.devices, self._read().usable(()), record.goal, count, reason)
+        unallocated = self._read().usable(())
+        if unallocated < record.goal:
+            raise words.below_goal_error(unallocated, record.goal, reason)
+        return RoomFixed(planned.plan, record.devices, unallocated, record.goal, count, reason)
 
     def _do(self, step: RoomStep) -> None:
         pool = str(self._pool.path)
@@ -239,6 +241,7 @@ class RoomFix:
         progress = self._progress
         progress.moved.add(step.vaddr)
         progress.returned += step.back
+        progress.empty += step.back and not step.used
         try:
             with open_btrfs(self._pool.path) as fd:
                 try:

@@ -17,7 +17,8 @@ SMALLEST = 256 * _MIB
 _LEAST_DEVICE = 512 * _MIB
 _PATIENCE = 12  # block groups that are 91% full give one of their size back after eleven moves
 _MOST_FAILED = 3
-_REPEATS = 5
+_REPEATS = 5  # an empty block group can appear on the temporary device at any moment
+_MOST_RETURNED = 1000
 _SUPPORTED = frozenset({"single", "dup", "raid1"})
 _MOST_DEVICES = 2
 
@@ -197,19 +198,27 @@ class TurnBack:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnForth:
+    """What came back has taken the space again, because extents stay in one piece and it lies in several: another round.
+
+    To move more at once does not help. With the temporary device new block groups are longer, and more of them stays free.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """No temporary device is left, or none can be emptied (STUCK)."""
 
     reason: Reason
 
 
-RoomStep = MoveBlockGroup | Shrink | RemoveDevice | TurnBack | End
+RoomStep = MoveBlockGroup | Shrink | RemoveDevice | TurnBack | TurnForth | End
 
 
 @dataclass(slots=True)
 class Progress:
     """What this process has done. `moved` and `failed`: addresses of block groups. `best`: the most gained so far, in bytes, and
-    `since` how many moves ago. `returned`: moves from temporary devices.
+    `since` how many moves ago. `returned`: moves from temporary devices, `empty`: those of block groups with nothing in them.
     """
 
     moved: set[int] = field(default_factory=set)
@@ -217,6 +226,7 @@ class Progress:
     best: int | None = None
     since: int = 0
     returned: int = 0
+    empty: int = 0
 
     def note(self, reading: PoolReading, temporary: Sequence[int]) -> None:
         """Notes what a move has brought: unallocated on the lasting devices, less what has to come back to them."""
@@ -235,19 +245,23 @@ def to_return(reading: PoolReading, temporary: Sequence[int]) -> int:
 
 
 def next_step(
-    reading: PoolReading, temporary: Sequence[int], goal: int, highest: int, *, is_returning: bool, progress: Progress
+    reading: PoolReading,
+    temporary: Sequence[int],
+    goal: int,
+    highest: int,
+    *,
+    is_returning: bool,
+    is_last_round: bool,
+    progress: Progress,
 ) -> RoomStep:
-    """Returns the next step. `highest`: the highest address of a block group when it began: later ones are not moved again."""
+    """Returns the next step. `highest`: the highest address of a block group when the round began: later ones are not moved."""
     if not is_returning:
         return _gaining(reading, temporary, goal, highest, progress)
-    return _returning(reading, temporary, progress)
+    return _returning(reading, temporary, goal, is_last_round, progress)
 
 
 def _gaining(reading: PoolReading, temporary: Sequence[int], goal: int, highest: int, progress: Progress) -> RoomStep:
-    back = to_return(reading, temporary)
-    # What comes back can need another block group: extents stay in one piece, and the free space is in several.
-    slack = max((group.length for group in reading.groups if group.is_data), default=0) if back else 0
-    if reading.usable(temporary) - back >= goal + slack:
+    if reading.usable(temporary) - to_return(reading, temporary) >= goal:
         return TurnBack(Reason.REACHED)
     if len(progress.failed) >= _MOST_FAILED:
         return TurnBack(Reason.NO_SPACE)
@@ -268,7 +282,7 @@ def _gaining(reading: PoolReading, temporary: Sequence[int], goal: int, highest:
     return MoveBlockGroup(least.vaddr, least.flags, least.used, back=False)
 
 
-def _returning(reading: PoolReading, temporary: Sequence[int], progress: Progress) -> RoomStep:
+def _returning(reading: PoolReading, temporary: Sequence[int], goal: int, is_last_round: bool, progress: Progress) -> RoomStep:
     present = [device for device in reading.devices if device.devid in temporary]
     if not present:
         return End(Reason.REACHED)
@@ -278,10 +292,13 @@ def _returning(reading: PoolReading, temporary: Sequence[int], progress: Progres
         if device.size > size:
             return Shrink(device.devid, size)
     away = reading.on(temporary)
+    # Without unallocated space on the lasting devices the kernel makes its next metadata chunk on the temporary one, at any moment.
+    if not any(group.used for group in away) and reading.usable(temporary) < goal and not is_last_round:
+        return TurnForth()
     if not away:  # all of them, before the first is removed: the kernel would move chunks of it to the others
         return RemoveDevice(present[0].devid)
     left = [group for group in away if group.vaddr not in progress.failed]
-    if not left or progress.returned > len(progress.moved) + _REPEATS * len(present) + 2 * _MOST_FAILED:
+    if not left or progress.returned >= _MOST_RETURNED or progress.empty >= _REPEATS:
         return End(Reason.STUCK)
     last = max(left, key=lambda group: max(piece.start for piece in group.pieces if piece.devid in temporary))
     return MoveBlockGroup(last.vaddr, last.flags, last.used, back=True)

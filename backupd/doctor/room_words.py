@@ -9,6 +9,7 @@ from btrkeep.pool.temporary_devices import RECORD, TemporaryDevice, TemporaryRec
 from btrkeep.units import counted, format_size
 
 CONTINUE = "`backupd doctor --fix room` continues"
+ANOTHER_ROUND = "what was moved back has taken the space again: once more"
 _EXPIRE = "`backupd expire` deletes what is due; keep less, or add a device for good"
 _REASONS = {
     Reason.REACHED: "enough is unallocated",

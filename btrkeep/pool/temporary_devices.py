@@ -46,7 +46,8 @@ class TemporaryDevice:
 class TemporaryRecord:
     """What is recorded. `highest`: address of the last block group before anything was moved, -1 before the devices are added.
 
-    `is_returning`: the devices are being emptied. `goal`: unallocated bytes that the lasting devices are to have.
+    `is_returning`: the devices are being emptied. `goal`: unallocated bytes that the lasting devices are to have. `round`: how
+    often block groups were moved and moved back, from 1.
     """
 
     filesystem: str
@@ -55,6 +56,7 @@ class TemporaryRecord:
     devices: tuple[TemporaryDevice, ...]
     highest: int = -1
     is_returning: bool = False
+    round: int = 1
 
 
 def read_record(state: Path) -> TemporaryRecord | None:

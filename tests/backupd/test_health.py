@@ -56,6 +56,21 @@ def test_what_is_wrong_and_how_bad(facts: PoolFacts, expected: dict[str, str]) -
     assert {check: verdict.level_of(check) for check in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (room(20 * GIB, GIB, 900 << 20), "all space is allocated"),
+        (room(20 * GIB, GIB, 100 << 20), "metadata is full"),
+        (room(GIB, 0, 900 << 20), "data is full"),
+        (well(left_devices=("/var/lib/btrkeep/main/temporary-device-1",)), "a temporary device is still a part of the pool"),
+    ],
+)
+def test_data_full_metadata_full_all_allocated_and_a_device_that_was_left_are_told_apart(facts: PoolFacts, words: str) -> None:
+    (finding,) = judge_pool(facts, LIMITS).of(v.UNALLOCATED)
+    assert words in finding.text
+    assert ("--fix room" in finding.hint) is (words != "data is full")
+
+
 def test_each_check_is_seen_to_find_something_and_only_what_stops_backups_makes_the_pool_unusable() -> None:
     broken = (
         well(foreign="x", read_only=True, missing=(1,), errors={1: {"read": 1}}, room=Room(100 * GIB, 0, 1, 1)),

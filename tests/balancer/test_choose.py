@@ -91,7 +91,7 @@ def test_a_reason_is_given_for_just_those_that_are_left_out(
     more: dict[str, Any] = {"costs": costs, "set_aside": set(vaddrs[aside : aside + 1]), "unallocated": unallocated}
     chosen = order(some, policy, FLOORS[policy], **more)
     for index in range(len(vaddrs)):
-        assert (why_not(some, index, FLOORS[policy], **more) == "") == (index in chosen)
+        assert (why_not(some, index, FLOORS[policy], **more, policy=policy) == "") == (index in chosen)
 
 
 def test_what_was_set_aside_is_not_chosen_again() -> None:
@@ -110,6 +110,14 @@ def test_data_has_to_fit_somewhere() -> None:
     assert order(groups((GIB, 900 * MIB, 300.0), (GIB, 124 * MIB, 300.0)), unallocated=0) == [1, 0]
     assert order(groups((GIB, 900 * MIB, 300.0), (2 * GIB, 1100 * MIB, 300.0)), unallocated=0) == [0]
     assert why_not(two, 1, NONE, unallocated=375 * MIB) == "its 800 MiB fit nowhere: 799 MiB are free outside of it"
+
+
+def test_for_space_only_holes_of_other_block_groups_count() -> None:
+    two = groups((GIB, 600 * MIB, 300.0), (GIB, 500 * MIB, 300.0))
+    assert order(two, "usage", unallocated=4 * GIB) == []  # 1100 MiB need two block groups, as now
+    assert why_not(two, 1, NONE, unallocated=4 * GIB, policy="usage").startswith("its 500 MiB fit nowhere")
+    assert order(two, "benefit", unallocated=4 * GIB) == [1, 0]
+    assert order(groups((GIB, 600 * MIB, 300.0), (GIB, 400 * MIB, 300.0)), "usage", unallocated=0) == [1, 0]
 
 
 def test_an_extent_has_to_fit_in_one_piece() -> None:

@@ -8,6 +8,7 @@ import mmap
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from backupd.doctor.rules import RULES, examine
 from backupd.doctor.scrub import FOLDER, read_scrub
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.scrub import SCRUB_EVERY
-from tests.beds import backupd, btrfs, session, work
+from tests.beds import TOP, backupd, btrfs, session, work
 from tests.beds.nights import Nights
 from tests.beds.watch import wait_for
 from tests.btrfs.test_doctor import MIB, NOW, Make, again, facts_of
@@ -56,6 +57,8 @@ def run(point: Path, finding: Finding, new: str = "") -> None:
     for line in finding.remedy.lines:
         if line.startswith("backupd "):
             ours(line)
+        elif line.startswith("btrfs-balancer "):
+            work(sys.executable, "-m", "balancer", *shlex.split(line)[1:], cwd=TOP, timeout=120)
         elif line == f"umount {point}":
             btrfs.unmount(point)  # and wait until nobody has it mounted elsewhere
         else:
@@ -262,7 +265,7 @@ def test_those_of_our_own_are_for_this_pool_whatever_its_configuration_is_called
     room = replace(facts.filesystem.room, unallocated=0)
     full = replace(facts, site=site, filesystem=replace(facts.filesystem, room=room))
     found = [line for name in ("subvolumes", "unallocated") for line in finding_of(full, name).remedy.lines if "backupd" in line]
-    assert len(found) == 3
+    assert len(found) == 4
     for line in found:
         assert f"--config {nights.config} " in line
         ours(line)

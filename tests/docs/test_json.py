@@ -79,6 +79,7 @@ def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, A
     said |= about_coming(nights)
     said["doctor"] = json.loads(nights.backupd("doctor", "--json", check=False).stdout)
     said["doctor --fix"] = nights.json("doctor", "--fix", "atime", "--dry-run")
+    said["doctor --fix room"] = nights.json("doctor", "--fix", "room")
     said["run --dry-run"] = nights.json("run", "--dry-run")
     nights.run("web1")
     for number in range(5):

@@ -1,0 +1,118 @@
+"""What a balance for unallocated space brings: `btrfs-balancer run --policy usage`, `-dusage=N`, and btrfs-balance-least-used.
+
+    python -m bench.balance_space [--size 4GiB] [--share 0.4] [--usage 80] [--extent 64KiB]
+
+A pool is filled with small extents of which a share is deleted, in every block group, beside one small file in a block group of its
+own. Each way gets a copy of its image. Everything is counted on the whole filesystem. btrfs-balance-least-used belongs to
+python-btrfs; without it that way is left out.
+"""
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import common
+from bench.balance_effect import seen_at
+from bench.images import Images, Mounted
+from tests.beds import TOP, work
+
+_LONG = 900.0
+_OPTIONS = "noatime,nossd"
+
+
+def fill(point: Path, share: float, extent: int, level: float) -> None:
+    """Files of one extent each, until so much of the pool is used; then a share of them is deleted, some in each block group."""
+    rng = random.Random(7)
+    (point / "small").write_bytes(os.urandom(100_000))
+    work("btrfs", "filesystem", "sync", point)
+    room = os.statvfs(point)
+    count = int(room.f_blocks * room.f_frsize * level) // extent
+    for number in range(count):
+        folder = point / str(number // 1000)
+        folder.mkdir(exist_ok=True)
+        fd = os.open(folder / str(number), os.O_CREAT | os.O_WRONLY)
+        try:
+            os.posix_fallocate(fd, 0, extent)
+        finally:
+            os.close(fd)
+        if number % 2000 == 0:
+            work("btrfs", "filesystem", "sync", point)
+    work("btrfs", "filesystem", "sync", point)
+    for number in range(count):
+        if rng.random() < share:
+            (point / str(number // 1000) / str(number)).unlink()
+    work("btrfs", "filesystem", "sync", point)
+
+
+def ways(options: argparse.Namespace) -> dict[str, Sequence[str]]:
+    """The commands, by name; the path follows."""
+    ours = (sys.executable, "-m", "balancer", "run", "--policy", "usage", "--max-pressure", "none", "--time", "10m")
+    found: dict[str, Sequence[str]] = {
+        "btrfs-balancer --policy usage": ours,
+        f"btrfs balance -dusage={options.usage}": ("btrfs", "balance", "start", f"-dusage={options.usage}"),
+    }
+    least_used = Path(sys.executable).with_name("btrfs-balance-least-used")
+    if least_used.exists():
+        found["btrfs-balance-least-used"] = (str(least_used), "--usage", str(options.usage))
+    return found
+
+
+def tried(mounted: Mounted, command: Sequence[str]) -> dict[str, Any]:
+    """What one way brings on its copy; bytes."""
+    before, written, begun = seen_at(mounted).numbers(), mounted.writes().bytes, time.monotonic()
+    work(*command, mounted.point, cwd=TOP, timeout=_LONG)
+    mounted.sync()
+    after = seen_at(mounted).numbers()
+    return {
+        "seconds": round(time.monotonic() - begun, 1),
+        "written": mounted.writes().bytes - written,
+        "unallocated before": before.unallocated,
+        "unallocated": after.unallocated,
+        "block groups": after.block_groups,
+    }
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All ways."""
+    images = Images(folder)
+    with images.made("full", options.size, _OPTIONS) as mounted:
+        fill(mounted.point, options.share, options.extent, options.level)
+    found = {}
+    for name, command in ways(options).items():
+        with images.copy("full", _OPTIONS) as mounted:
+            found[name] = tried(mounted, command)
+        common.say(f"{name}: {found[name]}")
+    return found
+
+
+def show(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
+    """JSON, or a table."""
+    if options.json:
+        common.report(options, "balance for unallocated space", found)
+        return
+    print(f"{'':32} {'gained MiB':>10} {'written MiB':>11} {'seconds':>8}")
+    for name, one in found.items():
+        gained = (one["unallocated"] - one["unallocated before"]) / 2**20
+        print(f"{name:32} {gained:10.0f} {one['written'] / 2**20:11.0f} {one['seconds']:8.1f}")
+
+
+def main() -> None:
+    """The command line."""
+    words = common.plain_parser(__doc__ or "")
+    words.add_argument("--size", type=common.size, default=4 << 30, help="of the filesystem")
+    words.add_argument("--share", type=float, default=0.4, help="of the files that are deleted")
+    words.add_argument("--level", type=float, default=0.7, help="share of the filesystem that is filled first")
+    words.add_argument("--usage", type=int, default=80, help="the percentage of the two others")
+    words.add_argument("--extent", type=common.size, default=64 << 10, help="of each file")
+    options = words.parse_args()
+    with common.own_folder(options) as folder:
+        show(options, measure(options, folder))
+
+
+if __name__ == "__main__":
+    main()
