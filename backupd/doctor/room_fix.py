@@ -11,20 +11,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from btrfs import ioctl
-
 from backupd.doctor import room_words as words
+from backupd.doctor.room_devices import attach, drop, make_file, planned_files, require_empty
 from backupd.doctor.room_plan import (
     End,
     MoveBlockGroup,
     Piece,
     PlacedBlockGroup,
     PoolDevice,
-    PoolReading,
-    Progress,
-    Reason,
     RemoveDevice,
+    RoomEnd,
     RoomPlan,
+    RoomProgress,
+    RoomReading,
     RoomStep,
     Shrink,
     TurnBack,
@@ -47,16 +46,11 @@ from btrkeep.pool.subvolume import commit
 from btrkeep.pool.temporary_devices import (
     TemporaryDevice,
     TemporaryRecord,
-    attach,
     block_device,
     delete_record,
-    drop,
     is_same_device,
     loop_of,
-    make_file,
-    planned_files,
     read_record,
-    require_empty,
     write_record,
 )
 from btrkeep.process.programs import run
@@ -80,7 +74,7 @@ class RoomFixed:
     unallocated: int
     goal: int
     steps: int = 0
-    reason: Reason = Reason.REACHED
+    reason: RoomEnd = RoomEnd.REACHED
 
 
 class RoomFix:
@@ -88,7 +82,7 @@ class RoomFix:
 
     def __init__(self, config: Config, pool: Pool, now: datetime, named: Sequence[Path], say: Callable[[str], object]) -> None:
         self._state, self._pool, self._now, self._named, self._say = config.pool.state, pool, now, tuple(named), say
-        self._progress = Progress()
+        self._progress = RoomProgress()
 
     def planned(self) -> RoomFixed:
         """Returns what would be done. Raises OperatorError if nothing can be."""
@@ -180,7 +174,7 @@ class RoomFix:
     # --- step by step
 
     def _steps(self, record: TemporaryRecord, planned: RoomFixed) -> RoomFixed:
-        reason, count = Reason.REACHED, 0
+        reason, count = RoomEnd.REACHED, 0
         while True:
             reading = self._read()
             temporary = self._temporary(reading, record)
@@ -195,12 +189,12 @@ class RoomFix:
                 progress=self._progress,
             )
             if isinstance(step, End):
-                if step.reason is Reason.STUCK:
+                if step.reason is RoomEnd.STUCK:
                     raise words.stuck_error(record, self._pool.path)
                 break
             if isinstance(step, TurnBack):
                 reason, record = step.reason, replace(record, is_returning=True)
-                self._progress = Progress()
+                self._progress = RoomProgress()
                 write_record(self._state, record)
                 self._say(words.turning(step.reason))
                 continue
@@ -209,7 +203,7 @@ class RoomFix:
                     run(["btrfs", "filesystem", "resize", f"{devid}:max", str(self._pool.path)], timeout=_LONGEST)
                 highest = max(group.vaddr for group in reading.groups)
                 record = replace(record, is_returning=False, highest=highest, round=record.round + 1)
-                self._progress = Progress()
+                self._progress = RoomProgress()
                 write_record(self._state, record)
                 self._say(words.ANOTHER_ROUND)
                 continue
@@ -257,17 +251,17 @@ class RoomFix:
 
     # --- the filesystem
 
-    def _floor(self, reading: PoolReading, temporary: Sequence[int]) -> int:
+    def _floor(self, reading: RoomReading, temporary: Sequence[int]) -> int:
         sizes = [device.size for device in reading.devices if device.devid not in temporary]
         return unallocated_floor(min(sizes, default=0) if "raid1" in reading.profiles else sum(sizes))
 
-    def _temporary(self, reading: PoolReading, record: TemporaryRecord | None) -> tuple[int, ...]:
+    def _temporary(self, reading: RoomReading, record: TemporaryRecord | None) -> tuple[int, ...]:
         paths = [block_device(device) for device in record.devices] if record else []
         return tuple(
             device.devid for device in reading.devices if any(is_same_device(Path(device.path), path) for path in paths if path)
         )
 
-    def _read(self) -> PoolReading:
+    def _read(self) -> RoomReading:
         """Reads the pool, after a commit: only what is committed can be seen in the trees."""
         path = self._pool.path
         with suppress(OSError):
@@ -277,9 +271,8 @@ class RoomFix:
         activity = read_activity(path, devids)
         with open_btrfs(path) as fd:
             placed = _placed(fd)
-            devices = tuple(PoolDevice(one.devid, one.size, ioctl.dev_info(fd, one.devid).path) for one in allocation.devices)
-        return PoolReading(
-            devices=devices,
+        return RoomReading(
+            devices=tuple(PoolDevice(one.devid, one.size, one.path) for one in allocation.devices),
             groups=placed,
             profiles=frozenset(space.profile for space in allocation.spaces if space.total),
             busy=", ".join(activity),

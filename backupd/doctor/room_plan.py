@@ -63,7 +63,7 @@ class PlacedBlockGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolReading:
+class RoomReading:
     """The filesystem at one moment. `profiles`: those of all types of block groups. `busy`: the exclusive operation or the scrub
     that runs, "" for none. `missing`: numbers of missing devices.
     """
@@ -123,7 +123,7 @@ class RoomPlan:
         return self.unallocated < self.goal
 
 
-def plan(reading: PoolReading, floor: int, temporary: Sequence[int] = ()) -> RoomPlan:
+def plan(reading: RoomReading, floor: int, temporary: Sequence[int] = ()) -> RoomPlan:
     """Returns the plan. `floor`: unallocated bytes below which the pool's health warns; `temporary`: devices that are added."""
     data = [group for group in reading.groups if group.is_data]
     longest = max((group.length for group in data), default=0)
@@ -137,7 +137,7 @@ def plan(reading: PoolReading, floor: int, temporary: Sequence[int] = ()) -> Roo
     return RoomPlan(count, size, found.unallocated, goal, gain, refusal, details)
 
 
-def _refusal(reading: PoolReading, temporary: Sequence[int], found: RoomPlan, longest: int) -> tuple[Refusal | None, str]:
+def _refusal(reading: RoomReading, temporary: Sequence[int], found: RoomPlan, longest: int) -> tuple[Refusal | None, str]:
     lasting = [device for device in reading.devices if device.devid not in temporary]
     if reading.read_only:
         return Refusal.READ_ONLY, ""
@@ -155,7 +155,7 @@ def _refusal(reading: PoolReading, temporary: Sequence[int], found: RoomPlan, lo
     return None, ""
 
 
-class Reason(StrEnum):
+class RoomEnd(StrEnum):
     """Why no further block group of the lasting devices is moved, or why the whole work ends."""
 
     REACHED = "reached"
@@ -194,7 +194,7 @@ class RemoveDevice:
 class TurnBack:
     """Enough was moved: from now on the temporary devices are emptied."""
 
-    reason: Reason
+    reason: RoomEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +209,14 @@ class TurnForth:
 class End:
     """No temporary device is left, or none can be emptied (STUCK)."""
 
-    reason: Reason
+    reason: RoomEnd
 
 
 RoomStep = MoveBlockGroup | Shrink | RemoveDevice | TurnBack | TurnForth | End
 
 
 @dataclass(slots=True)
-class Progress:
+class RoomProgress:
     """What this process has done. `moved` and `failed`: addresses of block groups. `best`: the most gained so far, in bytes, and
     `since` how many moves ago. `returned`: moves from temporary devices, `empty`: those of block groups with nothing in them.
     """
@@ -228,14 +228,14 @@ class Progress:
     returned: int = 0
     empty: int = 0
 
-    def note(self, reading: PoolReading, temporary: Sequence[int]) -> None:
+    def note(self, reading: RoomReading, temporary: Sequence[int]) -> None:
         """Notes what a move has brought: unallocated on the lasting devices, less what has to come back to them."""
         gained = reading.usable(temporary) - to_return(reading, temporary)
         self.since = 0 if self.best is None or gained > self.best else self.since + 1
         self.best = gained if self.best is None else max(self.best, gained)
 
 
-def to_return(reading: PoolReading, temporary: Sequence[int]) -> int:
+def to_return(reading: RoomReading, temporary: Sequence[int]) -> int:
     """Bytes of the lasting devices that the block groups on temporary devices will take, at most."""
     per_device = "raid1" in reading.profiles
     return sum(
@@ -245,14 +245,14 @@ def to_return(reading: PoolReading, temporary: Sequence[int]) -> int:
 
 
 def next_step(
-    reading: PoolReading,
+    reading: RoomReading,
     temporary: Sequence[int],
     goal: int,
     highest: int,
     *,
     is_returning: bool,
     is_last_round: bool,
-    progress: Progress,
+    progress: RoomProgress,
 ) -> RoomStep:
     """Returns the next step. `highest`: the highest address of a block group when the round began: later ones are not moved."""
     if not is_returning:
@@ -260,13 +260,13 @@ def next_step(
     return _returning(reading, temporary, goal, is_last_round, progress)
 
 
-def _gaining(reading: PoolReading, temporary: Sequence[int], goal: int, highest: int, progress: Progress) -> RoomStep:
+def _gaining(reading: RoomReading, temporary: Sequence[int], goal: int, highest: int, progress: RoomProgress) -> RoomStep:
     if reading.usable(temporary) - to_return(reading, temporary) >= goal:
-        return TurnBack(Reason.REACHED)
+        return TurnBack(RoomEnd.REACHED)
     if len(progress.failed) >= _MOST_FAILED:
-        return TurnBack(Reason.NO_SPACE)
+        return TurnBack(RoomEnd.NO_SPACE)
     if progress.since >= _PATIENCE:
-        return TurnBack(Reason.NO_GAIN)
+        return TurnBack(RoomEnd.NO_GAIN)
     away = {group.vaddr for group in reading.on(temporary)}
     candidates = [
         group
@@ -277,15 +277,15 @@ def _gaining(reading: PoolReading, temporary: Sequence[int], goal: int, highest:
         and group.vaddr not in away | progress.moved | progress.failed
     ]
     if not candidates:
-        return TurnBack(Reason.EXHAUSTED)
+        return TurnBack(RoomEnd.EXHAUSTED)
     least = min(candidates, key=lambda group: (group.used / group.length, group.vaddr))
     return MoveBlockGroup(least.vaddr, least.flags, least.used, back=False)
 
 
-def _returning(reading: PoolReading, temporary: Sequence[int], goal: int, is_last_round: bool, progress: Progress) -> RoomStep:
+def _returning(reading: RoomReading, temporary: Sequence[int], goal: int, is_last_round: bool, progress: RoomProgress) -> RoomStep:
     present = [device for device in reading.devices if device.devid in temporary]
     if not present:
-        return End(Reason.REACHED)
+        return End(RoomEnd.REACHED)
     for device in present:
         pieces = [piece for group in reading.groups for piece in group.pieces if piece.devid == device.devid]
         size = max(SMALLEST, -(-max((piece.end for piece in pieces), default=0) // _MIB) * _MIB)
@@ -299,6 +299,6 @@ def _returning(reading: PoolReading, temporary: Sequence[int], goal: int, is_las
         return RemoveDevice(present[0].devid)
     left = [group for group in away if group.vaddr not in progress.failed]
     if not left or progress.returned >= _MOST_RETURNED or progress.empty >= _REPEATS:
-        return End(Reason.STUCK)
+        return End(RoomEnd.STUCK)
     last = max(left, key=lambda group: max(piece.start for piece in group.pieces if piece.devid in temporary))
     return MoveBlockGroup(last.vaddr, last.flags, last.used, back=True)

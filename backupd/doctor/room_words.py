@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from backupd.doctor.room_plan import MoveBlockGroup, Reason, Refusal, RoomPlan
+from backupd.doctor.room_plan import MoveBlockGroup, Refusal, RoomEnd, RoomPlan
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.temporary_devices import RECORD, TemporaryDevice, TemporaryRecord, paths_of
 from btrkeep.units import counted, format_size
@@ -12,11 +12,11 @@ CONTINUE = "`backupd doctor --fix room` continues"
 ANOTHER_ROUND = "what was moved back has taken the space again: once more"
 _EXPIRE = "`backupd expire` deletes what is due; keep less, or add a device for good"
 _REASONS = {
-    Reason.REACHED: "enough is unallocated",
-    Reason.EXHAUSTED: "no other block group can be moved",
-    Reason.NO_GAIN: "moving further block groups gains nothing",
-    Reason.NO_SPACE: "the kernel finds no space for further block groups",
-    Reason.STUCK: "the temporary device cannot be emptied",
+    RoomEnd.REACHED: "enough is unallocated",
+    RoomEnd.EXHAUSTED: "no other block group can be moved",
+    RoomEnd.NO_GAIN: "moving further block groups gains nothing",
+    RoomEnd.NO_SPACE: "the kernel finds no space for further block groups",
+    RoomEnd.STUCK: "the temporary device cannot be emptied",
 }
 
 
@@ -87,9 +87,9 @@ def stuck_error(record: TemporaryRecord, pool: Path) -> OperatorError:
     )
 
 
-def below_goal_error(unallocated: int, goal: int, reason: Reason) -> OperatorError:
+def below_goal_error(unallocated: int, goal: int, reason: RoomEnd) -> OperatorError:
     """Returns the error for a result below the goal; the temporary devices are removed."""
-    why = "what was moved back took the rest" if reason is Reason.REACHED else _REASONS[reason]
+    why = "what was moved back took the rest" if reason is RoomEnd.REACHED else _REASONS[reason]
     return OperatorError(f"{format_size(unallocated)} are unallocated now, less than {format_size(goal)}: {why}", _EXPIRE)
 
 
@@ -127,7 +127,7 @@ def not_moved(step: MoveBlockGroup, error: OSError) -> str:
     return f"block group {step.vaddr} was not moved: {error.strerror}"
 
 
-def turning(reason: Reason) -> str:
+def turning(reason: RoomEnd) -> str:
     """Returns the line of the moment from which the temporary device is emptied."""
     return f"{_REASONS[reason]}; moving back what is on the temporary device"
 

@@ -50,7 +50,7 @@ class Space:
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
     """A device of a btrfs. `allocated`: bytes of it that chunks have. `errors`: as many as DEVICE_ERRORS; None when the kernel has
-    none to tell, as of a missing device. `present`: False if the filesystem is mounted without it.
+    none to tell, as of a missing device. `present`: False if the filesystem is mounted without it. `path`: the kernel's name of it.
     """
 
     devid: int
@@ -58,6 +58,7 @@ class DeviceUse:
     allocated: int
     errors: tuple[int, ...] | None
     present: bool = True
+    path: str = ""
 
     @property
     def unallocated(self) -> int:
@@ -139,7 +140,7 @@ def _devices(fd: int) -> list[DeviceUse]:
             if error.errno == errno.ENODEV:  # a number whose device was removed
                 continue
             raise
-        found.append(DeviceUse(devid, info.total_bytes, info.bytes_used, _errors(fd, devid), bool(info.path)))
+        found.append(DeviceUse(devid, info.total_bytes, info.bytes_used, _errors(fd, devid), bool(info.path), info.path))
     return found
 
 

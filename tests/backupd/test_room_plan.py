@@ -13,11 +13,11 @@ from backupd.doctor.room_plan import (
     Piece,
     PlacedBlockGroup,
     PoolDevice,
-    PoolReading,
-    Progress,
-    Reason,
     Refusal,
     RemoveDevice,
+    RoomEnd,
+    RoomProgress,
+    RoomReading,
     Shrink,
     TurnBack,
     TurnForth,
@@ -37,13 +37,13 @@ def group(vaddr: int, used: int, *places: tuple[int, int], flags: int = DATA) ->
     return PlacedBlockGroup(vaddr * GIB, GIB, used * MIB, flags, pieces)
 
 
-FULL = PoolReading(
+FULL = RoomReading(
     (PoolDevice(1, 4 * GIB + 2 * MIB, "/dev/a"),),
     (group(1, 500, (1, 0)), group(2, 100, (1, 1)), group(3, 1024, (1, 2)), group(4, 900, (1, 3), flags=METADATA)),
     frozenset({"single"}),
 )
 WITH_TEMPORARY = replace(FULL, devices=(*FULL.devices, PoolDevice(2, 3 * GIB, "/dev/loop0")))
-RAID1 = PoolReading(
+RAID1 = RoomReading(
     (PoolDevice(1, 4 * GIB, "/dev/a"), PoolDevice(2, 3 * GIB + MIB, "/dev/b")),
     (group(1, 500, (1, 0), (2, 0)), group(2, 300, (1, 1), (2, 1))),
     frozenset({"raid1"}),
@@ -51,9 +51,9 @@ RAID1 = PoolReading(
 
 
 def step(
-    reading: PoolReading, temporary: tuple[int, ...] = (2,), *, back: bool = False, last: bool = True, **progress: object
+    reading: RoomReading, temporary: tuple[int, ...] = (2,), *, back: bool = False, last: bool = True, **progress: object
 ) -> object:
-    made = Progress(**progress)  # type: ignore[arg-type]
+    made = RoomProgress(**progress)  # type: ignore[arg-type]
     return next_step(reading, temporary, 2 * FLOOR, 4 * GIB, is_returning=back, is_last_round=last, progress=made)
 
 
@@ -79,7 +79,7 @@ def test_a_full_pool_needs_one_device_and_raid1_two_and_what_is_unallocated_coun
         (replace(FULL, groups=(group(1, 1000, (1, 0)), group(2, 1000, (1, 1)), *FULL.groups[2:])), Refusal.DATA_FULL, ""),
     ],
 )
-def test_in_doubt_it_is_refused(reading: PoolReading, refusal: Refusal, details: str) -> None:
+def test_in_doubt_it_is_refused(reading: RoomReading, refusal: Refusal, details: str) -> None:
     found = plan(reading, FLOOR)
     assert (found.refusal, found.details) == (refusal, details)
 
@@ -87,11 +87,11 @@ def test_in_doubt_it_is_refused(reading: PoolReading, refusal: Refusal, details:
 def test_the_least_used_is_moved_until_enough_is_unallocated_or_nothing_is_gained() -> None:
     assert step(WITH_TEMPORARY) == MoveBlockGroup(2 * GIB, DATA, 100 * MIB, back=False)
     assert step(WITH_TEMPORARY, moved={2 * GIB}) == MoveBlockGroup(1 * GIB, DATA, 500 * MIB, back=False)
-    assert step(WITH_TEMPORARY, moved={GIB, 2 * GIB}) == TurnBack(Reason.EXHAUSTED)  # neither the full one nor metadata
-    assert step(WITH_TEMPORARY, failed={7, 8, 9}) == TurnBack(Reason.NO_SPACE)
-    assert step(WITH_TEMPORARY, since=12) == TurnBack(Reason.NO_GAIN)
+    assert step(WITH_TEMPORARY, moved={GIB, 2 * GIB}) == TurnBack(RoomEnd.EXHAUSTED)  # neither the full one nor metadata
+    assert step(WITH_TEMPORARY, failed={7, 8, 9}) == TurnBack(RoomEnd.NO_SPACE)
+    assert step(WITH_TEMPORARY, since=12) == TurnBack(RoomEnd.NO_GAIN)
     freed = replace(WITH_TEMPORARY, groups=WITH_TEMPORARY.groups[1:])
-    assert step(freed) == TurnBack(Reason.REACHED)
+    assert step(freed) == TurnBack(RoomEnd.REACHED)
     borrowed = replace(freed, groups=(*freed.groups, group(9, 500, (2, 0))))
     assert isinstance(step(borrowed), MoveBlockGroup), "what is free now has to come back"
 
@@ -107,13 +107,13 @@ def test_a_temporary_device_is_shrunk_then_emptied_from_its_end_and_only_then_re
     shrunk = replace(two, devices=(FULL.devices[0], PoolDevice(2, 2 * GIB + MIB, "/dev/loop0")))
     assert step(shrunk, back=True) == MoveBlockGroup(8 * GIB, METADATA, 10 * MIB, back=True)
     assert step(shrunk, back=True, failed={8 * GIB}) == MoveBlockGroup(9 * GIB, DATA, 500 * MIB, back=True)
-    assert step(shrunk, back=True, failed={8 * GIB, 9 * GIB}) == End(Reason.STUCK)
-    assert step(shrunk, back=True, returned=1000) == step(shrunk, back=True, empty=5) == End(Reason.STUCK)
+    assert step(shrunk, back=True, failed={8 * GIB, 9 * GIB}) == End(RoomEnd.STUCK)
+    assert step(shrunk, back=True, returned=1000) == step(shrunk, back=True, empty=5) == End(RoomEnd.STUCK)
     empty = replace(shrunk, groups=FULL.groups)
     assert step(empty, back=True) == Shrink(2, SMALLEST)
     smallest = replace(empty, devices=(FULL.devices[0], PoolDevice(2, SMALLEST, "/dev/loop0")))
     assert step(smallest, back=True) == RemoveDevice(2)
-    assert step(FULL, back=True) == End(Reason.REACHED)
+    assert step(FULL, back=True) == End(RoomEnd.REACHED)
 
 
 def test_of_two_temporary_devices_none_is_removed_before_both_are_empty() -> None:
@@ -138,7 +138,7 @@ def test_it_begins_another_round_as_long_as_what_came_back_has_taken_the_space()
 
 
 def test_progress_is_what_stays_on_the_lasting_devices() -> None:
-    progress = Progress()
+    progress = RoomProgress()
     progress.note(WITH_TEMPORARY, (2,))
     for _ in range(2):
         progress.note(replace(WITH_TEMPORARY, groups=(*FULL.groups[1:], group(9, 500, (2, 0)))), (2,))

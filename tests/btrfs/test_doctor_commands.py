@@ -98,14 +98,14 @@ def write(point: Path, name: str = "a", size: int = 8 * MIB) -> None:
 
 
 def fill_sparsely(point: Path) -> None:
-    """All is allocated, and hardly anything of it used."""
+    """All is allocated, and half of it used."""
     with contextlib.suppress(OSError):
         for number in range(1000):
             for name, size in (("large", 31 * MIB), ("small", MIB)):
                 with (point / f"{name}{number}").open("wb") as made:
                     os.posix_fallocate(made.fileno(), 0, size)
     work("btrfs", "filesystem", "sync", point)
-    for large in point.glob("large*"):
+    for large in sorted(point.glob("large*"))[::2]:  # not all: the kernel would remove block groups that are empty
         large.unlink()
     work("btrfs", "filesystem", "sync", point)
 
