@@ -68,7 +68,7 @@ def run(point: Path, finding: Finding, new: str = "") -> None:
 
 def ours(line: str) -> None:
     """Our own command, unless the pool has no configuration here."""
-    words = shlex.split(line)[1:]
+    words = shlex.split(line, comments=True)[1:]
     if words[0] == "--config":
         backupd(*words)
 
