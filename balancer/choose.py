@@ -56,14 +56,16 @@ def rank(
     costs: Mapping[int, Cost] | None = None,
     set_aside: Container[int] = (),
     unallocated: int | None = None,
+    by_device: bool = False,
 ) -> Array:
     """i64[m]: indices of the n `groups` that are worth it, the best first; ties by address.
 
     `costs` and `set_aside` go by vaddr. With costs, those that have one come first, and by benefit they are ordered by score per
     byte that is written for them, metadata too. `unallocated`: bytes, for whether the data fits anywhere; None: that is not asked.
+    `by_device`: they are moved to or from a device, and unallocated space is used for it.
     """
     costs = _NO_COSTS if costs is None else costs
-    fits = groups.used <= _free_elsewhere(groups, _countable(policy, unallocated))
+    fits = groups.used <= _free_elsewhere(groups, _countable(policy, unallocated, by_device))
     likely = np.flatnonzero(_reaches(groups, floors) & fits).tolist()
     worth = [one for one in likely if not _hindrance(groups, one, costs, set_aside, unallocated)]
     chosen = np.array(worth, np.int64)
@@ -82,9 +84,10 @@ def why_not(
     set_aside: Container[int] = (),
     unallocated: int | None = None,
     policy: str = "",
+    by_device: bool = False,
 ) -> str:
     """Says why `rank` leaves a block group out, in words that follow "left alone: "; "" if it does not."""
-    used, free = int(groups.used[index]), int(_free_elsewhere(groups, _countable(policy, unallocated))[index])
+    used, free = int(groups.used[index]), int(_free_elsewhere(groups, _countable(policy, unallocated, by_device))[index])
     return (
         _below(groups, index, floors)
         or (f"its {format_size(used)} fit nowhere: {format_size(free)} are free outside of it" if used > free else "")
@@ -112,12 +115,12 @@ def _below(groups: DataBlockGroups, index: int, floors: Floors) -> str:
     return ""
 
 
-def _countable(policy: str, unallocated: int | None) -> int | None:
+def _countable(policy: str, unallocated: int | None, by_device: bool) -> int | None:
     """Returns the unallocated bytes that count as free for what is moved; None: not asked.
 
     None of them for a policy for space: what fits into no other block group takes a new one, as long as the one that it leaves.
     """
-    return 0 if policy in FOR_SPACE and unallocated is not None else unallocated
+    return 0 if policy in FOR_SPACE and unallocated is not None and not by_device else unallocated
 
 
 def _free_elsewhere(groups: DataBlockGroups, unallocated: int | None) -> Array:

@@ -96,13 +96,13 @@ def choose(
     the next few where none of these can be moved. Raises OSError.
     """
     groups, room = seen.survey.groups, seen.room.unallocated
-    ranked = rank(groups, settings.policy, settings.floors, None, set_aside, room).tolist()
+    ranked = rank(groups, settings.policy, settings.floors, None, set_aside, room, settings.by_device).tolist()
     fitting = [index for index in ranked if left is None or groups.used[index] <= left]
     beyond, no_place = len(ranked) - len(fitting), ""
     for first in range(0, min(len(fitting), _ROUNDS * CONSIDERED), CONSIDERED):
         considered = fitting[first : first + CONSIDERED]
         known = costs.of(groups, considered)
-        ordered = rank(groups, settings.policy, settings.floors, known, set_aside, room).tolist()
+        ordered = rank(groups, settings.policy, settings.floors, known, set_aside, room, settings.by_device).tolist()
         best = next((index for index in ordered if index in considered), None)
         if best is not None:
             return BestBlockGroup(best, len(ranked), beyond)
@@ -129,7 +129,7 @@ def look_again(
     if not len(flags) or (left is not None and one.used[0] > left):
         return None
     now, known = _with(groups, index, one), {vaddr: found.cost}
-    if index not in rank(now, settings.policy, settings.floors, known, (), seen.room.unallocated):
+    if index not in rank(now, settings.policy, settings.floors, known, (), seen.room.unallocated, settings.by_device):
         return None
     planned = _planned(one, 0, int(flags[0]), found.cost, model, len(done) + 1, moved, best.worth, left)
     return replace(planned, shares=found.shares)
@@ -147,9 +147,10 @@ def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Mode
     Reads the costs of all of them, which may take some seconds.
     """
     groups, room, left_out = seen.survey.groups, seen.room.unallocated, elsewhere(fd, settings)
-    ranked = rank(groups, settings.policy, settings.floors, None, left_out, room).tolist()
+    ranked = rank(groups, settings.policy, settings.floors, None, left_out, room, settings.by_device).tolist()
     known = Costs(fd).of(groups, ranked)
-    place = {index: at for at, index in enumerate(rank(groups, settings.policy, settings.floors, known, left_out, room).tolist())}
+    ordered = rank(groups, settings.policy, settings.floors, known, left_out, room, settings.by_device).tolist()
+    place = {index: at for at, index in enumerate(ordered)}
     used: list[int] = groups.used.tolist()
     within, rest = _in_turn(used, [index for index in ranked if index in place], place, settings.budget)
     after, _ = _in_turn(used, rest, place, None)

@@ -103,6 +103,11 @@ class RunSettings:
     devices: tuple[int, ...] = ()
     fill: int | None = None
 
+    @property
+    def by_device(self) -> bool:
+        """Returns True if block groups are moved to or from a device."""
+        return bool(self.devices) or self.fill is not None
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlockGroup:

@@ -119,6 +119,8 @@ def left_alone(seen: FilesystemReading, settings: RunSettings) -> str:
     if not len(groups.vaddr):
         return "there are no data block groups yet"
     worst = int(groups.score.argmax())
-    reason = why_not(groups, worst, settings.floors, unallocated=seen.room.unallocated, policy=settings.policy)
+    reason = why_not(
+        groups, worst, settings.floors, unallocated=seen.room.unallocated, policy=settings.policy, by_device=settings.by_device
+    )
     name = f"the block group with the highest score is the one at {groups.vaddr[worst]}"
     return f"{name}, and {reason or 'what is in it fits nowhere else'}"
