@@ -48,11 +48,11 @@ def test_an_unreadable_folder_is_an_alarm_on_the_third_night_whose_command_ends_
 
         gone = nights.source / "etc" / "1"
         for words in (("browse", "web1", gone.parent), ("versions", "web1", gone), ("status", "web1")):
-            shown = nights.backupd(*words, "--now", "2026-11-05T01:00:00Z").stdout
+            shown = nights.backupd(*words, "--now", "2026-11-04T22:10:00Z").stdout
             assert "deletions have been skipped since 2026-11-02T22:00:00Z" in " ".join(shown.split()), shown
-        back = nights.backupd("restore", "web1", gone, "--to", nights.top / "back", "--dry-run", "--now", "2026-11-05T01:00:00Z")
+        back = nights.backupd("restore", "web1", gone, "--to", nights.top / "back", "--dry-run", "--now", "2026-11-04T22:10:00Z")
         assert "deletions have been skipped since 2026-11-02T22:00:00Z" in back.stdout + back.stderr
-        message = nights.backupd("notify", "--digest", "--dry-run", "--now", "2026-11-05T01:00:00Z").stdout
+        message = nights.backupd("notify", "--digest", "--dry-run", "--now", "2026-11-04T22:10:00Z").stdout
         assert "deletions have been skipped since" in " ".join(message.split()), message
 
         (command,) = re.findall(r"backupd (--config .*)", text)
