@@ -56,7 +56,7 @@ def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_
     if test:
         told = tell_test(config, dry_run=dry_run)
     else:
-        with alone(config, moment), _usable_catalogue(reporting) as (catalogue, error):
+        with _usable_catalogue(reporting) as (catalogue, error), alone(config, moment):
             trouble = error
             if failed:
                 memory = AlarmMemory(config, catalogue, trouble)

@@ -1,10 +1,12 @@
 """What reports a fault does not depend on what is at fault: broken configuration, catalogue, state folder, pool. Whole commands."""
 
+import hashlib
 import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +39,11 @@ def site(nights: Nights, server: Web) -> Nights:
     nights.night()
     assert nights.backupd("notify").stdout == "nothing new; 0 alarms stand\n"
     return nights
+
+
+def memory(site: Nights) -> Path:
+    """Where sent alarms are remembered while the state folder takes nothing."""
+    return Path(f"/dev/shm/btrkeep-alarms-0-{hashlib.sha256(bytes(site.config)).hexdigest()[:16]}")
 
 
 def plain(text: str) -> str:
@@ -178,8 +185,11 @@ def test_a_full_state_folder_is_reported_once(site: Nights, server: Web) -> None
             site.backupd("notify", check=False)
         (message,) = messages(server)
         assert "room" in message["message"]
+        assert "alarms.json" in [path.name for path in memory(site).iterdir()]
     finally:
-        work("umount", site.state)
+        work("umount", "-l", site.state)  # another program may look at all mounts
+    site.backupd("notify")
+    assert not memory(site).exists()
 
 
 def test_a_locked_catalogue_is_reported_when_it_stays_locked(site: Nights, server: Web) -> None:
