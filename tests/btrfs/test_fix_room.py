@@ -20,6 +20,8 @@ from btrkeep.pool.temporary_devices import RECORD
 from tests.beds import TOP, btrfs, work
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+_FOUR_DEVICES = pytest.mark.long
+"""Linux 6.18 has hung for good in a full pool of three small devices: where that happens, nothing else can be tested any more."""
 MIB = 1 << 20
 Make = Callable[..., Path]
 
@@ -112,7 +114,7 @@ def full(make_btrfs: Make) -> Iterator[Callable[..., FullPool]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mkfs", [(), ("-d", "raid1", "-m", "raid1")])
+@pytest.mark.parametrize("mkfs", [(), pytest.param(("-d", "raid1", "-m", "raid1"), marks=_FOUR_DEVICES)])
 def test_a_full_pool_gets_unallocated_space_and_is_otherwise_as_before(
     full: Callable[..., FullPool], mkfs: tuple[str, ...]
 ) -> None:
