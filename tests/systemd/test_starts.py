@@ -42,7 +42,7 @@ def test_each_command_shows_whether_runs_start_in_time(starts: Booted, state: st
     assert ("schedule" in [one["check"] for one in shown["findings"]]) is is_missed
     assert "schedule" not in shown["not_looked_at"]
     diagnosed = json.loads(starts.read(f"doctor-{state}"))
-    assert ("schedule" in [one["check"] for one in diagnosed["findings"]]) is is_missed
+    assert ("schedule" in [one["name"] for one in diagnosed["findings"]]) is is_missed
     (graded,) = re.findall(r'^btrkeep_pool_health\{check="schedule",.*\} (\S+)$', starts.read(f"metrics-{state}"), re.MULTILINE)
     assert float(graded) == is_missed
 
