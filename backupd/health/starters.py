@@ -1,7 +1,9 @@
 """Reads what starts the runs of a pool: timers of systemd that run, crontabs, and other callers by their past runs."""
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,6 +24,7 @@ from btrkeep.decisions.schedule import (
     judge_schedule,
     parse_calls,
 )
+from btrkeep.descriptors import ClosingFd
 from btrkeep.process.programs import ProgramFailed, paste_line, run
 
 _SECONDS = 10.0
@@ -29,6 +32,7 @@ _HORIZON = timedelta(days=8)
 _LONGEST = timedelta(days=70)
 _MOST_STARTS = 900  # of one timer: eight days of every quarter of an hour
 _LARGEST_SCRIPT = 1 << 16
+_LARGEST_CRONTAB = 1 << 20
 _CRONS = ("cron", "crond", "fcron", "bcron-sched")
 _ACTIVE = "active"
 _CALENDAR = re.compile(r"OnCalendar=(.*?) ; next_elapse=")
@@ -160,7 +164,9 @@ def _read_crontabs(reader: CommandReader, collected: _Collected, now: datetime, 
     found: list[tuple[str, list[RunCall], list[datetime]]] = []
     for file, has_user in _crontabs(root, collected):
         try:
-            text = file.read_text(errors="replace")
+            text = _read(file, _LARGEST_CRONTAB).decode(errors="replace")
+        except FileNotFoundError:
+            continue
         except OSError as error:
             collected.unknown.append(f"{file}: {error.strerror}")
             continue
@@ -180,23 +186,24 @@ def _read_crontabs(reader: CommandReader, collected: _Collected, now: datetime, 
 
 
 def _crontabs(root: Path, collected: _Collected) -> Iterator[tuple[Path, bool]]:
-    if (root / "etc/crontab").exists():
-        yield root / "etc/crontab", True
+    """Yields the crontabs of the system and of root. A line in that of another user starts no run, whatever it says."""
+    yield root / "etc/crontab", True
+    yield root / "var/spool/cron/crontabs/root", False
+    yield root / "var/spool/cron/root", False
     is_debian = (root / "etc/debian_version").exists()
-    for folder, has_user in (("etc/cron.d", True), ("var/spool/cron/crontabs", False), ("var/spool/cron", False)):
-        try:
-            files = sorted(file for file in (root / folder).iterdir() if file.is_file())
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            collected.unknown.append(f"/{folder}: {error.strerror}")
-            continue
-        yield from ((file, has_user) for file in files if not is_debian or not has_user or _DEBIAN_NAME.fullmatch(file.name))
+    try:
+        files = sorted(file for file in (root / "etc/cron.d").iterdir() if file.is_file())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        collected.unknown.append(f"/etc/cron.d: {error.strerror}")
+        return
+    yield from ((file, True) for file in files if not is_debian or _DEBIAN_NAME.fullmatch(file.name))
 
 
 def _anacron(root: Path) -> list[tuple[int, str]]:
     try:
-        return list(anacron_lines((root / "etc/anacrontab").read_text(errors="replace")))
+        return list(anacron_lines(_read(root / "etc/anacrontab", _LARGEST_CRONTAB).decode(errors="replace")))
     except OSError:
         return []
 
@@ -234,13 +241,21 @@ def _named_zone(name: str) -> ZoneInfo | None:
 def _script(root: Path, name: str) -> str:
     """Returns the text of a script; "" for anything else."""
     try:
-        file = root / name.lstrip("/")
-        if not file.is_file() or file.stat().st_size > _LARGEST_SCRIPT:
-            return ""
-        data = file.read_bytes()
+        data = _read(root / name.lstrip("/"), _LARGEST_SCRIPT)
     except (OSError, ValueError):
         return ""
     return data.decode(errors="replace") if data.startswith(b"#!") else ""
+
+
+def _read(path: Path, largest: int) -> bytes:
+    """Returns the content of a regular file, which may be another user's. Raises OSError for anything else, and a larger one."""
+    with ClosingFd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        data = os.pread(fd, largest + 1, 0)
+    if len(data) > largest:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return data
 
 
 def _parts(root: Path, folder: str) -> list[str]:

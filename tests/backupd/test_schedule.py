@@ -1,5 +1,6 @@
 """Whether hosts are backed up in time: from timers, crontabs and past runs to one finding."""
 
+import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -234,6 +235,24 @@ def test_files_of_cron_are_read_as_cron_reads_them(tmp_path: Path) -> None:
         (18.41666666666666666 * HOUR, ()),
         (15 * HOUR, ("web1",)),
     }
+
+
+def test_a_user_without_rights_cannot_hide_that_nothing_starts_the_backups(tmp_path: Path) -> None:
+    for folder in ("var/spool/cron/crontabs", "var/spool/cron"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "mallory").write_text("0 * * * * backupd run --all\n")
+    (tmp_path / "etc").mkdir()
+    os.mkfifo(tmp_path / "script")
+    (tmp_path / "etc/crontab").write_text(f"0 1 * * * mallory {tmp_path}/script\n0 2 * * * mallory /script\n")
+    with (tmp_path / "var/spool/cron/root").open("wb") as file:
+        file.truncate(1 << 40)
+    config = Config(
+        Path("/etc/btrkeep/main.toml"), "main", PoolSettings(Path("/srv"), tmp_path, zone=UTC_ZONE), hosts={"web1": DAILY}
+    )
+    facts = read_starts(config, None, NOW, DAY, tmp_path)
+    assert not facts.starts
+    assert not facts.starters
+    assert "var/spool/cron/root: File too large" in facts.unknown
 
 
 def test_the_shipped_timer_starts_hosts_of_every_hour_in_time() -> None:
