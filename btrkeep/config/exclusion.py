@@ -62,7 +62,7 @@ def exclusion(main: Path, sections: Sections, problems: Problems, last: Config |
             where = held or []
         else:
             where = [problem.meant or problem.where]
-            sections_with_faults.add(where[0][0])
+        sections_with_faults.update(path[0] for path in where)
         for path in where:
             _note(path, text, sections, faults, copies)
     before = last.every_host if last else {}
@@ -94,11 +94,9 @@ def _note(path: tuple[str, ...], text: str, sections: Sections, faults: dict[str
 def _sections_of(file: Path, text: str | None, last: Config | None) -> list[tuple[str, ...]] | None:
     """Returns the sections that an unreadable file holds, by its headers and as it was when it was valid.
 
-    None: there is neither a text nor an earlier state.
+    None: neither of them shows any, so it may have had everything.
     """
     if text is not None and "\0" in text:
         text = None
-    if text is None and last is None:
-        return None
     before = last.texts.get(file, "") if last else ""
-    return [path[:2] for path in (*headers(text or ""), *headers(before))]
+    return [path[:2] for path in (*headers(text or ""), *headers(before))] or None

@@ -89,6 +89,27 @@ def test_without_an_earlier_state_what_an_unreadable_drop_in_held_is_unknown(fil
     assert (set(config.hosts), len(config.unread)) == ({"good"}, 1)
 
 
+@pytest.mark.parametrize("kind", ["dangling", "utf-16", "garbage"])
+def test_what_a_new_drop_in_holds_is_unknown_if_nothing_of_it_can_be_read(files: Files, kind: str) -> None:
+    keep_valid(files.usable(), NOW)  # without that drop-in
+    drop_in = files.drop_ins / "x.toml"
+    if kind == "dangling":
+        drop_in.symlink_to("nowhere")
+    else:
+        drop_in.write_bytes("[retention]\ndaily = 99\n".encode("utf-16") if kind == "utf-16" else b"%%%\n")
+    config = files.usable()
+    assert (set(config.hosts), len(config.unread)) == ({"good"}, 1)
+
+
+@pytest.mark.parametrize("section", ["balance", "verify", "offsite.x", "replica.x"])
+def test_the_sections_of_an_unreadable_drop_in_count_as_faulty(files: Files, section: str) -> None:
+    (files.drop_ins / "x.toml").write_text(f"[{section}]\nx = \n")
+    config = files.usable()
+    assert (set(config.hosts), config.unread) == ({"good"}, ())
+    with pytest.raises(ConfigError):
+        config.require_section(section.split(".")[0])
+
+
 @pytest.mark.parametrize(
     "text",
     [
