@@ -36,10 +36,16 @@ def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...] = ()) -> b
 
 
 def other_replica(context: ReplicationContext, host: str, has: ReplicaMark | None, wanted: ReplicaMark) -> str | None:
-    """Returns the other configured replica that has fetched the host, and still wants it: each has a retention of its own."""
+    """Returns the other configured replica that has fetched the host, and still wants it: each has a retention of its own.
+
+    One whose configuration is wrong, or may stand in a file that cannot be read, counts as wanting it.
+    """
     if has is None or has.pool != wanted.pool or has.replica == wanted.replica:
         return None
-    other = context.config.replicas.get(has.replica)
+    config = context.config
+    other = config.replicas.get(has.replica)
+    if other is None and (config.unread or has.replica in config.excluded_copies):
+        return has.replica
     return other.name if other and wants(other, host) else None
 
 
