@@ -69,9 +69,14 @@ def attach(device: TemporaryDevice) -> Path:
 
 @Checkpoint("temporary file deleted")
 def drop(device: TemporaryDevice) -> None:
-    """Detaches the loop device of a file and deletes the file. A named device stays as it is. Raises OperatorError, OSError."""
+    """Detaches the loop device of a file and deletes the file. A named device stays as it is. Raises OperatorError, OSError.
+
+    The kernel wipes a device that it removes from a filesystem. A file with anything on it is still a part of one.
+    """
     if not device.is_file:
         return
+    if device.path.exists() and (content := _content(device.path)):
+        raise OperatorError(f"{device.path} is not deleted, it is not empty: {content}", "see `losetup --list` for what uses it")
     if loop := loop_of(device):
         run(["losetup", "--detach", str(loop)])
     device.path.unlink(missing_ok=True)

@@ -117,7 +117,9 @@ class RoomFix:
         if record is None:
             if is_on(self._state, self._pool.filesystem):
                 raise words.state_on_pool_error(self._state)
-            record = TemporaryRecord(self._pool.filesystem, format_time(self._now), planned.plan.goal, planned.devices)
+            lasting = tuple(device.uuid for device in self._read().devices)
+            goal, started = planned.plan.goal, format_time(self._now)
+            record = TemporaryRecord(self._pool.filesystem, started, goal, planned.devices, lasting=lasting)
             write_record(self._state, record)
         if record.highest < 0:
             record = self._add(record)
@@ -128,7 +130,7 @@ class RoomFix:
     def _require_own(self, record: TemporaryRecord | None) -> None:
         if record and record.filesystem != self._pool.filesystem:
             raise words.foreign_record_error(self._state, record.filesystem)
-        if record and self._named and {device.path for device in record.devices} != set(self._named):
+        if record and self._named and {device.path for device in record.devices} != {path.resolve() for path in self._named}:
             raise words.begun_error(record)
 
     def _chosen(self, found: RoomPlan) -> tuple[TemporaryDevice, ...]:
@@ -159,7 +161,8 @@ class RoomFix:
             self._clear(record)
             raise
         reading = self._read()
-        record = replace(record, highest=max((group.vaddr for group in reading.groups), default=0))
+        added = tuple(device.uuid for device in reading.devices if device.uuid not in record.lasting)
+        record = replace(record, highest=max((group.vaddr for group in reading.groups), default=0), added=added)
         write_record(self._state, record)
         return record
 
@@ -256,10 +259,13 @@ class RoomFix:
         return unallocated_floor(min(sizes, default=0) if "raid1" in reading.profiles else sum(sizes))
 
     def _temporary(self, reading: RoomReading, record: TemporaryRecord | None) -> tuple[int, ...]:
-        paths = [block_device(device) for device in record.devices] if record else []
-        return tuple(
-            device.devid for device in reading.devices if any(is_same_device(Path(device.path), path) for path in paths if path)
-        )
+        if record is None:
+            return ()
+        if record.added:
+            return tuple(device.devid for device in reading.devices if device.uuid in record.added)
+        paths = [path for device in record.devices if (path := block_device(device))]
+        new = [device for device in reading.devices if device.uuid not in record.lasting]
+        return tuple(device.devid for device in new if any(is_same_device(Path(device.path), path) for path in paths))
 
     def _read(self) -> RoomReading:
         """Reads the pool, after a commit: only what is committed can be seen in the trees."""
@@ -272,7 +278,7 @@ class RoomFix:
         with open_btrfs(path) as fd:
             placed = _placed(fd)
         return RoomReading(
-            devices=tuple(PoolDevice(one.devid, one.size, one.path) for one in allocation.devices),
+            devices=tuple(PoolDevice(one.devid, one.size, one.path, one.uuid) for one in allocation.devices),
             groups=placed,
             profiles=frozenset(space.profile for space in allocation.spaces if space.total),
             busy=", ".join(activity),

@@ -25,11 +25,12 @@ _MOST_DEVICES = 2
 
 @dataclass(frozen=True, slots=True)
 class PoolDevice:
-    """A device of the filesystem. Sizes are bytes; `path` is the kernel's name of it."""
+    """A device of the filesystem. Sizes are bytes; `path` is the kernel's name of it, `uuid` the filesystem's."""
 
     devid: int
     size: int
     path: str
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ class Space:
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
     """A device of a btrfs. `allocated`: bytes of it that chunks have. `errors`: as many as DEVICE_ERRORS; None when the kernel has
-    none to tell, as of a missing device. `present`: False if the filesystem is mounted without it. `path`: the kernel's name of it.
+    none to tell, as of a missing device. `present`: False if the filesystem is mounted without it. `path`: the kernel's name of it,
+    which a restart can change; `uuid`: the filesystem's own.
     """
 
     devid: int
@@ -59,6 +60,7 @@ class DeviceUse:
     errors: tuple[int, ...] | None
     present: bool = True
     path: str = ""
+    uuid: str = ""
 
     @property
     def unallocated(self) -> int:
@@ -140,7 +142,8 @@ def _devices(fd: int) -> list[DeviceUse]:
             if error.errno == errno.ENODEV:  # a number whose device was removed
                 continue
             raise
-        found.append(DeviceUse(devid, info.total_bytes, info.bytes_used, _errors(fd, devid), bool(info.path), info.path))
+        present, uuid = bool(info.path), str(info.uuid)
+        found.append(DeviceUse(devid, info.total_bytes, info.bytes_used, _errors(fd, devid), present, info.path, uuid))
     return found
 
 

@@ -36,6 +36,9 @@ class TemporaryRecord:
 
     `is_returning`: the devices are being emptied. `goal`: unallocated bytes that the lasting devices are to have. `round`: how
     often block groups were moved and moved back, from 1.
+
+    `lasting` and `added`: UUIDs of the devices that the pool had before, and of the temporary ones once they are added. A restart
+    can give a device the name of another one.
     """
 
     filesystem: str
@@ -45,6 +48,8 @@ class TemporaryRecord:
     highest: int = -1
     is_returning: bool = False
     round: int = 1
+    lasting: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 def read_record(state: Path) -> TemporaryRecord | None:
@@ -65,7 +70,8 @@ def _parsed(record: dict[str, Any]) -> TemporaryRecord:
     if record.pop("format") != _FORMAT:
         raise ValueError("another version wrote it")
     devices = tuple(TemporaryDevice(Path(one["path"]), bool(one["is_file"]), int(one["size"])) for one in record.pop("devices"))
-    return TemporaryRecord(devices=devices, **record)
+    lasting, added = (tuple(map(str, record.pop(name, ()))) for name in ("lasting", "added"))
+    return TemporaryRecord(devices=devices, lasting=lasting, added=added, **record)
 
 
 @Checkpoint("temporary devices recorded")

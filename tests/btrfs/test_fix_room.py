@@ -10,13 +10,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
-from btrkeep.pool.temporary_devices import RECORD
+from btrkeep.pool.temporary_devices import RECORD, read_record, write_record
 from tests.beds import TOP, btrfs, work
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
@@ -177,6 +177,61 @@ def test_after_a_restart_in_the_middle_it_attaches_the_file_again_and_goes_on(fu
     done = pool.doctor("--fix", "room")
     assert done.returncode == 0, done.stdout + done.stderr
     pool.is_as_before(devices, sums)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [False, True])
+def test_after_a_restart_under_another_name_it_empties_and_removes_the_device_that_it_has_added(
+    full: Callable[..., FullPool], named: bool
+) -> None:
+    pool = full()
+    devices, sums = btrfs.devices_of(pool.point), pool.sums()
+    (folder := pool.place / "named").mkdir()
+    image = (folder if named else pool.state) / "temporary-device-1"
+    words: list[str | Path] = ["--fix", "room"]
+    if named:
+        with image.open("wb") as file:
+            file.truncate(1 << 30)
+        words += ["--device", btrfs.attach(image)]
+    killed = pool.doctor(*words, kill=("die", "after", "block group balanced", "1"))
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    loop = work("losetup", "--noheadings", "--output", "NAME", "--associated", image).stdout.strip()
+    if named:  # the disks have changed places: the recorded name is that of the pool's own one
+        record = pool.state / RECORD
+        record.write_text(record.read_text().replace(loop, devices[0]))
+    else:  # somebody attached the file by another path, so that the kernel knows it by that
+        btrfs.unmount(pool.point)
+        work("losetup", "--detach", loop)
+        work("btrfs", "device", "scan", "--forget", loop, check=False)
+        work("mount", "--bind", image.parent, folder)
+        loop = work("losetup", "--find", "--show", folder / image.name).stdout.strip()
+        work("btrfs", "device", "scan", loop)
+        work("mount", "-o", "noatime", devices[0], pool.point)
+    try:
+        done = pool.doctor("--fix", "room")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert sorted(re.findall(r" path (\S+)", work("btrfs", "filesystem", "show", pool.point).stdout)) == sorted(devices)
+        assert pool.sums() == sums
+        assert image.exists() == named
+    finally:
+        work("losetup", "--detach", loop)
+        if not named:
+            work("umount", folder)
+
+
+@pytest.mark.slow
+def test_a_file_that_the_pool_still_uses_is_never_deleted(full: Callable[..., FullPool]) -> None:
+    pool = full()
+    killed = pool.doctor("--fix", "room", kill=("die", "after", "block group balanced", "1"))
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    record = read_record(pool.state)
+    assert record is not None
+    write_record(pool.state, replace(record, added=("of no device",), is_returning=True))  # a record that lies
+    refused = pool.doctor("--fix", "room")
+    assert (refused.returncode, "is not deleted" in refused.stderr) == (1, True), refused.stdout + refused.stderr
+    assert (pool.state / "temporary-device-1").exists()
+    write_record(pool.state, record)
+    assert pool.doctor("--fix", "room").returncode == 0
 
 
 def test_what_is_in_doubt_is_refused_and_nothing_is_changed(full: Callable[..., FullPool]) -> None:
