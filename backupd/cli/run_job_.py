@@ -12,7 +12,7 @@ from backupd.serve.job_runner import PREVIEW_TAKES, carry_out
 from backupd.serve.jobs import PREVIEW, JobStore
 from backupd.serve.requests import RUNTIME, take
 from btrkeep.clock import Clock
-from btrkeep.config import load
+from btrkeep.config import load_usable
 from btrkeep.errors import UsageError
 from btrkeep.process.watched import our_command
 from btrkeep.units import parse_time
@@ -29,7 +29,7 @@ def command(ctx: click.Context, name: str) -> int:
     pool, _, job_id = name.rpartition(":")
     chosen = ctx.find_root().obj
     if pool:
-        config, folder, words = load(pool), RUNTIME / pool, ("--pool", pool)
+        config, folder, words = load_usable(pool), RUNTIME / pool, ("--pool", pool)
     else:
         config = load_config(ctx)
         folder = config.pool.state / "jobs" / "asked"
