@@ -3,10 +3,12 @@
 import asyncio
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from backupd.rsync.command import MOUNT_LINE, mounts_command, probe_command, shell_command
 from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.output import LONGEST_REST, unescape
+from backupd.rsync.process import RunCancellation
 from backupd.rsync.remote_end import RemoteEnd, expected_words
 from btrkeep.config import Config, HostConfig
 from btrkeep.process.group import Group
@@ -25,21 +27,30 @@ async def probe(config: Config, host: HostConfig, path: str, *, confined: bool) 
 
 
 async def left_empty(
-    config: Config, host: HostConfig, path: str, chosen: Sequence[str] = (), *, confined: bool, seconds: float = _SECONDS
+    config: Config,
+    host: HostConfig,
+    path: str,
+    chosen: Sequence[str] = (),
+    *,
+    confined: bool,
+    seconds: float = _SECONDS,
+    cancellation: RunCancellation | None = None,
 ) -> list[bytes]:
     """Returns the folders of a source path that `one_file_system` leaves empty, absolute: mount points and nested subvolumes.
 
     `chosen`: see mounts_command. They are the host's words: at most MOST_MOUNTS of them, and not too long. Raises OperatorError if
-    it could not be found out.
+    it could not be found out, or if the run was stopped meanwhile.
     """
     lines = _MountLines()
     if confined:
         done = await _within_a_cell(
-            config, host, lambda shell: mounts_command(host, config.ssh, path, chosen, shell), lines.feed, seconds
+            config, host, lambda shell: mounts_command(host, config.ssh, path, chosen, shell), lines.feed, seconds, cancellation
         )
     else:
-        done = await asyncio.to_thread(run, mounts_command(host, config.ssh, path, chosen), timeout=seconds, check=False)
-        lines.feed(done.stdout.encode("utf-8", "surrogateescape"))
+        command, heard = mounts_command(host, config.ssh, path, chosen), bytearray()
+        group = Group.start(command, on_stdout=lines.feed, on_stderr=partial(_hear, heard))
+        status = await _end_of(group, seconds, cancellation)
+        done = Finished(command, status, "", heard.decode("utf-8", "surrogateescape"))
     if done.returncode not in _LISTED:
         raise ProgramFailed(done)
     return lines.folders
@@ -70,24 +81,40 @@ async def _within_a_cell(
     command_with: Callable[[Sequence[str]], Sequence[str]],
     on_stdout: Callable[[bytes], None],
     seconds: float = _SECONDS,
+    cancellation: RunCancellation | None = None,
 ) -> Finished:
     heard = bytearray()
-
-    def hear(data: bytes) -> None:
-        heard.extend(data[: _HEARD - len(heard)])
-
     become_reaper()  # the cell's first process outlives the one that we started, and a container's PID 1 may bury nobody
     remote = RemoteEnd(shell_command(host, config.ssh, ()), expected_words(host), host.max_memory.bytes_of(physical_memory()))
     with ConfinedTransfer(remote) as cell:
         command = cell.command(command_with(remote.words), None)
-        group = Group.start(command, on_stdout=on_stdout, on_stderr=hear, keep_open=cell.inherited, wraps=True)
+        group = Group.start(command, on_stdout=on_stdout, on_stderr=partial(_hear, heard), keep_open=cell.inherited, wraps=True)
         cell.started(group)
-        try:
-            async with asyncio.timeout(seconds):
-                status = await group.wait()
-        except TimeoutError:
-            group.signal(signal.SIGKILL)
-            await group.wait()
-            raise ProgramFailed(Finished(("rsync",), 124, "", f"no end after {seconds:.0f} s")) from None
+        status = await _end_of(group, seconds, cancellation)
         said = heard.decode("utf-8", "surrogateescape")
         return Finished(command, cell.exit_code(status, said.splitlines()), "", said)
+
+
+def _hear(heard: bytearray, data: bytes) -> None:
+    heard.extend(data[: _HEARD - len(heard)])
+
+
+async def _end_of(group: Group, seconds: float, cancellation: RunCancellation | None) -> int:
+    """Waits for the group, which the run's cancellation ends meanwhile. Returns its exit status. Raises ProgramFailed."""
+    if cancellation:
+        group.signal(signal.SIGKILL)
+    if cancellation is not None:
+        cancellation.group = group
+    try:
+        async with asyncio.timeout(seconds):
+            return await group.wait()
+    except TimeoutError:
+        group.signal(signal.SIGKILL)
+        await group.wait()
+        raise ProgramFailed(Finished(("rsync",), 124, "", f"no end after {seconds:.0f} s")) from None
+    except asyncio.CancelledError:
+        group.signal(signal.SIGKILL)
+        raise
+    finally:
+        if cancellation is not None:
+            cancellation.group = None

@@ -34,7 +34,7 @@ from backupd.run.emptied import judged, with_emptied
 from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import SumLimits
 from backupd.run.orphaned_receivers import take_host_lock
-from backupd.run.other_file_systems import not_looked, with_left_out
+from backupd.run.other_file_systems import STOPPED, not_looked, with_left_out
 from backupd.run.share_with import ShareWith
 from backupd.run.source_paths import HostTransfer, Pause
 from backupd.run.verdict import RunVerdict, decide_run
@@ -217,9 +217,9 @@ class HostRun:
         results = list(transfer.results.values())
         begun = time.monotonic()
         if self.cancellation.reason:
-            results = [not_looked(result, "the run was stopped") for result in results]
+            results = [not_looked(result, STOPPED) for result in results]
         else:
-            results = await with_left_out(self.context, self.host, prepared, results, transfer.protocol)
+            results = await with_left_out(self.context, self.host, prepared, results, transfer.protocol, self.cancellation)
         transfer.results = {result.path: result for result in results}
         self.seconds["mounts"] = round(time.monotonic() - begun, 3)
 

@@ -18,6 +18,7 @@ from backupd.files.tree import Tree, joined
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record
 from backupd.rsync.left_out import is_expected, left_out_words
 from backupd.rsync.probe import left_empty
+from backupd.rsync.process import RunCancellation
 from backupd.run.context import RunContext
 from backupd.run.finishing import Prepared
 from btrkeep.config import HostConfig
@@ -29,6 +30,7 @@ _PRINTS_MOUNTS = 31  # the protocol of rsync 3.1
 _MOST_CHOSEN = 200  # folders that are asked for one by one; a whole list costs less than more of them
 _MOST_KEPT = 100
 _CHOSEN_SECONDS, _ALL_FOLDERS_SECONDS = 300.0, 3600.0
+STOPPED = "the run was stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,12 @@ class ChangedFolders:
 
 
 async def with_left_out(
-    context: RunContext, host: HostConfig, prepared: Prepared, results: Sequence[PathResult], protocol: int | None
+    context: RunContext,
+    host: HostConfig,
+    prepared: Prepared,
+    results: Sequence[PathResult],
+    protocol: int | None,
+    cancellation: RunCancellation,
 ) -> list[PathResult]:
     """Returns the results of a run with `one_file_system`, with what that left out of each path. Raises OSError of the pool.
 
@@ -52,7 +59,7 @@ async def with_left_out(
     new = list[PathResult]()
     for result in results:
         is_listed = result.outcome in (PathOutcome.COMPLETE, PathOutcome.SUSPECT)
-        new.append(await _one_path(context, host, prepared, result, changed) if is_listed else result)
+        new.append(await _one_path(context, host, prepared, result, changed, cancellation) if is_listed else result)
     return new
 
 
@@ -63,7 +70,12 @@ def not_looked(result: PathResult, why: str) -> PathResult:
 
 
 async def _one_path(
-    context: RunContext, host: HostConfig, prepared: Prepared, result: PathResult, changed: ChangedFolders
+    context: RunContext,
+    host: HostConfig,
+    prepared: Prepared,
+    result: PathResult,
+    changed: ChangedFolders,
+    cancellation: RunCancellation,
 ) -> PathResult:
     base = prepared.base
     before = base.path(result.path) if base else None
@@ -77,6 +89,8 @@ async def _one_path(
     everything = before is None or was_hidden(base, before, result) or len(chosen) > _MOST_CHOSEN
     left_out = list(kept)
     if everything or chosen:
+        if cancellation:
+            return not_looked(result, STOPPED)
         try:
             folders = await left_empty(
                 context.config,
@@ -85,9 +99,10 @@ async def _one_path(
                 () if everything else chosen,
                 confined=context.confines(host),
                 seconds=_ALL_FOLDERS_SECONDS if everything else _CHOSEN_SECONDS,
+                cancellation=cancellation,
             )
         except OperatorError as error:
-            return not_looked(result, error.message)
+            return not_looked(result, STOPPED if cancellation else error.message)
         left_out += [os.fsdecode(folder) for folder in folders]
     present = [
         folder for folder in dict.fromkeys(left_out) if not is_expected(folder, result.path) and _is_folder(prepared.path, folder)

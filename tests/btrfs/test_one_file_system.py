@@ -1,8 +1,12 @@
 """What `one_file_system` leaves out is reported: nested subvolumes, and what is mounted below a source path."""
 
 import json
+import shlex
+import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
@@ -10,7 +14,8 @@ from backupd.repo.backup_json import PathOutcome, PathResult, Record
 from backupd.rsync.left_out import is_expected
 from backupd.run.other_file_systems import was_hidden
 from btrkeep.units import parse_time
-from tests.beds import work
+from tests.beds import TOP, work
+from tests.beds.balancing import wait_for
 from tests.beds.nights import Nights
 
 pytestmark = [pytest.mark.root, pytest.mark.btrfs]
@@ -82,6 +87,28 @@ def test_what_cannot_be_asked_for_is_not_called_nothing_and_is_asked_for_again(n
     assert "it is not known what `one_file_system` leaves out" in warning
     (warning,) = nights.run("h")["h"]["warnings"]
     assert str(tree / "home") in warning
+
+
+@pytest.mark.parametrize("confine", ["auto", "never"])
+def test_a_run_that_is_stopped_while_it_asks_ends_at_once_and_keeps_the_backup(nights: Nights, tree: Path, confine: str) -> None:
+    asked = nights.top / "asked"
+    fakessh = Path(__file__).resolve().parents[1] / "fakessh"
+    script = f'[ -e {asked}.1 ] && {{ : >{asked}.2; exec sleep 300; }}; : >{asked}.1; exec {fakessh} "$@"'
+    nights.ssh(f"sh -c {shlex.quote(script)} sh")
+    nights.host("h", tree, one_file_system=True)
+    nights.settings("backup", confine=confine)
+    nights.write()
+    words = [sys.executable, "-m", "backupd", "--config", str(nights.config), "run", "h"]
+    with Popen(words, cwd=TOP) as run:
+        try:
+            wait_for(lambda: Path(f"{asked}.2").exists())
+            run.send_signal(signal.SIGTERM)
+            assert run.wait(20) == 143
+        finally:
+            run.kill()
+    record = nights.record("h")
+    assert record["state"] == "complete"
+    assert any("it is not known what `one_file_system` leaves out" in warning for warning in record["warnings"])
 
 
 def test_a_folder_that_is_only_empty_is_not_reported(nights: Nights, tree: Path) -> None:
