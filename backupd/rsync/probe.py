@@ -11,7 +11,7 @@ from backupd.rsync.output import LONGEST_REST, unescape
 from backupd.rsync.process import RunCancellation
 from backupd.rsync.remote_end import RemoteEnd, expected_words
 from btrkeep.config import Config, HostConfig
-from btrkeep.process.group import Group
+from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.process.proc import become_reaper, physical_memory
 from btrkeep.process.programs import Finished, ProgramFailed, run
 
@@ -48,7 +48,7 @@ async def left_empty(
         )
     else:
         command, heard = mounts_command(host, config.ssh, path, chosen), bytearray()
-        group = Group.start(command, on_stdout=lines.feed, on_stderr=partial(_hear, heard))
+        group = Group.start((*ENDS_WITH_US, *command), on_stdout=lines.feed, on_stderr=partial(_hear, heard))
         status = await _end_of(group, seconds, cancellation)
         done = Finished(command, status, "", heard.decode("utf-8", "surrogateescape"))
     if done.returncode not in _LISTED:
