@@ -27,7 +27,7 @@ from btrkeep.config import Config
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.offsite import OffsiteSnapshot, Removal, given_up, to_remove, to_send
 from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Forced
-from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.errors import ConfigError, LockHeld, OperatorError
 from btrkeep.pool.locks import at_work
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation, Cancelled
@@ -266,12 +266,15 @@ class OffsiteRun:
         self.sinks(sent)
 
     def remove(self, summary: OffsiteSummary, forced: Forced) -> None:
-        """Removes the snapshots that the repository's own retention does not keep; nothing without one. Raises ResticFailed.
+        """Removes the snapshots that the repository's own retention does not keep; nothing without one. Raises ResticFailed, and
+        ConfigError if a file of the configuration could not be read.
 
         `restic prune` frees the space, and rewrites the rest: the administrator chooses its time.
         """
         if self.settings.retention is None or summary.cancelled:
             return
+        if self.config.unread:  # it may have the zone of the days that are kept
+            raise ConfigError(self.config.unread, "nothing is removed until that file can be read: mend it, or move it away")
         summary.doubt = None if forced.clock else clock_doubt(self.catalogue, self.now, rehearsal=self.pool.rehearsal)
         if summary.doubt:
             return
