@@ -28,17 +28,23 @@ from btrkeep.treescan import FolderPaths, changed_inodes
 
 _PRINTS_MOUNTS = 31  # the protocol of rsync 3.1
 _MOST_CHOSEN = 200  # folders that are asked for one by one; a whole list costs less than more of them
+_MOST_RULES = 1 << 18  # bytes of the rules for them: each folder's has the paths of all folders above it
 _MOST_KEPT = 100
+_MOST_EMPTY = 4 << 20  # bytes of the paths of empty folders
 _CHOSEN_SECONDS, _ALL_FOLDERS_SECONDS = 300.0, 3600.0
 STOPPED = "the run was stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedFolders:
-    """Of the folders that a run has made or changed: the paths of the `empty` ones, and the inode numbers of `all` of them."""
+    """Of the folders that a run has made or changed: the paths of the `empty` ones, and the inode numbers of `all` of them.
+
+    `beyond`: there are more empty ones, too many to ask for one by one.
+    """
 
     empty: tuple[str, ...]
     all: frozenset[int]
+    beyond: bool = False
 
 
 async def with_left_out(
@@ -86,7 +92,7 @@ async def _one_path(
         if folder.startswith(result.path.rstrip("/") + "/") and not is_expected(folder, result.path)
     ]
     chosen = list(dict.fromkeys((*doubted, *inside)))
-    everything = before is None or was_hidden(base, before, result) or len(chosen) > _MOST_CHOSEN
+    everything = before is None or was_hidden(base, before, result) or changed.beyond or are_too_many(chosen)
     left_out = list(kept)
     if everything or chosen:
         if cancellation:
@@ -117,6 +123,11 @@ async def _one_path(
     )
 
 
+def are_too_many(folders: Sequence[str]) -> bool:
+    """Returns True if asking for all folders costs less, or if the names, which are the host's, make too many rules."""
+    return len(folders) > _MOST_CHOSEN or sum(len(folder) * folder.count("/") for folder in folders) > _MOST_RULES
+
+
 def was_hidden(base: Record | None, before: PathResult, result: PathResult) -> bool:
     """Returns True if the base has files that this run neither listed nor deleted, or that may be so."""
     if base is None or before.left_out is None:
@@ -133,19 +144,20 @@ def _changed_folders(subvolume: Path) -> ChangedFolders:
     commit(subvolume)  # the tree search sees committed inodes only
     now = describe(subvolume)
     assert now is not None
-    empty, every = list[str](), set[int]()
+    empty, every, size = list[str](), set[int](), 0
     with opened(subvolume) as root:
         paths = FolderPaths(root)
         for inode in changed_inodes(root, now.created - 1):
             if not stat.S_ISDIR(inode.mode):
                 continue
             every.add(inode.ino)
-            if not inode.size:
+            if not inode.size and size <= _MOST_EMPTY:
                 with suppress(FileNotFoundError):
                     top, *names = paths.of(inode.ino)
                     if top == os.fsencode(DATA):
                         empty.append(os.fsdecode(joined(names)))
-    return ChangedFolders(tuple(empty), frozenset(every))
+                        size += len(empty[-1])
+    return ChangedFolders(tuple(empty), frozenset(every), beyond=size > _MOST_EMPTY)
 
 
 def _known(subvolume: Path, left_out: Sequence[str], changed: frozenset[int]) -> tuple[list[str], list[str]]:

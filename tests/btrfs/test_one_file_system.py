@@ -12,7 +12,7 @@ import pytest
 
 from backupd.repo.backup_json import PathOutcome, PathResult, Record
 from backupd.rsync.left_out import is_expected
-from backupd.run.other_file_systems import was_hidden
+from backupd.run.other_file_systems import are_too_many, was_hidden
 from btrkeep.units import parse_time
 from tests.beds import TOP, work
 from tests.beds.balancing import wait_for
@@ -150,3 +150,10 @@ def test_files_that_were_neither_listed_nor_deleted_are_noticed() -> None:
     assert was_hidden(record, before, replace(result, numbers={"files": 94, "created": 9, "deleted": 5}))
     assert was_hidden(record, replace(before, left_out=None), result)
     assert not was_hidden(record, before, replace(result, numbers={"files": 94}))  # an rsync that counts neither
+
+
+def test_folders_of_which_the_rules_would_use_up_the_memory_are_asked_for_with_all_others() -> None:
+    """Each rule has the whole path of a folder above: those of a host's deep folders would have hundreds of millions of bytes."""
+    assert not are_too_many([f"/var/lib/docker/volumes/volume-{number}/_data/cache" for number in range(200)])
+    assert are_too_many([f"/{number}{1800 * '/d'}" for number in range(30)])
+    assert are_too_many([f"/{number}" for number in range(201)])
