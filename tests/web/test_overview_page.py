@@ -64,6 +64,20 @@ def test_before_the_first_night_it_says_when_that_begins(tmp_path: Path) -> None
     assert "Nothing is running." in words
 
 
+def test_a_viewer_who_is_limited_to_hosts_reads_nothing_of_what_starts_runs(tmp_path: Path) -> None:
+    verdict = ScheduleVerdict(first=NOW + timedelta(hours=13), starters=("/etc/cron.d/customer-b", "btrkeep-backup@main.timer"))
+    catalogue = write(tmp_path / "state", [host("web1"), host("customer-b")])
+    catalogue.set_fact(SCHEDULE_FACT, schedule_text(verdict, NOW))
+    catalogue.set_fact(FACT, as_text(StoredVerdict(NOW - 3 * HOUR, PoolVerdict(()), NOW - 5 * HOUR)))
+    catalogue.close()
+    page = text_of(client(tmp_path / "state", hosts=("web1",)).get("/").text)
+    assert "No night yet." in page
+    assert "was not checked in the last hour" in page
+    for words in ("customer-b", "cron", "begins about", "systemctl", "backupd check"):
+        assert words not in page
+    assert "/etc/cron.d/customer-b" in text_of(client(tmp_path / "state").get("/").text)
+
+
 @pytest.mark.parametrize(
     ("verdict", "looked", "sentence"),
     [

@@ -101,7 +101,7 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
         total=len(rows),
         states=hosts.state_counts(rows),
         nights=nights(source, viewer),
-        schedule=_schedule(source),
+        schedule=_schedule(source, viewer),
         last_try=last_try,
         running=running(source, viewer),
         urgent=tuple(_urgent(source, viewer, health, alarms, last_try)),
@@ -116,8 +116,9 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
     )
 
 
-def _schedule(source: RequestContext) -> StoredSchedule | None:
-    stored = stored_schedule(source.catalogue.get_fact(SCHEDULE_FACT))
+def _schedule(source: RequestContext, viewer: Viewer) -> StoredSchedule | None:
+    """Returns None for a viewer who is limited to hosts: units, files of cron and the times of other hosts are not theirs."""
+    stored = None if viewer.limited else stored_schedule(source.catalogue.get_fact(SCHEDULE_FACT))
     return stored if stored and abs(source.now - stored.looked) <= STALE else None
 
 
@@ -134,7 +135,8 @@ def _urgent(
     is_late = health.looked is None and last_try is not None and source.now - last_try > STALE
     if health.is_old or is_late:
         text = "the state of the pool and of its alarms was not checked in the last hour"
-        yield Urgent("Unknown", text, health.looked, f"systemctl status btrkeep-news@{source.site.name}.timer")
+        command = "" if viewer.limited else f"systemctl status btrkeep-news@{source.site.name}.timer"
+        yield Urgent("Unknown", text, health.looked, command)
 
 
 def nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
