@@ -33,16 +33,26 @@ class Destination:
     """A folder, open and locked against a second restore. Created for root alone if it does not exist and `make` says so.
 
     Without `make` a missing folder counts as empty. Folders in `excluded` are not entered; with `allowed`, neither is anything
-    outside these.
+    outside these. `trusted`: no other user may control the path, as in `require_destination`, which looked at it some time ago.
     """
 
-    def __init__(self, path: Path, *, make: bool, excluded: Sequence[Path] = (), allowed: AllowedFolders | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        make: bool,
+        excluded: Sequence[Path] = (),
+        allowed: AllowedFolders | None = None,
+        trusted: bool = False,
+    ) -> None:
         self.path = path
         self._allowed = allowed
         self._base = names_of(path.absolute()) if allowed else ()
         self._excluded = {_inode(found) for found in map(_stat, excluded) if found}
         self.made = False
         self._root = self._opened(make)
+        if trusted and self._root is not None:
+            self._require_trusted(self._root)
         self._filesystems = SyncfsSet()
         self._cached: tuple[Names, int] | None = None
 
@@ -66,6 +76,16 @@ class Destination:
             os.close(fd)
             raise LockHeld(f"another restore writes to {self.path}", "wait for it to end, or restore to another folder") from None
         return fd
+
+    def _require_trusted(self, fd: int) -> None:
+        """Raises UsageError if another user controls the path, or has exchanged the folder. Closes the descriptor then."""
+        try:
+            _require_trusted(self.path)
+            if _inode(os.fstat(fd)) != _inode(self.path.stat()):
+                raise UsageError(f"{self.path} was exchanged meanwhile", "see who did that, and restore to another folder")
+        except BaseException:
+            os.close(fd)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -184,16 +204,21 @@ def require_destination(
     for forbidden, words in ((pool.path, "in the pool, among the backups"), (state, "in the catalogue's folder"), *of_others):
         if any(_is_same(folder, forbidden) for folder in above):
             raise UsageError(f"{to} is {words}", "restore to another place, such as /root/restored")
-    if not anyway and (step := untrusted_step(to.absolute(), sticky=sticky)):
-        raise UsageError(
-            f"{to}: {step.place} {step.reason}, who could redirect or read the restored files",
-            "restore to a folder that only root can write to, such as /root/restored, or add --anyway",
-        )
+    if not anyway:
+        _require_trusted(to, sticky=sticky)
     if not to.exists() and not to.parent.is_dir():
         hint = "name a folder" if to.parent.exists() else f"make it first: mkdir -p {to.parent}"
         raise UsageError(f"{to.parent} is no folder", hint)
     if to.exists() and not to.is_dir():
         raise OperatorError(f"{to} is no folder", "--to names a folder, also for a single file")
+
+
+def _require_trusted(to: Path, *, sticky: bool = False) -> None:
+    if step := untrusted_step(to.absolute(), sticky=sticky):
+        raise UsageError(
+            f"{to}: {step.place} {step.reason}, who could redirect or read the restored files",
+            "restore to a folder that only root can write to, such as /root/restored, or add --anyway",
+        )
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -59,7 +59,15 @@ def prepared(
     require_destination(pool, config.pool.state, to, others, anyway=request.anyway)
     reflinks = is_on(existing_folder(to), pool.filesystem)
     excluded = (pool.path, config.pool.state, *others)
-    return LocalRestore(tree, request, reflinks=reflinks, excluded=excluded, damaged=_damaged(pool, backup), tell=tell)
+    return LocalRestore(
+        tree,
+        request,
+        reflinks=reflinks,
+        excluded=excluded,
+        damaged=_damaged(pool, backup),
+        trusted=not request.anyway,
+        tell=tell,
+    )
 
 
 def _damaged(pool: Pool, backup: Restorable) -> frozenset[bytes]:

@@ -40,7 +40,7 @@ class LocalRestore:
 
     Nothing is written to, or in, the folders `excluded`: the pools and the folders of the catalogues. `reflinks`: the destination
     is on the pool's own btrfs. With `copies` data is read and written there, too. `damaged`: paths of the backup that are known to
-    be. `tell` is called repeatedly, and may raise Cancelled.
+    be. `trusted`: as in Destination. `tell` is called repeatedly, and may raise Cancelled.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class LocalRestore:
         copies: bool = False,
         excluded: Sequence[Path] = (),
         damaged: frozenset[bytes] = frozenset(),
+        trusted: bool = False,
         tell: Tell = lambda _: None,
     ) -> None:
         self.tree = tree
@@ -65,6 +66,7 @@ class LocalRestore:
         self._copies = copies
         self._excluded = excluded
         self._damaged = damaged
+        self._trusted = trusted
         self._left_alone: set[int] = set()
         self._proven: set[int] = set()
         self._tell = tell
@@ -126,7 +128,8 @@ class LocalRestore:
         """Yields the open destination; errors within that the backup did not cause are attributed to it."""
         allowed = AllowedFolders([Path(folder) for folder in self.request.only_below]) if self.request.only_below else None
         try:
-            with Destination(Path(self.to), make=make, excluded=self._excluded, allowed=allowed) as to:
+            opened = Destination(Path(self.to), make=make, excluded=self._excluded, allowed=allowed, trusted=self._trusted)
+            with opened as to:
                 yield to
         except OSError as error:
             hint = "look at its filesystem and the kernel's messages (dmesg); the same command goes on"

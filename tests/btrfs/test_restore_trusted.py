@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from backupd.files.destination import Destination
+from btrkeep.errors import UsageError
 from tests.beds import btrfs, work
 from tests.beds.nights import Nights
 from tests.beds.within import Within, restore
@@ -63,6 +65,24 @@ def test_a_link_of_another_user_leads_nowhere(backed_up: Nights, tmp_path: Path,
     assert f"{link} belongs to" in refused(backed_up, link)
     assert f"{link} belongs to" in refused(backed_up, link / "below")
     assert list(victim.iterdir()) == []
+
+
+def test_a_folder_that_another_user_makes_after_it_was_looked_at_is_not_written_to(tmp_path: Path) -> None:
+    """The look and the writing are minutes apart where a preview comes between, and `ps` shows the command."""
+    folder = tmp_path / "new"
+    with Destination(folder, make=False):
+        folder.mkdir()
+        os.chown(folder, USER, USER)
+    for make in (True, False):
+        with pytest.raises(UsageError, match="belongs to the user nobody"), Destination(folder, make=make, trusted=True):
+            pass
+    folder.rmdir()
+    victim = tmp_path / "cron.d"
+    victim.mkdir()
+    folder.symlink_to(victim)
+    os.chown(folder, USER, USER, follow_symlinks=False)
+    with pytest.raises(UsageError, match="belongs to the user nobody"), Destination(folder, make=True, trusted=True):
+        pass
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
