@@ -348,7 +348,7 @@ KbdInteractiveAuthentication no
 StrictModes no
 UsePAM $(needs_pam)
 PrintMotd no
-SetEnv BTRKEEP_DEMO=$DEMO
+SetEnv BTRKEEP_DEMO=$DEMO HOME=$DEMO/ssh/home
 END
 }
 

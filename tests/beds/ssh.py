@@ -30,8 +30,10 @@ UsePAM {pam}
 MaxStartups 100
 MaxSessions 100
 PrintMotd no
-SetEnv {mark}={name}
+SetEnv {mark}={name} HOME={folder}/home
 """
+# HOME: bash reads .bashrc for commands over ssh, too. A developer's may take half a second for each login, or a minute: one that is
+# killed in the middle of `pyenv init` leaves a lock for which all others wait.
 # Newer servers shut out an address that fails too often; here all clients have the same one. Older ones do not know the word.
 _CONFIG_NEWER = "PerSourcePenalties no\n"
 

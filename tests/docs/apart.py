@@ -37,7 +37,7 @@ chmod +x bin/backupd
 mkdir -p -m 755 /run/sshd
 ssh-keygen -q -t ed25519 -N '' -f host_key
 printf '%s\\n' "ListenAddress $ADDRESS" "HostKey $PLACE/host_key" "AuthorizedKeysFile $PLACE/authorized_keys" \\
-    "PidFile none" "PasswordAuthentication no" "StrictModes no" "UsePAM $PAM" >sshd_config
+    "PidFile none" "PasswordAuthentication no" "StrictModes no" "UsePAM $PAM" "SetEnv HOME=$PLACE" >sshd_config
 "$SSHD" -f sshd_config -E "$PLACE/sshd.log"
 PATH="$PLACE/bin:$PATH"
 exec "$PYTHON" -I "$RUNNER" <"$STEPS"
