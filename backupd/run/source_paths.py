@@ -208,7 +208,7 @@ class HostTransfer:
                 ended = replace(ended, stopped=self.cancellation.reason)  # if that was why
         evidence = PathEvidence(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below)
         result = judge_path(evidence)
-        if shrank_by_size(result) and (stored := await asyncio.to_thread(self._stored, path)):
+        if shrank_by_size(result, before) and (stored := await asyncio.to_thread(self._stored, path)):
             result = judge_path(replace(evidence, stored=stored))
         if ended.stopped:
             # ssh, which ends with rsync, may have said 255 for it

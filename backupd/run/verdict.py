@@ -45,9 +45,17 @@ class PathEvidence:
     stored: tuple[int, int] | None = None
 
 
-def shrank_by_size(result: PathResult) -> bool:
-    """Returns True if the path is suspect only because rsync's sizes shrank: holes count there, so the disk has to be asked."""
-    return result.cause is not None and result.cause.code is CauseCode.FEWER_BYTES
+def shrank_by_size(result: PathResult, base: Mapping[str, int] | None) -> bool:
+    """Returns True if the path is suspect only because rsync's sizes shrank: holes count there, so the disk has to be asked.
+
+    It cannot be asked if names of the base were neither listed nor deleted: on the disk these files are as before.
+    """
+    if base is None or result.cause is None or result.cause.code is not CauseCode.FEWER_BYTES:
+        return False
+    new = result.numbers
+    if result.deletions_skipped or not {"files", "created", "deleted"} <= new.keys() or "files" not in base:
+        return False
+    return base["files"] + new["created"] - new["deleted"] <= new["files"]
 
 
 def judge_path(known: PathEvidence) -> PathResult:

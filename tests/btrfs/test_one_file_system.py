@@ -111,6 +111,21 @@ def test_a_run_that_is_stopped_while_it_asks_ends_at_once_and_keeps_the_backup(n
     assert any("it is not known what `one_file_system` leaves out" in warning for warning in record["warnings"])
 
 
+def test_a_path_of_which_most_bytes_are_not_listed_any_more_is_suspect(nights: Nights, tree: Path) -> None:
+    (images := tree / "images").mkdir()
+    (images / "vm").write_bytes(bytes(range(256)) * (32 << 10))
+    for number in range(20):
+        (tree / "etc" / str(number)).write_text("small")
+    nights.host("h", tree, one_file_system=True)
+    assert nights.run("h")["h"]["outcome"] == "complete"
+    images.rename(tree / "gone")
+    work("btrfs", "subvolume", "create", images)  # a disk that is mounted there; what it hides is neither listed nor deleted
+    (tree / "gone" / "vm").unlink()
+    result = nights.run("h", status=1)["h"]
+    assert result["outcome"] == "suspect", result
+    assert (nights.working("h", images) / "vm").exists() or (nights.data("h", images, nights.names("h")[-1]) / "vm").exists()
+
+
 def test_a_folder_that_is_only_empty_is_not_reported(nights: Nights, tree: Path) -> None:
     nights.host("h", tree / "etc", tree / "empty", one_file_system=True)
     assert nights.run("h")["h"]["warnings"] == ["holds no file"] or nights.record("h")["paths"][0]["left_out"] == []
