@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.config.files import Document
-from btrkeep.config.keys import LEGAL, NAMED, NOTIFY, SECRET, SECTIONS, SINGLE, WITHIN, WRITTEN
+from btrkeep.config.keys import LEGAL, NAMED, NOTIFY, OFFSITE, SECRET, SECTIONS, SINGLE, WITHIN, WRITTEN
 from btrkeep.config.problems import InvalidValue, Problems, RefusedItems, dotted, nearest, nearest_of, quoted, show
 from btrkeep.config.sources import name_fault
+
+_COMMANDS = ("before", "after", "boot_checks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +114,13 @@ def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[s
 
 
 def _written(where: tuple[str, ...], value: Any) -> str:
-    """A key and its value, without the value of one that holds secrets, or that [notify] does not know: a slip of the pen may."""
-    name = where[-1]
-    secret = name in SECRET or (where[0] == NOTIFY and name not in LEGAL[NOTIFY])
+    """A key and its value, without the value of one that may hold secrets: messages and the dashboard have the text, too.
+
+    Commands may, and a slip of the pen where passwords are configured.
+    """
+    name, section = where[-1], where[0]
+    slip = section in (NOTIFY, OFFSITE) and name not in LEGAL[section]
+    secret = slip or name in SECRET or nearest_of(name, LEGAL.get(section, ())) in _COMMANDS
     return dotted(*where) if secret else f"{dotted(*where)} = {show(value)}"
 
 

@@ -77,7 +77,7 @@ def of_host(folder: Path, line: str) -> list[str]:
         ('group = "a/b"', 'group = "a/b": has other characters than letters, digits, . _ and -'),
         (
             'before = "/bin/true"',
-            'before = "/bin/true": expected a list of words, none of them empty, such as ["/usr/local/bin/dump",',
+            'before: expected a list of words, none of them empty, such as ["/usr/local/bin/dump",',
         ),
         ('ssh_options = ["-o", "ProxyJump=x"]', 'ssh_options: "-o": expected NAME=VALUE such as "ProxyJump=gate.example.org"'),
         ('ssh_options = "ProxyJump=x"', 'ssh_options = "ProxyJump=x": expected a list of ssh\'s options such as ["ProxyJump='),

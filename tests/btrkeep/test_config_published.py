@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.config import Config, HostConfig, Published, load, point, publish, published, state_of
+from btrkeep.config import Config, HostConfig, Published, load, load_usable, point, publish, published, state_of
 from btrkeep.config.published import _HOST, FACT
 from btrkeep.errors import OperatorError
 
@@ -67,6 +67,34 @@ class Facts(dict[str, str | None]):
 def config(tmp_path: Path) -> Config:
     (tmp_path / "main.toml").write_text(TEXT)
     return load(folder=tmp_path)
+
+
+def test_a_mistake_beside_a_secret_does_not_publish_it(tmp_path: Path) -> None:
+    """The text of a mistake is in messages, in the catalogue as an alarm, and published as the host's fault."""
+    file = tmp_path / "main.toml"
+    file.write_text("""
+[pool]
+path = "/srv/backup"
+[host.web1]
+address = "root@web1"
+paths = ["/etc"]
+before = "PGPASSWORD=hunter2 pg_dump"
+before_backup = ["dump", "--password=hunter2"]
+befor = "PGPASSWORD=hunter2 pg_dump"
+after = ["thaw", 2, "hunter2"]
+[offsite.cloud]
+repository = "s3:https://user:hunter2@s3.example.org/b"
+password = "hunter2"
+environment = ["AWS_SECRET_ACCESS_KEY=hunter2"]
+enviroment_file = {AWS_SECRET_ACCESS_KEY = "hunter2"}
+""")
+    config = load_usable(file=file)
+    catalogue = Facts()
+    publish(config, catalogue)
+    assert len(config.faults) >= 7
+    assert config.excluded["web1"].fault
+    assert "offsite.cloud.password: unknown key" in str(config.faults)
+    assert "hunter2" not in f"{config.faults}{catalogue.get_fact(FACT)}"
 
 
 def test_no_secret_and_no_command_is_published(config: Config) -> None:
