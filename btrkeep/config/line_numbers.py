@@ -54,7 +54,8 @@ def headers(text: str) -> Iterator[tuple[str, ...]]:
     """Yields the path of everything that looks like the header of a section, also in a text that is no TOML, and of the keys above
     the first header.
 
-    A bracket that was forgotten on one side does not hide a header. One that cannot be parsed has one part, its text.
+    A bracket that was forgotten on one side does not hide a header; a text in quotes and a bracket are the end of a list. One that
+    cannot be parsed has one part, its text.
     """
     is_top = True
     for line in text.splitlines():
@@ -62,7 +63,7 @@ def headers(text: str) -> Iterator[tuple[str, ...]]:
         if bare.startswith("["):
             is_top = False
             yield _path(bare.strip("[] \t")) or (bare,)
-        elif bare.endswith("]") and (path := _path(bare.rstrip("] \t"))):
+        elif bare.endswith("]") and bare[0] not in "\"'" and (path := _path(bare.rstrip("] \t"))):
             is_top = False
             yield path
         elif is_top and (key := _KEY.match(bare)) and (path := _path(key[1])):

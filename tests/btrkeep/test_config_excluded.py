@@ -50,6 +50,7 @@ def files(tmp_path: Path) -> Files:
         (f"[hsot.bad]\n{HOST}", "bad", "main.d/x.toml:1: hsot.bad: unknown section; did you mean [host.bad]?"),
         (f'[group.g]\nevery = 3\n[host.bad]\ngroup = "g"\n{HOST}', "bad", "main.d/x.toml:2: group.g.every = 3: expected"),
         ("[host.bad]\npaths = [\n", "bad", "main.d/x.toml:2: Invalid value"),
+        ('[host.bad]\npaths = [\n"/srv",\n"/etc"]\nevery =\n', "bad", "main.d/x.toml:5: Invalid value"),
         ("[host.bad\n", "bad", "main.d/x.toml:1: Expected ']' at the end"),
         ("[host.bad]\n", "bad", "main.d/x.toml:1: host.bad.paths: missing"),
     ],
