@@ -36,7 +36,10 @@ def planned_files(folder: Path, filesystem: str, count: int, size: int) -> tuple
     there, needed = os.statvfs(folder), count * size
     if there.f_bavail * there.f_frsize < needed + min(_SPARE, needed // 10):
         raise OperatorError(f"{folder} does not have {needed >> 20:,} MiB free for a temporary device", use)
-    return tuple(TemporaryDevice(folder / _FILE.format(number=number), True, size) for number in range(1, count + 1))
+    devices = tuple(TemporaryDevice(folder / _FILE.format(number=number), True, size) for number in range(1, count + 1))
+    if strange := [device.path for device in devices if os.path.lexists(device.path)]:  # ours are recorded before they are made
+        raise OperatorError(f"{strange[0]} exists already, and no record has it", f"move it away, or {use}")
+    return devices
 
 
 @Checkpoint("temporary file made")

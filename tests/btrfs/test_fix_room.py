@@ -266,6 +266,11 @@ def test_what_is_in_doubt_is_refused_and_nothing_is_changed(full: Callable[..., 
 
 def test_a_file_on_the_pool_itself_or_in_memory_is_refused(full: Callable[..., FullPool]) -> None:
     pool = full()
+    (strange := pool.state / "temporary-device-1").write_text("of somebody else")
+    refused = pool.doctor("--fix", "room")
+    assert (refused.returncode, "exists already" in refused.stderr) == (1, True), refused.stdout + refused.stderr
+    assert strange.read_text() == "of somebody else"
+    strange.unlink()
     config = pool.place / "main.toml"
     text = config.read_text()
     for state, words in ((pool.point / "state", "is on the pool itself"), (pool.point.parent / "state", "is on tmpfs")):
