@@ -29,7 +29,7 @@ class ResticError:
     locked: bool
 
 
-_FRAME = re.compile(r"\t|goroutine \d+|[\w./()*\-]+\.[\w.()*\-]+(?:\([^ ]*\))?$")
+_FRAME = re.compile(r"\t|goroutine \d+|(?=.{0,300}$)[\w./()*\-]+\.[\w.()*\-]+(?:\([^ ]*\))?$")  # a long line would take hours
 _RETRY = re.compile(r"returned error, retrying after [^:]*: (?P<why>.*)")
 _REMARK = re.compile(r"warning|using parent snapshot|no parent snapshot|Is there a repository at|created new cache", re.IGNORECASE)
 _LOCKED = "already locked"

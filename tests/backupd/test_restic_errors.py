@@ -1,5 +1,7 @@
 """The reason in restic's output, as its versions print it, and the hint that fits."""
 
+import time
+
 import pytest
 
 from backupd.offsite.restic_errors import restic_error
@@ -80,3 +82,10 @@ def test_a_locked_repository_is_known_by_its_status_or_its_message(status: int) 
     lines = ("unable to create lock in backend: repository is already locked by PID 7 on host by root",) if status == 1 else ()
     assert restic_error(lines, status).locked
     assert not restic_error((f"Fatal: {DOWN}",), 1).locked
+
+
+def test_a_long_line_of_a_hostile_server_takes_no_time() -> None:
+    begun = time.monotonic()
+    for line in ("a.(" * 2000 + " ", "(." * 20000 + " x"):
+        assert restic_error([line, "Fatal: it is wrong"], 1).text == "it is wrong"
+    assert time.monotonic() - begun < 2
