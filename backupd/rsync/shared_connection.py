@@ -48,6 +48,8 @@ def can_share(host: HostConfig, ssh: SshSettings) -> bool:
     program, real = shutil.which(words[0], path=path) if words else None, shutil.which("ssh", path=path)
     if not host.address or not program or not real or Path(program).resolve() != Path(real).resolve():
         return False
+    if any("control" in word.lower() or word.startswith(("-S", "-M", "-O")) for word in words[1:]):
+        return False  # ssh takes the first of several, and waiting for our socket would be in vain
     return not any(option.strip().lower().startswith("control") for option in host.ssh_options)
 
 
