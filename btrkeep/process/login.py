@@ -14,8 +14,9 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,62}\$?", re.ASCII)
 def login_name() -> str:
     """Returns the name of the login of this process.
 
-    The kernel's login id counts first, because no user can change it. Without one (a container, a service) it is SUDO_USER, which
-    sudo sets. Without both it is the name of the process's user, which is root for a command that writes.
+    The kernel's login id counts first. No user can change it once it is set; but where no login has set it (a container, a service)
+    any process can set its own to any user. So another SUDO_USER, which sudo sets, stands beside it. Without both it is the name of
+    the process's user, which is root for a command that writes.
     """
     return choose_login(_login_id(), os.environ.get("SUDO_USER"), os.getuid())
 
@@ -27,9 +28,11 @@ def is_automatic() -> bool:
 
 def choose_login(login_id: int | None, sudo_user: str | None, user_id: int) -> str:
     """Returns the name. A SUDO_USER that cannot be a user's name is ignored."""
-    if login_id is not None:
-        return _name_of(login_id)
-    return sudo_user if sudo_user and _NAME.fullmatch(sudo_user) else _name_of(user_id)
+    by_sudo = sudo_user if sudo_user and _NAME.fullmatch(sudo_user) else ""
+    if login_id is None:
+        return by_sudo or _name_of(user_id)
+    name = _name_of(login_id)
+    return name if by_sudo in ("", "root", name) else f"{name} (sudo: {by_sudo})"
 
 
 def _login_id() -> int | None:

@@ -16,8 +16,11 @@ NOBODY = 4_000_000_000
     [
         (None, None, 0, "root"),
         (None, "alice", 0, "alice"),
-        (0, "alice", 0, "root"),  # a shell of root that has set SUDO_USER itself
-        (DAEMON, "alice", 0, "daemon"),
+        (0, "alice", 0, "root (sudo: alice)"),  # where no login has set the id, a user may set it to that of anybody
+        (DAEMON, "alice", 0, "daemon (sudo: alice)"),
+        (DAEMON, "daemon", 0, "daemon"),
+        (DAEMON, "root", 0, "daemon"),  # `su`, and then `sudo`
+        (DAEMON, "alice\nroot", 0, "daemon"),
         (DAEMON, None, 0, "daemon"),
         (NOBODY, None, 0, f"user {NOBODY}"),
         (None, "EXAMPLE\\alice", 0, "EXAMPLE\\alice"),
