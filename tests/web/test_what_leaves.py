@@ -159,9 +159,9 @@ def all_well(site: Site) -> Iterator[None]:
 
 @contextmanager
 def a_broken_configuration(site: Site) -> Iterator[None]:
-    """Of a host that nobody has heard of yet, besides."""
+    """Of a host that nobody has heard of yet, besides, and a section that stops everything."""
     was = site.nights.config.read_text()
-    site.nights.config.write_text(f"{was}\n[host.{SECRET}-new]\nadress = '{SECRET}.example.org'\n")
+    site.nights.config.write_text(f"{was}\n[host.{SECRET}-new]\nadress = '{SECRET}.example.org'\n[{SECRET}]\nx = 1\n")
     try:
         yield
     finally:
