@@ -61,10 +61,12 @@ def test_status_as_json_has_the_agreed_fields_for_every_host(site: Nights) -> No
         "verification",
         "in_doubt",
         "dedupe",
+        "repeated",
         "pool",
         "lost",
         "clock",
         "clock_synchronised",
+        "looked",
     ]
     assert status["copies"] == []
     assert status["running"] == []

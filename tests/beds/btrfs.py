@@ -207,7 +207,10 @@ def fill_metadata(point: Path) -> None:
             try:
                 (point / "small" / f"{size}-{number}").write_bytes(bytes(size))
             except OSError:
-                work("btrfs", "filesystem", "sync", point)
+                synced = work("btrfs", "filesystem", "sync", point, check=False)
+                if os.statvfs(point).f_flag & os.ST_RDONLY:  # Linux 6.18.44 does so each time, 6.18 of some days before did not
+                    pytest.skip("left out: without room for metadata (this kernel ends read-only when it is filled)")
+                assert synced.returncode == 0, synced.stderr
                 if not makes(point / "empty"):
                     break
 

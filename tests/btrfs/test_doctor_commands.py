@@ -398,7 +398,7 @@ NOT_TRIED = {
     "checksum": "the command only looks; a new filesystem mends it",
     "rsync": "would install a package",
     "clock": "would install a package",
-    "window": "is text for a timer: tests/backupd/test_doctor.py",
+    "repeated": "is text: the step that does not come to its end has its own command; tests/backupd/test_repeated.py",
     "schedule": "needs systemd: tests/systemd enable these timers",
     "confinement": "would install a package",
     "privileges": "is text about the container or the service",

@@ -40,7 +40,7 @@ def reserve(pool: Expiries) -> int:
 
 
 def test_a_run_makes_the_reserve_and_it_is_one_percent_of_the_pool(full: Expiries) -> None:
-    assert reserve(full) == pytest.approx(RESERVE, abs=4096)
+    assert reserve(full) == pytest.approx(RESERVE, abs=16_384)
 
 
 def test_expire_marks_and_deletes_on_a_full_pool_and_the_pool_takes_backups_again(full: Expiries) -> None:
@@ -56,7 +56,7 @@ def test_expire_marks_and_deletes_on_a_full_pool_and_the_pool_takes_backups_agai
     assert full.consistent() == []
     full.run("web", *at(LATER))
     assert full.differences("web", full.source) == []
-    assert reserve(full) == pytest.approx(RESERVE, abs=4096)
+    assert reserve(full) == pytest.approx(RESERVE, abs=16_384)
 
 
 @pytest.mark.parametrize("how", ["delete", "skip-grace"])

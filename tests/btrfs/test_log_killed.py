@@ -53,9 +53,9 @@ def test_the_log_tells_of_a_backup_that_somebody_deleted_when_and_why(shared_btr
     pool.backupd(*words, *at(LATER))
     asked = LATER.strftime(TIME)
     told = json.loads(pool.backupd("log", "web", "--json", *at(LATER)).stdout)
-    assert [one["deleted"] for one in told] == [None, {"asked": asked, "at": None, "why": "private"}]
+    assert [one["deleted"] for one in told] == [None, {"asked": asked, "at": None, "why": "private", "by": "root"}]
     pool.backupd(*words, "--now-without-grace", *at(LATER))
     assert pool.left("web") == pool.names("web")
     told = json.loads(pool.backupd("log", "web", "--json", *at(LATER)).stdout)
-    assert [one["deleted"] for one in told] == [None, {"asked": asked, "at": asked, "why": "private"}]
-    assert f"    {first} deleted {asked}, asked for {asked}: private" in pool.backupd("log", "web", *at(LATER)).stdout
+    assert [one["deleted"] for one in told] == [None, {"asked": asked, "at": asked, "why": "private", "by": "root"}]
+    assert f"    {first} deleted {asked}, asked for {asked} by root: private" in pool.backupd("log", "web", *at(LATER)).stdout
