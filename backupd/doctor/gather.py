@@ -13,6 +13,7 @@ from backupd.doctor.filesystem import read_filesystem
 from backupd.doctor.scrub import read_scrub
 from backupd.doctor.site import read_site
 from backupd.expire.clocks import clock_synchronised
+from backupd.health.callers import is_own_service
 from backupd.rsync.version import rsync_version
 from btrkeep.capabilities import privilege_hint, read_capabilities
 from btrkeep.config import Config
@@ -50,8 +51,8 @@ def _machine() -> Machine:
         numbers: tuple[int, ...] | None = rsync_version().numbers or None  # a version that says no number
     except ProgramFailed:
         numbers = ()
-    # A service lacks capabilities on purpose: the root service has neither CAP_SYS_ADMIN nor CAP_MKNOD, and nothing is wrong there.
-    capabilities = None if "INVOCATION_ID" in os.environ else read_capabilities()
+    # The root service asks for the dashboard. It lacks capabilities on purpose, and backups are not made in it.
+    capabilities = None if is_own_service() else read_capabilities()
     return Machine(numbers, clock_synchronised(), processor_flags(), capabilities, is_root=os.geteuid() == 0)
 
 
