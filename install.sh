@@ -676,7 +676,7 @@ say_what_is_off() {
     [ -n "$(timers)" ] || return 0
     for file in "$CONFIGURATIONS"/*.toml; do
         pool=${file##*/} pool=${pool%.toml}
-        [ -e "$file" ] && grep -qsE '^[[:space:]]*\[(host|replica)\.' "$file" "$CONFIGURATIONS/$pool.d"/*.toml || continue
+        grep -qsE '^[[:space:]]*\[(host|replica)\.' "$file" "$CONFIGURATIONS/$pool.d"/*.toml || continue
         [ ! -L "/etc/systemd/system/timers.target.wants/btrkeep-backup@$pool.timer" ] || continue
         note "The pool $pool is configured, and its timers are off: sudo $(printf %q "$TOP/install.sh") --enable $pool"
     done

@@ -7,6 +7,7 @@ record for people: nothing is decided by it, and a command whose action cannot b
 import errno
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from backupd.repo.json_file import NOT_UNDERSTOOD
 from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.units import format_time, parse_time
+
+log = logging.getLogger(__name__)
 
 ACTIONS = "actions.jsonl"
 LARGEST = 1 << 20
@@ -105,6 +108,6 @@ def _lines(path: Path) -> list[bytes]:
         with ClosingFd(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
             return os.pread(fd, 2 * LARGEST, 0).splitlines()
     except OSError as error:
-        if error.errno == errno.ENOENT:
-            return []
-        raise
+        if error.errno != errno.ENOENT:  # of a failing disk, too: all else that is to be shown is still worth it
+            log.warning("%s could not be read: %s", path, error.strerror)
+        return []

@@ -12,7 +12,7 @@ from tests.docs.apart import run_apart, why_not
 from tests.docs.pages import Page
 from tests.docs.test_names import faults
 
-BACKUPDS = ("--accept-host-key", "--address", "--this-machine", "--unset", "--now", "--zone", "--window")
+BACKUPDS = ("--accept-host-key", "--address", "--from", "--this-machine", "--unset", "--now", "--zone", "--window")
 Read = Callable[[str], Page]
 
 

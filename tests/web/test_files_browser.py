@@ -30,6 +30,7 @@ def test_no_name_runs_and_every_one_can_be_clicked(browser: Browser, shop: Dashb
         count = page.locator("table.files tbody tr").count()
         for number in range(count):
             page.locator("table.files tbody th a").nth(number).click()
+            page.locator("h2:has-text('Versions')").wait_for()
             assert page.locator("h2:has-text('Versions')").count() == 1
             assert "content of" in page.locator("pre.text").inner_text()
             page.goto(folder)
