@@ -17,6 +17,11 @@ def is_damage(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in DAMAGED
 
 
+def is_caused_by_damage(error: BaseException) -> bool:
+    """Returns True if it is an OSError that says so, or was raised from one."""
+    return is_damage(error) or is_damage(error.__cause__)
+
+
 class Exit(IntEnum):
     """Exit statuses of every program; the manual's table is this one."""
 

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.errors import OperatorError, PoolUnusable, is_damage
 from btrkeep.fs.openat import FOLDER, open_folder
 from btrkeep.fs.reflink import copy_inode
 from btrkeep.process.cancellation import Cancellation
@@ -32,8 +32,9 @@ DATA = b"data"
 STAGING = b".split"
 
 _FOLDERS_OPEN = 64
-POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-"""The errors that say that the pool cannot be written, or read."""
+POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+"""The errors that say that the pool cannot be written. EIO is not among them: it is of the subvolume that was read."""
+UNREADABLE_HINT = "run `backupd verify` with that host: the next run fetches what is damaged again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,4 +178,4 @@ def _for_the_operator(error: OSError, name: bytes) -> OperatorError:
     message = f"splitting hard links failed at {printable(name)}: {error.strerror}"
     if error.errno in POOL_FAULTS:
         return PoolUnusable(message, "look at the pool's free space, its mount options and the kernel's log")
-    return OperatorError(message)
+    return OperatorError(message, UNREADABLE_HINT if is_damage(error) else "")

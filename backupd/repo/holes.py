@@ -22,10 +22,10 @@ from struct import Struct
 from types import TracebackType
 from typing import Self
 
-from backupd.repo.hardlinks import DATA, POOL_FAULTS
+from backupd.repo.hardlinks import DATA, POOL_FAULTS, UNREADABLE_HINT
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
-from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.errors import OperatorError, PoolUnusable, is_damage
 from btrkeep.fs.fiemap import Run, extents, is_private
 from btrkeep.fs.openat import FILE, FOLDER, open_folder
 from btrkeep.fs.reflink import NOCOW, inode_flags
@@ -167,7 +167,9 @@ def _punch_name(folders: _LastFolder, name: bytes, at_least: int, cancelled: Can
         if error.errno in _NO_SUCH_FILE:
             return 0
         message = f"making holes failed at {printable(name)}: {error.strerror}"
-        raise (PoolUnusable if error.errno in POOL_FAULTS else OperatorError)(message) from error
+        if error.errno in POOL_FAULTS:
+            raise PoolUnusable(message) from error
+        raise OperatorError(message, UNREADABLE_HINT if is_damage(error) else "") from error
 
 
 def _open_file(folder: int, name: bytes, at_least: int) -> int | None:

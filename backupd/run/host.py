@@ -46,7 +46,7 @@ from btrkeep.clock import elapsed
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.lasting import follow
-from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, is_caused_by_damage, is_damage
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.marker import Pool
@@ -135,7 +135,10 @@ class HostRun:
             self._failed(error.message)
             raise
         except OperatorError as error:
-            return self._failed(error.message)
+            result = self._failed(f"{error.message}; {error.hint}" if is_damage(error.__cause__) else error.message)
+            if is_damage(error.__cause__):
+                self._require_working_pool()
+            return result
         except OSError as error:
             result = self._failed(f"this server: {error}")
             self._require_working_pool()
@@ -187,9 +190,11 @@ class HostRun:
     async def _fetch_and_finish(self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False) -> HostResult:
         """Takes the steps from the work subvolume to the final name, or to a `.working` that the next run continues.
 
-        `checked`: as in WorkRequest; a second try, after rsync came upon damaged metadata of the base.
+        `checked`: as in WorkRequest; a second try, after damaged metadata of the base was met, by rsync or by what reads `.working`
+        beside it: splitting hard links between two attempts, making holes.
         """
         prepared, first = await self._prepare(running, disk, checked)
+        again = False
         transfer = self.transfer = HostTransfer(self.context, self.host, prepared, lock, self.cancellation, running, self.pause)
         try:
             await transfer.run()
@@ -207,7 +212,10 @@ class HostRun:
             if not transfer.writing:  # a process that was given up may still write, so nothing can be said of the files
                 left = replace(first, error=str(error))
                 await asyncio.to_thread(finishing.leave_after_error, prepared, left, disk)
-            raise
+                again = not checked and is_caused_by_damage(error) and await self._has_damaged_base(prepared)
+            if not again:
+                raise
+            log.warning("%s: the base of the new backup cannot be read (%s); another one is looked for", self.host.name, error)
         if again:
             return await self._fetch_and_finish(lock, running, disk, checked=True)
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
@@ -229,6 +237,12 @@ class HostRun:
         """
         causes = [result.cause for result in transfer.results.values() if result.outcome is PathOutcome.FAULT]
         if self.cancellation.reason or not any(cause and tells_of_damage(cause.facts.get("line", "")) for cause in causes):
+            return False
+        return await self._has_damaged_base(prepared)
+
+    async def _has_damaged_base(self, prepared: Prepared) -> bool:
+        """Returns True if the disk does not give back some metadata of `.working`, and a run without its base may go well."""
+        if self.cancellation.reason:
             return False
         return (prepared.base is not None or not prepared.fresh) and await asyncio.to_thread(is_damaged, prepared.path)
 

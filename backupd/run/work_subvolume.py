@@ -32,7 +32,7 @@ from btrkeep.backup_states import RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
-from btrkeep.errors import OperatorError, PoolUnusable, is_damage
+from btrkeep.errors import OperatorError, is_caused_by_damage
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import create, delete, describe, snapshot
@@ -76,9 +76,8 @@ def recover_and_prepare(wanted: WorkRequest) -> tuple[Record | None, Prepared]:
     recovered = recover(wanted.pool, host)
     try:
         return recovered, prepare(wanted)
-    except (OSError, PoolUnusable) as error:
-        is_of_disk = is_damage(error if isinstance(error, OSError) else error.__cause__)
-        if wanted.checked or wanted.imported is not None or not is_of_disk:
+    except (OSError, OperatorError) as error:
+        if wanted.checked or wanted.imported is not None or not is_caused_by_damage(error):
             raise
         log.warning("%s: the base of the new backup cannot be read (%s); another one is looked for", host, error)
     return recovered, prepare(replace(wanted, checked=True))

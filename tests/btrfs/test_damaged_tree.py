@@ -308,3 +308,32 @@ def test_an_unfinished_backup_with_damaged_metadata_of_its_own_is_not_deleted(ma
     assert (nights.pool / "hosts/web/.working").is_dir()
     work("mv", nights.pool / "hosts/web/.working", nights.pool / "spoilt")
     assert nights.run("web")["web"]["outcome"] == "complete"
+
+
+@pytest.mark.parametrize("how", ["two passes", "connection breaks"])
+def test_a_leaf_of_extents_that_splitting_links_again_cannot_read_is_its_hosts_alone(
+    make_btrfs: Callable[..., Path], tree: Path, how: str
+) -> None:
+    """Both splits read the base in the middle of a run: with `inplace = "large"` between two passes, or before another attempt."""
+    nights = Nights(make_btrfs(size="300M", mkfs=("-m", "single")))
+    nights.settings("backup", concurrency=1)
+    (tree / "small").write_bytes(b"1")
+    with (tree / "image").open("wb") as file:
+        for number in range(2000):
+            file.seek(number * 8192)
+            file.write(os.urandom(4096))
+    nights.host("web", tree, attempts=2, inplace="large" if how == "two passes" else None)
+    nights.host("zeus", nights.source)
+    nights.run()
+    (tree / "small").write_bytes(b"2")
+    nights.run()
+    extents = set(leaves(nights.backup("web"), nights.top, r"\d+ EXTENT_DATA"))
+    only = sorted(extents - set(leaves(nights.backup("web"), nights.top, r"\d+ INODE_ITEM")))
+    damage_metadata(nights.top, only[len(only) // 2])
+    (tree / "new").write_bytes(os.urandom(5000))
+    if how == "connection breaks":
+        nights.in_the_middle(2000, end=f"dies-once:{nights.top / 'flag'}")
+    done = nights.run()
+    assert {host: result["outcome"] for host, result in done.items()} == {"web": "complete", "zeus": "complete"}
+    assert nights.record("web")["unread_bases"] == nights.names("web")[:2]
+    assert nights.differences("web", tree) == []
