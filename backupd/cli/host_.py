@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from backupd.cli.check_ import report, show
-from backupd.cli.context import complete_host
+from backupd.cli.context import complain_of_faults, complete_host
 from backupd.cli.host_set import set_command
 from backupd.cli.names import expand_hosts
 from backupd.cli.questions import Prompter
@@ -24,7 +24,7 @@ from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.findings import Finding
-from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.errors import ConfigError, Exit, OperatorError, UsageError
 from btrkeep.units import counted, printable
 
 
@@ -96,7 +96,7 @@ def add_command(
     prompter, files = Prompter.here(as_json), files_of(ctx)
     path = add_host(files, name, keys_of(address, port, group, paths))
     prompter.say(f"{name} is added: {path}")
-    config = files.load()
+    config = files.load_usable()
     record_change(config, datetime.now(UTC), "host add", name)
     found, why = _reached(prompter, config, config.hosts[name], accept_host_key)
     if as_json:
@@ -120,7 +120,7 @@ def _add_list(files: Files, source: str, common: dict[str, Any], *, as_json: boo
         raise UsageError(f"{source} cannot be read: {error}", "name a file with a host a line: NAME KEY=VALUE...") from None
     hosts = {name: common | keys for name, keys in read_host_list(text, source).items()}
     paths = add_hosts(files, hosts)
-    config = files.load()
+    config = files.load_usable()
     for name in paths:
         record_change(config, datetime.now(UTC), "host add", name, f"from {source}")
     if as_json:
@@ -156,7 +156,7 @@ def remove_command(ctx: click.Context, name: str, as_json: bool) -> int:
     """
     files = files_of(ctx)
     path = remove_host(files, name)
-    record_change(files.load(), datetime.now(UTC), "host remove", name)
+    record_change(files.load_usable(), datetime.now(UTC), "host remove", name)
     if as_json:
         echo_json({"host": name, "file": str(path), "file_removed": not path.exists()})
         return Exit.OK
@@ -173,16 +173,17 @@ def remove_command(ctx: click.Context, name: str, as_json: bool) -> int:
 def list_command(ctx: click.Context, as_json: bool) -> int:
     """List the configured hosts, and the file of each."""
     files = files_of(ctx)
-    config = files.load()
+    config = files.load_usable()
+    complain_of_faults(config.faults)
     where = files.hosts()
     rows = [_as_object(host, where[host.name]) for host in config.hosts.values()]
     if as_json:
         echo_json(rows)
     elif rows:
         click.echo(table([_as_row(row) for row in rows], ["HOST", "ADDRESS", "GROUP", "PATHS", "FILE"], spare=["GROUP"]))
-    else:
+    elif not config.excluded:
         prose(f"no host is configured in {files.main}; `backupd host add NAME` adds one")
-    return Exit.OK
+    return Exit.ATTENTION if config.faults else Exit.OK
 
 
 def _as_object(host: HostConfig, file: Path) -> dict[str, Any]:
@@ -214,9 +215,12 @@ def test_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> i
 
     Exit status 1 when something is wrong.
     """
-    config = files_of(ctx).load()
+    config = files_of(ctx).load_usable()
+    complain_of_faults(config.faults)
     hosts = expand_hosts(names, config.hosts)
     for name in hosts:
+        if name in config.excluded:
+            raise ConfigError([config.excluded[name].fault], "mend that line")
         if name not in config.hosts:
             raise UsageError(f"no host {name} is configured", "`backupd host list` shows those that are")
     return report(try_hosts(config, [config.hosts[name] for name in hosts]), as_json)

@@ -81,7 +81,7 @@ def _configuration(config: Config) -> Iterator[Finding]:
     enabled = sum(host.enabled for host in config.hosts.values())
     if not config.hosts and config.replicas:
         yield Finding("configuration", "ok", f"{config.file}: {counted(len(config.replicas), 'replica')}, no host of its own")
-    elif not config.hosts:
+    elif not config.every_host:
         yield Finding(
             "configuration", "warning", f"{config.file}: no host is configured", "add a [host.NAME] table; the README shows one"
         )

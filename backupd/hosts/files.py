@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from backupd.hosts.assigning import Added
 from backupd.hosts.edit import new_host, with_host_keys, without_host
 from btrkeep.capabilities import privilege_hint
-from btrkeep.config import Config, load
+from btrkeep.config import Config, load, load_usable
 from btrkeep.config.files import documents
 from btrkeep.config.problems import Problems
 from btrkeep.config.sources import require_host_name
@@ -71,23 +71,47 @@ class Files:
         """The configuration, as it would be with the changes. Raises ConfigError with all problems."""
         return load(self.name, self.main, instead=changes)
 
+    def load_usable(self) -> Config:
+        """The configuration as runs take it, without what is wrong by itself. Raises ConfigError for what stops everything."""
+        return load_usable(self.name, self.main)
+
+    def judge(self, changes: Mapping[Path, str | None], hosts: Iterable[str] = ()) -> Config:
+        """Returns the configuration as it would be with the changes, which are about `hosts`.
+
+        Raises ConfigError if anything would be wrong then, but for mistakes about something else that are there already.
+        """
+        after = load_usable(self.name, self.main, instead=changes)
+        if after.faults:
+            known: set[tuple[str, str]] = set()
+            with suppress(ConfigError):
+                known = _excluded(self.load_usable())
+            if not _excluded(after) <= known or any(name in after.excluded for name in hosts):
+                return self.load(changes)  # raises; without line numbers, which are those of a file that is not written
+        return after
+
     def hosts(self) -> dict[str, Path]:
         """Returns the file that declares each [host.NAME]. Raises ConfigError if there is no configuration."""
         read = documents(self.main, Problems())
         return {name: document.file for document in read for name in document.tables.get("host", {})}
 
-    def change(self, changes: Mapping[Path, str | None]) -> Config:
+    def change(self, changes: Mapping[Path, str | None], hosts: Iterable[str] = ()) -> Config:
         """Makes the changes: a text takes the place of a file, None removes it. The configuration as it is then.
 
-        Raises ConfigError when something would be wrong then; nothing is changed. OperatorError when a file cannot be written.
+        Raises ConfigError as `judge` does; nothing is changed. OperatorError when a file cannot be written.
         """
-        config = self.load(changes)
+        config = self.judge(changes, hosts)
         for path, text in changes.items():
             try:
                 _put(path, text)
             except OSError as error:
                 raise OperatorError(f"{path} cannot be changed: {error.strerror}", privilege_hint("CAP_DAC_OVERRIDE")) from None
         return config
+
+
+def _excluded(config: Config) -> set[tuple[str, str]]:
+    """What a mistake leaves out: hosts, copies, sections without effect on backups, files that could not be read."""
+    left_out = {"host": config.excluded, "copy": config.excluded_copies, "section": config.faulty_sections, "file": config.unread}
+    return {(kind, name) for kind, names in left_out.items() for name in names}
 
 
 def _lock(fd: int, main: Path) -> None:
@@ -124,7 +148,7 @@ def add_hosts(files: Files, hosts: Mapping[str, Mapping[str, Any]]) -> dict[str,
             if paths[name].exists():  # it has other things in it, or nothing
                 hint = "move it away, or add the host to it by hand"
                 raise UsageError(f"{paths[name]} is there already, without the host {name}", hint)
-        files.change({paths[name]: new_host(name, keys) for name, keys in hosts.items()})
+        files.change({paths[name]: new_host(name, keys) for name, keys in hosts.items()}, hosts)
     return paths
 
 
@@ -133,7 +157,7 @@ def remove_host(files: Files, name: str) -> Path:
     with files.alone():
         path = _file_of(files, name)
         text = without_host(_text(path), name)
-        _change(files, {path: text if text.strip() or path == files.main else None})
+        _change(files, {path: text if text.strip() or path == files.main else None}, ())
     return path
 
 
@@ -185,8 +209,8 @@ def _set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, w
         hosts[name] = HostChange(path, text, after, changes)
     notices: tuple[str, ...] = ()
     with suppress(ConfigError):  # this may be what mends it
-        notices = files.load().notices
-    config = _change(files, texts, write=write)
+        notices = files.load_usable().notices
+    config = _change(files, texts, names, write=write)
     return ChangedHosts(hosts, tuple(one for one in config.notices if one not in notices), config)
 
 
@@ -214,15 +238,22 @@ def _file_of(files: Files, name: str, places: Mapping[str, Path] | None = None) 
     """The file that declares the host. `places`: the file of each host. Raises UsageError."""
     hosts = files.hosts() if places is None else places
     if name not in hosts:
-        files.load()  # which says so when a file cannot be read
+        _require_declared(files, name)
         raise UsageError(f"no host {name} is configured", did_you_mean(name, hosts, "`backupd host list` shows those that are"))
     return hosts[name]
 
 
-def _change(files: Files, changes: Mapping[Path, str | None], *, write: bool = True) -> Config:
-    """Returns the configuration after the change. Raises ConfigError, which says that nothing was changed."""
+def _require_declared(files: Files, name: str) -> None:
+    """Raises ConfigError if the host is, or may be, in a file that could not be read."""
+    config = files.load_usable()
+    if name in config.excluded or config.unread:
+        raise ConfigError(config.faults, "mend that line")
+
+
+def _change(files: Files, changes: Mapping[Path, str | None], hosts: Iterable[str], *, write: bool = True) -> Config:
+    """Returns the configuration after the change of `hosts`. Raises ConfigError, which says that nothing was changed."""
     try:
-        return files.change(changes) if write else files.load(changes)
+        return files.change(changes, hosts) if write else files.judge(changes, hosts)
     except ConfigError as error:
         raise ConfigError(error.problems, "mend this first: nothing was changed") from None
 

@@ -122,7 +122,7 @@ class NightRunner:
         finally:
             for task in (*beside, *self._beside):
                 task.cancel()
-            self.context.sinks(NightEnded(trouble=self._is_in_trouble() or bool(self.shut)))
+            self.context.sinks(NightEnded(trouble=self._is_in_trouble() or bool(self.shut or self.context.config.excluded)))
             executor.shutdown()  # the loop's own end would need one more thread
         return self.results
 

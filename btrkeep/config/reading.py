@@ -51,14 +51,16 @@ def load(
     return build(main, name, merged(documents(main, problems, instead), problems), problems)
 
 
-def load_usable(pool: str = "main", file: Path | None = None, folder: Path = FOLDER) -> Config:
+def load_usable(
+    pool: str = "main", file: Path | None = None, folder: Path = FOLDER, instead: Mapping[Path, str | None] | None = None
+) -> Config:
     """Returns the same, without the hosts and copies whose own configuration is wrong: `excluded` and `faults` have them.
 
     Raises ConfigError for a mistake that could change what is deleted, or where something is written.
     """
     main, name = main_and_name(pool, file, folder)
     problems = Problems()
-    sections = merged(documents(main, problems), problems)
+    sections = merged(documents(main, problems, instead), problems)
     state = sections.single[POOL].get("state", STATE / name)
 
     def last() -> Config | None:

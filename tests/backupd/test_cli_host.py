@@ -122,6 +122,24 @@ def test_a_mistake_elsewhere_stops_a_change_too(main: Path) -> None:
     assert not main.with_name("main.d").exists()
 
 
+def test_a_mistake_of_one_host_stops_no_change_of_another(main: Path) -> None:
+    broken = MAIN.replace('group = "debian"', 'group = "debain"')
+    main.write_text(broken)
+    fault = f'{main}:{broken[: broken.index("debain")].count(chr(10)) + 1}: host.new.group = "debain"'
+    listed = host(main, "list", "--json", status=1)
+    assert [entry["host"] for entry in json.loads(listed.stdout)] == ["old"]
+    assert fault in listed.stderr
+    added = host(main, "add", "here", "--path", "/etc")
+    assert "here is added" in added.stdout
+    host(main, "set", "old", "port=2222")
+    assert "there is no such group" in host(main, "add", "web1", "--path", "/etc", "--group", "x", status=2).stderr
+    assert 'host.new.group = "debain"' in host(main, "set", "new", "port=2222", status=2).stderr
+    assert 'host.new.group = "debain"' in host(main, "test", "new", status=2).stderr
+    assert "here" in host(main, "test", "here").stdout
+    host(main, "set", "new", "group=debian")
+    assert {entry["host"] for entry in json.loads(host(main, "list", "--json").stdout)} == {"old", "new", "here"}
+
+
 def test_removed_from_the_main_file_only_its_section_goes_and_comments_and_mode_stay(main: Path) -> None:
     main.chmod(0o640)
     host(main, "remove", "old")

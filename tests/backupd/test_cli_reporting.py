@@ -108,6 +108,13 @@ def test_one_hosts_mistake_leaves_it_out_and_its_backups_stay(site: Nights, serv
     assert set(site.run()) == {"web1", "web2"}
 
 
+def test_where_every_host_is_left_out_they_are_still_configured_and_nothing_is_called_done(nights: Nights) -> None:
+    nights.host("web1", nights.source, group="debian")
+    ran = nights.backupd("run", check=False)
+    assert (ran.returncode, ran.stdout.splitlines()[-1]) == (1, "no host was backed up")
+    assert "no host is configured" not in nights.backupd("check", check=False).stdout.replace("\n", " ")
+
+
 @contextmanager
 def damaged(site: Nights) -> Iterator[None]:
     file = site.state / "catalogue.sqlite"
