@@ -87,10 +87,9 @@ def command(
     file = Path(chosen["config"]).absolute() if chosen["config"] else None
     # Resolved once, here: from now on no symlink on the way there is followed.
     to, places = restore_to.resolve() if restore_to else None, tuple(folder.resolve() for folder in restore_below)
-    login = login.absolute() if login else None
+    login, path = login.absolute() if login else None, path.absolute() if path else None
     service = ServiceContext(chosen["pool"], file, Clock(given_now(ctx)), not no_systemd, to, restore_elsewhere, places, login)
     log.setLevel(logging.INFO)
-    os.chdir("/")  # a folder of the pool would keep it busy
     with ExitStack() as held:
         listening = handed_over()
         longest = _LONGEST if listening else None
@@ -100,9 +99,10 @@ def command(
             _require_configured(ctx)
             if not path:
                 raise UsageError("systemd gave no socket", "say --socket PATH, or start btrkeep-serve@POOL.socket")
-            listening, remove = bound(path.absolute(), allowed)
+            listening, remove = bound(path, allowed)
             held.callback(remove)
         held.callback(listening.close)
+        os.chdir("/")  # a folder of the pool would keep it busy
         may_ask = allowed_users(allowed)
 
         def answered(connection: socket.socket) -> None:

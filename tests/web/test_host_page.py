@@ -40,18 +40,19 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         HostConfig("web2", retention=policy),
         HostConfig("db1", retention=policy, enabled=False, optional=True),
+        HostConfig("web3", retention=policy, fault='main.d/web3.toml:3: host.web3.group = "x": there is no such group'),
     ]
     backups = [backup("web1", started, bytes=(100 - place) << 20) for place, started in enumerate(NIGHTS)]
     backups[3] = replace(backups[3], held_why="the audit")
     backups[4] = replace(backups[4], held_until=datetime(2026, 12, 31, 23, tzinfo=UTC), held_why="the year")
     backups += [backup("web1", EVENING + timedelta(hours=3), "partial", base=backup_name(EVENING)), backup("old1", EVENING)]
-    backups += [backup("web2", EVENING - DAY), backup("web2", EVENING, "suspect", warnings=("too few files", "<i>"))]
+    backups += [backup("web3", EVENING), backup("web2", EVENING - DAY), backup("web2", EVENING, "suspect", warnings=("too few files", "<i>"))]
     runs = [run("web1", started) for started in reversed(NIGHTS)]
     said = ("ssh: connect to host web1 port 22: Connection refused", "rsync error: unexplained error (code 255)")
     runs.append(
         run("web1", EVENING + timedelta(hours=3), "partial", exit_code=255, meaning="ssh could not connect", last_lines=said)
     )
-    runs.append(run("ghost1", EVENING, "failed"))
+    runs += [run("ghost1", EVENING, "failed"), run("web3", EVENING)]
     with write(found, hosts, backups, runs) as catalogue:
         catalogue.set_fact("alive", '{"web1":3221225472}')
     return found
@@ -64,6 +65,14 @@ def olga(state: Path) -> FlaskClient:
 
 def words(page: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", page.partition('id="main"')[2]).replace("&#39;", "'").split())
+
+
+def test_a_host_that_is_left_out_is_not_said_to_have_had_a_bad_run(olga: FlaskClient) -> None:
+    page = olga.get("/hosts/web3").text
+    assert "It is not backed up until its configuration is mended; the newest complete backup began 11h ago" in words(page)
+    assert "its configuration has a mistake, which `backupd check` names" in words(page)
+    assert "The newest run" not in words(page)
+    assert "web3.toml" not in page
 
 
 def test_the_head_says_how_it_is_and_what_is_set(olga: FlaskClient) -> None:

@@ -243,6 +243,8 @@ def sentence(row: HostRow, config: HostConfig | None) -> str:
         return f"It is a copy: its backups are fetched from another pool, and nothing is backed up here; {ago}."
     if row.state == UNCONFIGURED or config is None:
         return f"It is not configured: nothing is backed up, and its backups are kept; {ago}."
+    if config.fault:
+        return f"It is not backed up until its configuration is mended; {ago}."
     if row.state == "suspect":
         return f"The newest backup lost or missed too much, so it counts for nothing until somebody accepts it; {ago}."
     if row.state == "failing":

@@ -225,15 +225,17 @@ def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRo
     found = source.cached(("strips", names), lambda: _strips(source, names))
     facts = every_facts(source)
     return tuple(
-        replace(row, words=_as_told(row, facts.get(row.host)), nights=found[row.host], strip=nights.words(found[row.host]))
+        replace(row, words=_as_told(row, source.site.hosts.get(row.host), facts.get(row.host)), nights=found[row.host], strip=nights.words(found[row.host]))
         for row in rows
     )
 
 
-def _as_told(row: HostRow, facts: HostFacts | None) -> str:
+def _as_told(row: HostRow, config: HostConfig | None, facts: HostFacts | None) -> str:
     """Returns the message as the viewer may read it: an error, or a warning, which is the number of the host's files and some
-    names.
+    names. A mistake of the configuration names a file, and is for those who read all alarms.
     """
+    if config and config.fault:
+        return "its configuration has a mistake, which `backupd check` names"
     if row.tone == "error":
         return host_error(*status_error(facts), row.host) or ""
     return host_line(row.words, row.host)
