@@ -46,7 +46,11 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backups[3] = replace(backups[3], held_why="the audit")
     backups[4] = replace(backups[4], held_until=datetime(2026, 12, 31, 23, tzinfo=UTC), held_why="the year")
     backups += [backup("web1", EVENING + timedelta(hours=3), "partial", base=backup_name(EVENING)), backup("old1", EVENING)]
-    backups += [backup("web3", EVENING), backup("web2", EVENING - DAY), backup("web2", EVENING, "suspect", warnings=("too few files", "<i>"))]
+    backups += [
+        backup("web3", EVENING),
+        backup("web2", EVENING - DAY),
+        backup("web2", EVENING, "suspect", warnings=("too few files", "<i>")),
+    ]
     runs = [run("web1", started) for started in reversed(NIGHTS)]
     said = ("ssh: connect to host web1 port 22: Connection refused", "rsync error: unexplained error (code 255)")
     runs.append(

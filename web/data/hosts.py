@@ -225,7 +225,12 @@ def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRo
     found = source.cached(("strips", names), lambda: _strips(source, names))
     facts = every_facts(source)
     return tuple(
-        replace(row, words=_as_told(row, source.site.hosts.get(row.host), facts.get(row.host)), nights=found[row.host], strip=nights.words(found[row.host]))
+        replace(
+            row,
+            words=_as_told(row, source.site.hosts.get(row.host), facts.get(row.host)),
+            nights=found[row.host],
+            strip=nights.words(found[row.host]),
+        )
         for row in rows
     )
 
