@@ -18,7 +18,7 @@ from balancer.score import BAD
 from balancer.survey import Survey, identity
 from btrkeep.errors import ConfigError, OperatorError, UsageError
 from btrkeep.pool.opening import open_btrfs
-from btrkeep.units import printable
+from btrkeep.units import printable, show_times_in
 
 if TYPE_CHECKING:
     from balancer.cost_model import MeasuredBalance
@@ -42,11 +42,13 @@ def catalogue_of(path: Path, pool: str | None = None, config: Path | None = None
         filesystem = identity(path)
     if pool is not None or config is not None:
         return _named(path, filesystem, pool, config)
-    found = {one.pool.state: one.file for one in _configured() if _filesystem_of(one) == filesystem}
+    found = {one.pool.state: one for one in _configured() if _filesystem_of(one) == filesystem}
     if len(found) > 1:
-        files = ", ".join(str(file) for file in sorted(found.values()))
+        files = ", ".join(sorted(str(one.file) for one in found.values()))
         _log.warning("%s", printable(f"several pools are on the filesystem of {path} ({files}): say which one with --pool"))
         return None
+    for usable in found.values():
+        show_times_in(usable.pool.zone)
     return next(iter(found), None)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from balancer.choose import FOR_SPACE
 from balancer.run_types import BalanceOutcome, Hindrance, RunSettings, StepDone, StopReason
-from btrkeep.units import counted, format_duration, format_given, format_share, format_size
+from btrkeep.units import counted, format_duration, format_given, format_share, format_size, local_minute
 
 _MOST_WITHOUT_SPACE = 5
 _MOST_WITHOUT_GAIN = 3
@@ -73,7 +73,7 @@ def _reasons(settings: RunSettings, facts: StopFacts) -> Iterator[Stop]:
     if settings.time is not None and facts.elapsed >= settings.time:
         yield Stop(StopReason.TIME, f"the {format_duration(settings.time)} are over")
     if settings.until is not None and facts.now >= settings.until:
-        yield Stop(StopReason.WINDOW, f"the window ended at {settings.until:%H:%M %Z}")
+        yield Stop(StopReason.WINDOW, f"the window ended at {local_minute(settings.until)}")
     if settings.budget is not None and facts.moved >= settings.budget:
         yield Stop(StopReason.BUDGET, f"{format_size(facts.moved)} moved, which is the budget")
     if settings.max_pressure is not None and facts.pressure is not None and facts.pressure > settings.max_pressure:

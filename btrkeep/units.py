@@ -5,7 +5,7 @@ Sizes are bytes as int, durations are seconds as float, shares are fractions of 
 
 import re
 from collections.abc import Mapping
-from datetime import MAXYEAR, MINYEAR, UTC, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, tzinfo
 
 _SIZE_UNITS = {
     "": 1, "B": 1,
@@ -117,6 +117,53 @@ def format_time(moment: datetime) -> str:
     if moment.tzinfo is not UTC:
         moment = moment.astimezone(UTC)
     return moment.isoformat()[:19] + "Z"  # strftime takes twice as long: a long list has 200,000 times
+
+
+_zone: tzinfo = UTC
+
+
+def show_times_in(zone: tzinfo) -> None:
+    """Sets the zone of all times in words of this process: that of the pool it works for. Called where a program reads its
+    configuration, and nowhere else. UTC until then.
+    """
+    global _zone  # a process serves one pool, and its words are made in a hundred places
+    _zone = zone
+
+
+def local_time(moment: datetime) -> str:
+    """A time in words: RFC 3339 in the pool's zone with its offset, whole seconds. `parse_time` reads it.
+
+    2026-11-20T23:00:03+01:00; with Z where the zone is UTC.
+    """
+    if _zone is UTC or getattr(_zone, "key", "") == "UTC":
+        return format_time(moment)
+    return in_zone(moment).isoformat(timespec="seconds")
+
+
+def local_minute(moment: datetime) -> str:
+    """The same without seconds, for tables: 2026-11-20 23:00 +0100."""
+    return f"{in_zone(moment):%Y-%m-%d %H:%M %z}"
+
+
+def local_day(moment: datetime) -> str:
+    """The day of a moment in the pool's zone: 2026-11-20."""
+    return f"{in_zone(moment):%Y-%m-%d}"
+
+
+def recorded_time(text: str) -> str:
+    """The same for a time that a record has as text; any other text is returned unchanged."""
+    try:
+        return local_time(parse_time(text))
+    except ValueError:
+        return text
+
+
+def in_zone(moment: datetime) -> datetime:
+    """The moment on the clocks of the pool's zone, for axes and calendars in words."""
+    try:
+        return moment.astimezone(_zone)
+    except OverflowError:  # the first and the last day of the calendar
+        return moment
 
 
 def parse_time(text: str) -> datetime:

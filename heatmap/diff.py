@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from btrkeep.errors import OperatorError
-from btrkeep.units import counted, format_duration, format_size, format_time, printable
+from btrkeep.units import counted, format_duration, format_size, format_time, local_time, printable
 from heatmap.state import Array, FilesystemState
 
 FULLER, EMPTIER, NEW, GONE = KINDS = ("fuller", "emptier", "new", "gone")
@@ -153,7 +153,7 @@ def lines(found: StateDifference, top: int) -> Iterator[str]:
     name = f"{printable(found.label)}  " if found.label else ""
     apart = format_duration(abs((now.taken - was.taken).total_seconds()))
     yield f"{name}{found.fsid}"
-    yield f"{format_time(was.taken)} to {format_time(now.taken)}, {apart}{' back' if now.taken < was.taken else ''}"
+    yield f"{local_time(was.taken)} to {local_time(now.taken)}, {apart}{' back' if now.taken < was.taken else ''}"
     for what, one, two in (
         ("used", was.used, now.used),
         ("allocated", was.allocated, now.allocated),

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from btrkeep.errors import OperatorError
-from btrkeep.units import format_size, printable
+from btrkeep.units import format_size, local_minute, printable
 from heatmap.colourings import ColourScheme
 from heatmap.legend import strip
 from heatmap.overview import Scale, common_scale, overview
@@ -119,7 +119,7 @@ class FrameSequence:
         canvas[: fitted.height] = np.asarray(fitted)
         if not self.dated:
             return canvas
-        return np.concatenate((canvas, strip(self.width, f"{source.taken:%Y-%m-%d %H:%M} UTC", words)))
+        return np.concatenate((canvas, strip(self.width, local_minute(source.taken), words)))
 
     def _drawn(self, source: FrameSource) -> tuple[Image.Image, str]:
         state = load(source.path)

@@ -13,7 +13,7 @@ from unicodedata import combining, normalize
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from btrkeep.units import counted, format_size, format_time, printable
+from btrkeep.units import counted, format_size, local_time, printable
 from heatmap.colourings import Colour, ColourKey, ColourScheme
 from heatmap.extents import TREES, WHITE
 from heatmap.grid import Grid
@@ -62,14 +62,14 @@ def extents_legend(fsid: str, taken: datetime, grid: Grid, scope: str, width: in
     """u8[h, width, 3]: the band for a picture at extent level."""
     trees = tuple((colour, name) for name, colour in TREES.values())
     about = f"{scope.replace('_', ' ')}, {format_size(grid.total_bytes)}, at extent level"
-    lines = [f"{fsid}  {format_time(taken)}", about, pixels(grid)]
+    lines = [f"{fsid}  {local_time(taken)}", about, pixels(grid)]
     return band(lines, ColourKey("what lies there", np.zeros((0, 3), np.uint8), (), ((WHITE, "data"), *trees)), width)
 
 
 def title(state: FilesystemState) -> str:
     """Returns the filesystem's name and the time."""
     named = f"{_drawable(printable(state.label))}  " if state.label else ""
-    return f"{named}{state.fsid}  {format_time(state.taken)}"
+    return f"{named}{state.fsid}  {local_time(state.taken)}"
 
 
 def _drawable(text: str) -> str:

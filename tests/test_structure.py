@@ -379,6 +379,65 @@ def declared() -> set[str]:
     return {re.split(r"[<>=!~ ;\[]", word)[0] for word in words}
 
 
+WORDS_OF_TIMES = {
+    "btrkeep.units": "the functions that all others use",
+    "btrkeep.config.values": "a window as the configuration writes it",
+    "btrkeep.decisions.time_ticks": "an axis of times, in the zone that it is given",
+    "backupd.sampling.picture": "the axis of a day's picture, named with its zone",
+    "backupd.offsite.repository": "restic's --time",
+    "heatmap.cli.diff": "names of recorded files",
+    "heatmap.cli.timelapse": "names of pictures",
+}
+"""The modules of the command line that format times themselves, and why."""
+RECORDS_OF_TIMES = {
+    "backupd.alarms.alarm_memory",
+    "backupd.serve.start_job",
+    "btrkeep.catalogue.columns",
+    "btrkeep.decisions.device_errors",
+    "btrkeep.decisions.verification",
+    "heatmap.recorded",
+}
+"""Those that write times down with more than seconds."""
+
+
+def formats_times(module: str, source: ast.AST) -> list[str]:
+    """The lines that format a time otherwise than by `local_time` and its like, or put `format_time` into a sentence."""
+    found = []
+    for node in ast.walk(source):
+        if isinstance(node, ast.Attribute) and node.attr in ("strftime", "isoformat", "asctime"):
+            found.append(f"{module}:{node.lineno}: {node.attr}")
+        if isinstance(node, ast.FormattedValue) and node.format_spec and re.search("%[a-zA-Z-]", ast.unparse(node.format_spec)):
+            found.append(f"{module}:{node.lineno}: {ast.unparse(node.format_spec)}")
+        if isinstance(node, ast.FormattedValue):
+            calls = {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
+            found += [f"{module}:{node.lineno}: format_time"] if "format_time" in calls else []
+    return found
+
+
+def test_only_one_place_has_words_for_times() -> None:
+    """All others are on UTC's clocks where the administrator reads those of the pool's zone."""
+    lines = {dotted(path): formats_times(dotted(path), tree(path)) for path in MODULES if path.parts[0] != "web"}
+    own_names = "backupd.serve.jobs"  # the names of jobs are made from times
+    assert lines.pop(own_names)
+    assert {module for module, found in lines.items() if found} == {*WORDS_OF_TIMES, *RECORDS_OF_TIMES}
+    for module in RECORDS_OF_TIMES:
+        assert [line for line in lines[module] if not line.endswith("isoformat")] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = f'since {format_time(moment)}'",
+        "x = moment.strftime('%H')",
+        "x = moment.isoformat()",
+        "x = f'{moment:%H:%M}'",
+        "x = f'{format_time(a) if a else None} b'",
+    ],
+)
+def test_words_for_times_in_another_place_are_found(source: str) -> None:
+    assert formats_times("backupd.run", ast.parse(source))
+
+
 @pytest.mark.slow
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     tops = {used.partition(".")[0] for all_used in uses_of_all().values() for used in all_used}

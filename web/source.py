@@ -10,6 +10,7 @@ from flask import Flask, current_app, g, request
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config.published import Published, published
+from btrkeep.units import show_times_in
 from web.result_cache import ResultCache, catalogue_version
 from web.settings import Settings
 
@@ -48,7 +49,9 @@ class RequestContext:
     @cached_property
     def site(self) -> Published:
         """The pool's configuration, as far as the dashboard may know it."""
-        return published(self.catalogue, self.settings.pool)
+        site = published(self.catalogue, self.settings.pool)
+        show_times_in(site.zone)
+        return site
 
     @cached_property
     def now(self) -> datetime:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from btrkeep.decisions.due import latest
-from btrkeep.units import format_time
+from btrkeep.units import local_time
 
 _BROWSERS = (
     ("Edg/", "Edge"),
@@ -69,7 +69,7 @@ def exact(moment: datetime, zone: ZoneInfo) -> str:
     if local.utcoffset() == UTC.utcoffset(None):
         return here
     words = f" (UTC{offset[:3]}:{offset[3:]})"
-    return f"{here}{words}, {format_time(moment)}"
+    return f"{here}{words}, {local_time(moment)}"
 
 
 def browser(agent: str) -> str:

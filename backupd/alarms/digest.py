@@ -12,7 +12,7 @@ from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
-from btrkeep.units import counted, format_duration, format_share, format_size, format_time
+from btrkeep.units import counted, format_duration, format_share, format_size, local_time
 
 
 def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime) -> bool:
@@ -63,14 +63,14 @@ def _unknown(report: StatusReport) -> str:
     """Formats that the pool cannot be read, and when it could be last; "" if it can."""
     if not report.fault:
         return ""
-    last = f"It could be read last {format_time(report.pool_looked)}." if report.pool_looked else "It is unknown when it could be."
+    last = f"It could be read last {local_time(report.pool_looked)}." if report.pool_looked else "It is unknown when it could be."
     return f"The pool cannot be read: {harmless(report.fault)}. {last}"
 
 
 def _host_line(status: HostStatus, alarm_since: datetime | None, pool: str) -> str:
     """A host that is not well: why, since when, and the command that shows more."""
-    since = f"; since {format_time(alarm_since)}" if alarm_since else ""
-    since += f"; last complete backup {format_time(status.last_complete)}" if status.last_complete else ""
+    since = f"; since {local_time(alarm_since)}" if alarm_since else ""
+    since += f"; last complete backup {local_time(status.last_complete)}" if status.last_complete else ""
     command = command_for(f"backupd {'list' if status.state == 'suspect' else 'log'} {status.host}", pool)
     return f"{harmless(f'{status.host}: {_why(status.error, status.age)}')}{since}; {command}"
 

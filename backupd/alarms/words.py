@@ -17,7 +17,7 @@ from btrkeep.config.value_types import EVENT_WORDS
 from btrkeep.decisions.alarm_advice import Advice, advice
 from btrkeep.decisions.copies import OFFSITE
 from btrkeep.decisions.copy_words import age_words, done_words
-from btrkeep.units import counted, format_duration, format_time, printable, seconds_between
+from btrkeep.units import counted, format_duration, local_time, printable, seconds_between
 
 _LONGEST = 300
 _LONGEST_WITH_COMMAND = 1200
@@ -65,7 +65,7 @@ def alarm_lines(alarms: Sequence[StoredAlarm], pool: str) -> list[str]:
     for alarm in alarms[:_MOST]:
         hint = advice(alarm, pool)
         command = f"; {_command(hint, alarm.about)}" if hint.command else ""
-        groups.setdefault(hint.words, []).append(f"- {alarm_words(alarm)} (since {format_time(alarm.since)}{command})")
+        groups.setdefault(hint.words, []).append(f"- {alarm_words(alarm)} (since {local_time(alarm.since)}{command})")
     return [line for words, lines in groups.items() for line in (*lines, f"  What to do: {words}")]
 
 
@@ -100,7 +100,7 @@ def _kind(alarms: Sequence[StoredAlarm]) -> str:
 def _recovery(row: StoredAlarm) -> str:
     often = f", it came {counted(row.times, 'time')}" if row.times > 1 else ""
     lasted = format_duration(seconds_between(row.since, row.recovered))
-    return f"{harmless(row.text)} (since {format_time(row.since)}, over after {lasted}{often})"
+    return f"{harmless(row.text)} (since {local_time(row.since)}, over after {lasted}{often})"
 
 
 def configuration(faults: Sequence[str]) -> str:
@@ -226,7 +226,7 @@ def of_unit(
         body.append("Its journal has no lines of it.")
     about = AlarmSubject(UNIT, unit)
     hint = advice(StoredAlarm(FAILURE, str(about), "", 0, at, 1, None, None, None), pool)
-    body.append(f"Since {format_time(at)}. What to do: {hint.words}\n    {_command(hint, about)}\n    systemctl start {name}")
+    body.append(f"Since {local_time(at)}. What to do: {hint.words}\n    {_command(hint, about)}\n    systemctl start {name}")
     why = ": the configuration is wrong" if faults else ""
     return Message(f"btrkeep {pool}: {name} failed{why}", "\n\n".join([*body, sender(machine)]), "failure")
 

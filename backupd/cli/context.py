@@ -16,7 +16,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config, ReportingConfig, keep_valid, load_for_reports, load_usable
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool.marker import Pool
-from btrkeep.units import parse_duration, parse_share, parse_time
+from btrkeep.units import parse_duration, parse_share, parse_time, show_times_in
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
     from btrkeep.catalogue import Catalogue
@@ -79,13 +79,17 @@ def completing_config(ctx: click.Context) -> Config | None:
 def load_config(ctx: click.Context) -> Config:
     """The configuration that --pool or --config names, without hosts whose own is wrong. Raises ConfigError."""
     chosen = ctx.find_root().obj
-    return load_usable(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
+    config = load_usable(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
+    show_times_in(config.pool.zone)
+    return config
 
 
 def load_reporting(ctx: click.Context) -> ReportingConfig:
     """The same for commands that only report: if it is broken, the last valid one. Raises ConfigError if there is none."""
     chosen = ctx.find_root().obj
-    return load_for_reports(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
+    reporting = load_for_reports(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
+    show_times_in(reporting.config.pool.zone)
+    return reporting
 
 
 def complain_of_faults(faults: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from btrkeep.catalogue import Damage
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, OperatorError
-from btrkeep.units import counted, format_size, format_time, printable
+from btrkeep.units import counted, format_size, format_time, local_time, printable
 
 _HEADERS = ["HOST", "PATH", "BACKUPS", "BYTES", "FOUND BY", "ANOTHER COPY"]
 
@@ -75,7 +75,7 @@ def _look(context: PoolContext) -> str:
     why = f" ({found.why})" if found.why else ""
     errors = counted(found.seen.unnamed, "error")
     return (
-        f"{errors} of reading that devices counted since {format_time(found.seen.since)}, not named by the kernel's log{why}: "
+        f"{errors} of reading that devices counted since {local_time(found.seen.since)}, not named by the kernel's log{why}: "
         "`backupd scrub` finds what they damaged"
     )
 

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import click
 
@@ -17,7 +16,7 @@ from btrkeep.cli.progress import prose
 from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, phases, slots, sums
 from btrkeep.errors import Exit
 from btrkeep.process.proc import start_time
-from btrkeep.units import format_time, printable
+from btrkeep.units import format_time, local_minute, printable
 
 
 def _date(text: str) -> Any:
@@ -56,7 +55,7 @@ def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool) -> i
     if as_json:
         echo_json(_as_json(found))
     elif not has_samples:
-        prose(f"No samples tell of the time from {_local(start, zone)} to {_local(end, zone)}.")
+        prose(f"No samples tell of the time from {local_minute(start)} to {local_minute(end)}.")
     elif not png:
         from backupd.cli.day_view import lines
 
@@ -71,10 +70,6 @@ def _ended(job: Job, now: datetime) -> Job:
     is_running = start_time(job.pid) == job.pid_started
     end = now if is_running else max(job.updated or job.started, job.started)
     return Job(job.kind, job.started, end, job.updated, job.data, job.pid, job.pid_started)
-
-
-def _local(moment: datetime, zone: ZoneInfo) -> str:
-    return moment.astimezone(zone).strftime("%Y-%m-%d %H:%M")
 
 
 def _as_json(day: DayData) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from backupd.sampling.picture_data import DayData
 from btrkeep.cli import table
 from btrkeep.decisions.day_phases import PhaseSum, Slot, kinds_of
 from btrkeep.decisions.time_ticks import hour_ticks
-from btrkeep.units import format_duration, format_size
+from btrkeep.units import format_duration, format_size, local_minute
 
 _SCALE = 11  # columns of "12.3 MiB/s"
 _HEIGHT = 8
@@ -20,7 +20,7 @@ def lines(day: DayData) -> list[str]:
     """The whole text."""
     room, drawn = max(min(width() - _SCALE - 2, 96), 24), chart_characters()
     columns = _columns(day, room)
-    title = f"{day.name}: disks from {_clock(day, '%Y-%m-%d %H:%M')} on, in time of {day.zone.key}"
+    title = f"{day.name}: disks from {local_minute(day.start)} on, in time of {day.zone.key}"
     text = [*textwrap.wrap(title, width())]
     note = f"  ({drawn.unknown} no samples)" if any(slot.written is None for slot in columns) else ""
     for name, rates in (("written", [slot.written for slot in columns]), ("read", [slot.read for slot in columns])):
@@ -56,10 +56,6 @@ def _average(some: Sequence[Slot]) -> Slot:
 
 def _rates(some: Sequence[Slot]) -> tuple[list[float | None], list[float | None]]:
     return [slot.read for slot in some], [slot.written for slot in some]
-
-
-def _clock(day: DayData, pattern: str) -> str:
-    return day.start.astimezone(day.zone).strftime(pattern)
 
 
 def _hours(day: DayData, room: int) -> list[tuple[int, str]]:

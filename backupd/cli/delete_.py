@@ -22,7 +22,7 @@ from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.locks import EXPIRE_LOCK, take_lock
 from btrkeep.process.login import login_name
-from btrkeep.units import format_time, printable
+from btrkeep.units import format_time, local_time, printable
 
 
 @click.command("delete")
@@ -137,7 +137,7 @@ def _lines(one: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, str
         if asked.at_once:
             yield f"{name} " + ("would be deleted at once" if dry_run else _became((one.host, backup.name) in gone))
         else:
-            expires = format_time(backup.expires)
+            expires = local_time(backup.expires)
             what = "had expired already" if backup.had_expired else "would expire" if dry_run else "has expired"
             yield f"{name} {what}: it can be restored until {expires}, then `backupd expire` deletes it"
     if not asked.at_once and not dry_run:

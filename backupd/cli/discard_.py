@@ -14,7 +14,7 @@ from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, StateConflict
 from btrkeep.pool.locks import held_by
 from btrkeep.pool.subvolume import describe
-from btrkeep.units import format_duration, format_size, format_time
+from btrkeep.units import format_duration, format_size, format_time, local_time
 
 
 @click.command("discard")
@@ -63,7 +63,7 @@ def _found(context: PoolContext, host: str) -> Unfinished:
 
 
 def _lost(one: Unfinished, now: datetime) -> str:
-    since = f", begun {format_time(one.began)} ({format_duration((now - one.began).total_seconds())} ago)" if one.began else ""
+    since = f", begun {local_time(one.began)} ({format_duration((now - one.began).total_seconds())} ago)" if one.began else ""
     return f"{one.host} has {format_size(one.size)} unfinished{since}"
 
 

@@ -13,7 +13,7 @@ from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.retention_words import reasons_words
 from btrkeep.process.progress import Notice
 from btrkeep.process.service import Status
-from btrkeep.units import counted, format_duration, format_size, format_time, printable
+from btrkeep.units import counted, format_duration, format_size, format_time, local_time, printable
 
 LISTS = {
     "mark": "would be marked as expired",
@@ -159,8 +159,8 @@ def echo_dry_run(plan: Plan, summary: Summary, limit: int | None, now: datetime)
 def _until(expires: datetime, now: datetime) -> str:
     """Returns until when it can be restored. A grace that is over by a clock in doubt does not end yet."""
     if expires > now:
-        return f"until {format_time(expires)}, then it is deleted"
-    return f"until the clock is believed: by it its grace is over since {format_time(expires)}"
+        return f"until {local_time(expires)}, then it is deleted"
+    return f"until the clock is believed: by it its grace is over since {local_time(expires)}"
 
 
 def dry_run_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mapping[str, Any]:

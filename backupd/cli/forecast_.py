@@ -12,7 +12,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.decisions.forecast import FullForecast, TooLittleHistory, bounded, forecast
 from btrkeep.decisions.trend import points
 from btrkeep.errors import Exit
-from btrkeep.units import format_size, format_time
+from btrkeep.units import format_size, format_time, local_day
 
 _DAY = timedelta(days=1)
 
@@ -80,7 +80,7 @@ def lines(answers: dict[str, FullForecast | TooLittleHistory], moments: list[dat
     found = {name: answer for name, answer in answers.items() if isinstance(answer, FullForecast)}
     if not found:
         return textwrap.wrap(f"Too little history for a forecast: {answers['used']}.", min(width(), 100))
-    text = [f"{format_size(size)} of devices; by the samples from {moments[0].date()} to {moments[-1].date()}", ""]
+    text = [f"{format_size(size)} of devices; by the samples from {local_day(moments[0])} to {local_day(moments[-1])}", ""]
     for name, answer in found.items():
         head = f"{name:<10} {format_size(answer.now):>9}  "
         text += textwrap.wrap(head + words(answer), width(), subsequent_indent=" " * len(head))
@@ -95,10 +95,10 @@ def words(answer: FullForecast) -> str:
         return grew + "full now"
     if answer.usual is None:
         whole = "never full, if it grows like that" if pace.usual <= 0 else "not full within ten years"
-        return grew + whole + (f"; {answer.earliest.date()} at the earliest" if answer.earliest else "")
-    latest = f"{answer.latest.date()}" if answer.latest else "never" if pace.slow <= 0 else "more than ten years"
-    earliest = answer.earliest.date() if answer.earliest else answer.usual.date()
-    return f"{grew}full {'when used is, ' if answer.with_used else ''}around {answer.usual.date()} ({earliest} to {latest})"
+        return grew + whole + (f"; {local_day(answer.earliest)} at the earliest" if answer.earliest else "")
+    latest = local_day(answer.latest) if answer.latest else "never" if pace.slow <= 0 else "more than ten years"
+    earliest = local_day(answer.earliest or answer.usual)
+    return f"{grew}full {'when used is, ' if answer.with_used else ''}around {local_day(answer.usual)} ({earliest} to {latest})"
 
 
 def _a_day(pace: float) -> str:

@@ -13,7 +13,7 @@ from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError
 from btrkeep.process.login import login_name
-from btrkeep.units import format_time
+from btrkeep.units import format_time, local_time
 
 
 @click.command("hold")
@@ -38,7 +38,7 @@ def command(ctx: click.Context, host: str, name: str, until: date | None, why: s
         held = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}
         echo_json({**held, **(hold_fields(new) or {}), "unexpired": done.unexpired})
         return 0
-    prose(f"{host} {done.name} is held" + (f" until {format_time(new.until)}" if new.until else ""))
+    prose(f"{host} {done.name} is held" + (f" until {local_time(new.until)}" if new.until else ""))
     if done.unexpired:
         prose("it had expired, and is taken back")
     return 0
@@ -47,5 +47,5 @@ def command(ctx: click.Context, host: str, name: str, until: date | None, why: s
 def _end(day: date, zone: ZoneInfo, now: datetime) -> datetime:
     moment = moment_of(day, zone)
     if moment <= now:
-        raise UsageError(f"--until {format_time(moment)} is past", "name a later one, or leave --until out: no end")
+        raise UsageError(f"--until {local_time(moment)} is past", "name a later one, or leave --until out: no end")
     return moment

@@ -29,7 +29,7 @@ from btrkeep.decisions.retention import DeletionRequest, Hold
 from btrkeep.decisions.retention_words import by_hand, goes_words, hold_words
 from btrkeep.decisions.verification import VerificationState, Verified, VerifiedBackups, damaged_words, verified_briefly
 from btrkeep.process.proc import start_time
-from btrkeep.units import counted, format_duration, format_size, format_time, printable
+from btrkeep.units import counted, format_duration, format_size, format_time, local_day, local_time, printable
 
 _NONE = {False: "no backups yet", True: "no backup is known"}  # by whether the catalogue was lost
 _HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", "VERIFIED", "REMARK"]
@@ -168,18 +168,14 @@ def _row(backup: Backup, notes: _BackupNotes) -> tuple[str, ...]:
         printable(backup.host),
         backup.name or "(.working)",
         click.style(backup.state, fg=colours.BACKUP.get(backup.state)),
-        format_time(backup.started),
+        local_time(backup.started),
         format_duration(backup.duration),
         str(backup.files) if backup.files is not None else "-",
         format_size(backup.bytes),
         format_size(backup.new_bytes),
-        verified_briefly(notes.verified(backup), _day) if backup.name else "-",
+        verified_briefly(notes.verified(backup), local_day) if backup.name else "-",
         printable(_remark(backup, notes)),
     )
-
-
-def _day(moment: datetime) -> str:
-    return format_time(moment)[:10]
 
 
 def _remark(backup: Backup, notes: _BackupNotes) -> str:

@@ -21,7 +21,7 @@ from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
-from btrkeep.units import format_duration, format_size, format_time, printable, seconds_between
+from btrkeep.units import format_duration, format_size, format_time, local_time, printable, recorded_time, seconds_between
 
 
 @click.command("log")
@@ -87,7 +87,7 @@ def _show_actions(actions: Sequence[UserAction], as_json: bool) -> int:
 def _action_line(action: UserAction) -> str:
     subject = f" {action.host}" + (f" {action.backup}" if action.backup else "") if action.host else ""
     why = f": {action.why}" if action.why else ""
-    return printable(f"{format_time(action.at)}  {action.by}: {action.what}{subject}{why}")
+    return printable(f"{local_time(action.at)}  {action.by}: {action.what}{subject}{why}")
 
 
 def _outcome(run: Run) -> str:
@@ -151,13 +151,13 @@ def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> Non
         new += f", {format_size(run.shared_bytes)} shared"
     tries = f", {run.attempts} attempts" if run.attempts > 1 else ""
     coloured = click.style(f"{outcome:8}", fg=colours.BACKUP.get(outcome))
-    prose(f"{format_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {said}", "    ")
+    prose(f"{local_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {said}", "    ")
     if error := error_words(run.error, run.cause):
         prose(f"    {printable(error)}", "      ")
     if deleted:
-        what = f"deleted {deleted['at']}" if deleted["at"] else "has expired"
+        what = f"deleted {recorded_time(deleted['at'])}" if deleted["at"] else "has expired"
         why = f": {printable(deleted['why'])}" if deleted["why"] else ""
         by = f" by {printable(deleted['by'])}" if deleted["by"] else ""
-        prose(f"    {run.backup} {what}, asked for {deleted['asked']}{by}{why}", "      ")
+        prose(f"    {run.backup} {what}, asked for {recorded_time(deleted['asked'] or '')}{by}{why}", "      ")
     for line in run.last_lines:
         prose(f"    | {printable(line)}", "    |   ")

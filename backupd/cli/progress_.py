@@ -21,7 +21,7 @@ from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.orphans import key_text
 from btrkeep.process.cancellation import exit_on_sigterm
-from btrkeep.units import counted, format_duration, format_share, format_time, printable
+from btrkeep.units import counted, format_duration, format_share, format_time, local_time, printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -82,7 +82,7 @@ def _log(shown: Iterator[CleanerReading]) -> None:
     nothing = False
     for seen in shown:
         if not (nothing and _nothing(seen)):
-            click.echo(f"{format_time(datetime.now(UTC))} {line(seen)}")
+            click.echo(f"{local_time(datetime.now(UTC))} {line(seen)}")
         nothing = _nothing(seen)
 
 

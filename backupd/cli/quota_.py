@@ -13,7 +13,7 @@ from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit
 from btrkeep.pool import quota
-from btrkeep.units import format_share, format_size, format_time, printable
+from btrkeep.units import format_share, format_size, format_time, local_time, printable
 
 STATES = {quota.SIMPLE: "on", quota.FULL: "qgroups", quota.OFF: "off"}
 """What JSON calls a mode."""
@@ -116,7 +116,7 @@ def _row(host: str, found: QuotaState) -> tuple[str, str, str, str]:
 
 def _state_words(found: QuotaState) -> str:
     if found.mode == quota.SIMPLE:
-        since = f" since {format_time(found.since)}; what was written before is not counted" if found.since else ""
+        since = f" since {local_time(found.since)}; what was written before is not counted" if found.since else ""
         return f"simple quotas are on{since}"
     if found.mode == quota.FULL:
         return "qgroups are switched on, not simple quotas: nothing is counted for hosts, and no quota holds"

@@ -34,7 +34,7 @@ from btrkeep.decisions.retention_words import policy_words, words_of
 from btrkeep.decisions.safety_limits import DeletedShare
 from btrkeep.decisions.verification import VerifiedBackups, verified_briefly
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.units import counted, format_time, printable
+from btrkeep.units import counted, local_day, local_time, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
         (
             decision.name,
             click.style(state := states[decision.name], fg=colours.BACKUP.get(state)),
-            verified_briefly(verified.of(rows_of[decision.name]), _day) if decision.name in rows_of else "-",
+            verified_briefly(verified.of(rows_of[decision.name]), local_day) if decision.name in rows_of else "-",
             printable(words_of(decision, asked.now)),
         )
         for decision in found.decisions
@@ -149,10 +149,6 @@ def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
     prose(f"{len(found.decisions) - found.going} kept, {_go(asked, found.going, found.today)}")
     for name in future_names(found, asked.now):
         prose(f"{name} is stamped in the future, so it is kept and not in the strip: was a clock wrong?")
-
-
-def _day(moment: datetime) -> str:
-    return format_time(moment)[:10]
 
 
 def _paint(text: str, colour: int) -> str:
@@ -214,7 +210,7 @@ def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> No
     if limits.stop:
         prose(f"an expiry would not begin: {expiry_words(limits.stop)}")
     if asked.now > asked.context.clock.now():
-        prose(f"as of {format_time(asked.now)}, with the backups that there are now")
+        prose(f"as of {local_time(asked.now)}, with the backups that there are now")
 
 
 def _notes(found: ExplainedHost, policy: Retention, left_out: Mapping[str, DeletedShare]) -> Iterator[str]:

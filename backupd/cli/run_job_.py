@@ -15,7 +15,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import load_usable
 from btrkeep.errors import UsageError
 from btrkeep.process.watched import our_command
-from btrkeep.units import parse_time
+from btrkeep.units import parse_time, show_times_in
 
 
 @click.command("run-job")
@@ -34,6 +34,7 @@ def command(ctx: click.Context, name: str) -> int:
         config = load_config(ctx)
         folder = config.pool.state / "jobs" / "asked"
         words = ("--config", str(Path(chosen["config"]).absolute())) if chosen["config"] else ("--pool", chosen["pool"])
+    show_times_in(config.pool.zone)
     request = take(folder, job_id)
     clock = Clock(parse_time(request.now) if request.now else None)
     jobs = JobStore(config.pool.state)

@@ -55,7 +55,7 @@ from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
-from btrkeep.units import counted, format_time, printable
+from btrkeep.units import counted, local_time, printable
 
 
 @click.command("status")
@@ -235,7 +235,7 @@ class _Status:
             for failure in self.repeated:
                 click.echo(click.style("repeated: ", fg="yellow") + repeated_words(failure))
             if self.dedupe:
-                click.echo(f"last dedupe: {format_time(self.dedupe.started)}, {dedupe_words(self.dedupe)}")
+                click.echo(f"last dedupe: {local_time(self.dedupe.started)}, {dedupe_words(self.dedupe)}")
             if self.in_doubt:
                 words = f"{in_doubt_words(self.in_doubt)}: `backupd verify --after-crash` does that"
                 click.echo(click.style("in doubt: ", fg="yellow") + words)

@@ -10,7 +10,7 @@ from backupd.cli.status_json import time_or_null
 from btrkeep.config import ReportingConfig
 from btrkeep.decisions.findings import StoredVerdict
 from btrkeep.errors import Exit, OperatorError
-from btrkeep.units import format_duration, format_time, printable
+from btrkeep.units import format_duration, local_time, printable
 
 _OLD = timedelta(hours=1)
 _MOST = 20
@@ -59,22 +59,20 @@ class LastLook:
         if len(faults) > _MOST:
             _say("configuration", f"{len(faults) - _MOST:,} more mistakes; `backupd check` lists them")
         if self.reporting.kept:
-            _say("configuration", f"below is how it was when it was valid, {format_time(self.reporting.kept)}")
+            _say("configuration", f"below is how it was when it was valid, {local_time(self.reporting.kept)}")
         if self.error:
             looked = self._pool_looked()
-            last = f"; the pool could be read last {format_time(looked)}" if looked else ""
+            last = f"; the pool could be read last {local_time(looked)}" if looked else ""
             _say("unknown", f"{self.error.message}{last}")
         if self.is_old and self.checked and self.now:
             ago = format_duration((self.now - self.checked.looked).total_seconds())
             unit = f"btrkeep-news@{self.reporting.config.name}.timer"
-            _say(
-                "unknown", f"alarms were last checked {format_time(self.checked.looked)}, {ago} ago; see `systemctl status {unit}`"
-            )
+            _say("unknown", f"alarms were last checked {local_time(self.checked.looked)}, {ago} ago; see `systemctl status {unit}`")
 
     def show_end(self) -> None:
         """Prints when alarms were checked."""
         if self.checked and not self.is_old:
-            click.echo(f"alarms were last checked {format_time(self.checked.looked)}")
+            click.echo(f"alarms were last checked {local_time(self.checked.looked)}")
 
     def _pool_looked(self) -> datetime | None:
         return self.checked.pool_looked if self.error and self.checked else self.now

@@ -16,7 +16,7 @@ from btrkeep.decisions.copy_words import running_words
 from btrkeep.decisions.drills import DrillState, DrillStatus, failure_words, proven_words
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
 from btrkeep.decisions.verification import VerificationState
-from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
+from btrkeep.units import counted, format_duration, format_share, format_size, local_time, printable
 
 _MOST_BEHIND = 20
 
@@ -102,7 +102,7 @@ def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
     if copy.error:
         return printable(copy.error)
     if copy.session and copy.session.newest and copy.is_stale:
-        return f"the newest backup there began {format_time(copy.session.newest)}"
+        return f"the newest backup there began {local_time(copy.session.newest)}"
     return "fetches from here" if copy.replica.kind == FETCHED_BY else ""
 
 
@@ -145,8 +145,8 @@ def show_unverified(hosts: Sequence[str], seconds: float) -> None:
 def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:
     """Formats when it is due; if it is due, also since when."""
     if due is None or due > now:
-        return format_time(due) if due else "-"
-    return f"now, since {format_time(due)}" if at_length else "now"
+        return local_time(due) if due else "-"
+    return f"now, since {local_time(due)}" if at_length else "now"
 
 
 def show_pool(verdict: health.PoolVerdict) -> None:
@@ -181,10 +181,10 @@ def show_one(status: HostStatus, running: list[Progress], now: datetime, verifie
         ("state", click.style(status.state, fg=colours.HOST[status.state])),
         (
             "last complete",
-            f"{format_time(status.last_complete)} ({format_duration(status.age)} ago)" if status.last_complete else "never",
+            f"{local_time(status.last_complete)} ({format_duration(status.age)} ago)" if status.last_complete else "never",
         ),
         ("next due", _due(status.next_due, now, at_length=True)),
-        ("verified", format_time(verified) if verified else "never"),
+        ("verified", local_time(verified) if verified else "never"),
         ("error", printable(status.error) if status.error else "-"),
         *(("warning", printable(warning)) for warning in status.warnings),
     ]

@@ -10,7 +10,7 @@ from backupd.sampling.chart import ASCII, BLOCKS, ChartCharacters, axis_for, fil
 from btrkeep.cli.progress import text_width
 from btrkeep.decisions.time_ticks import date_ticks
 from btrkeep.decisions.trend import Point
-from btrkeep.units import format_share, format_size
+from btrkeep.units import format_share, format_size, in_zone, local_day
 
 _HEIGHT = 12
 _SCALE = 9  # columns of "12.3 TiB"
@@ -70,12 +70,12 @@ def _columns(found: Sequence[Point], room: int) -> list[Point | None]:
 
 def _dates(first: datetime, last: datetime, room: int) -> list[tuple[int, str]]:
     """Columns and names."""
-    return [(int((moment - first) / (last - first) * room), words) for moment, words in date_ticks(first, last)]
+    return [(int((moment - first) / (last - first) * room), words) for moment, words in date_ticks(in_zone(first), in_zone(last))]
 
 
 def _change(first: Point, last: Point) -> str:
     return (
-        f"From {first.taken.date()} to {last.taken.date()} allocated went from {format_size(first.allocated)} to "
+        f"From {local_day(first.taken)} to {local_day(last.taken)} allocated went from {format_size(first.allocated)} to "
         f"{format_size(last.allocated)}, used from {format_size(first.used)} to {format_size(last.used)}, and allocated but "
         f"not used from {format_size(first.unused)} to {format_size(last.unused)}."
     )

@@ -8,7 +8,7 @@ from backupd.cli.names import complete_expired, complete_host_of_pool, locked_ho
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.process.login import login_name
-from btrkeep.units import format_time
+from btrkeep.units import format_time, local_time
 
 
 @click.command("unexpire")
@@ -30,5 +30,5 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -
         echo_json({**taken, **(hold_fields(done.hold) or {})})
     else:
         assert done.hold.until is not None
-        prose(f"{host} {done.name} is no longer expired; it is held until {format_time(done.hold.until)}")
+        prose(f"{host} {done.name} is no longer expired; it is held until {local_time(done.hold.until)}")
     return 0

@@ -11,7 +11,7 @@ from backupd.usage.model import METHODS, Amount, BackupUse, HostUse, MeasuredUsa
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.parsed import Parsed
 from btrkeep.pool import quota
-from btrkeep.units import counted, format_duration, format_size, format_time, parse_duration, printable
+from btrkeep.units import counted, format_duration, format_size, format_time, local_time, parse_duration, printable
 
 
 @click.command("usage")
@@ -59,7 +59,7 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
         return 0
     _show(use, host)
     if alive is not None:
-        counted_since = f"; what was written before {format_time(since)} is not in it" if since else ""
+        counted_since = f"; what was written before {local_time(since)} is not in it" if since else ""
         click.echo(
             f"{printable(host or '')}: {format_size(alive)} that it wrote are alive, by simple quotas, with metadata{counted_since}"
         )

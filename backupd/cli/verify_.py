@@ -34,7 +34,7 @@ from btrkeep.decisions.verification import Verification, VerificationState, is_e
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.process.cancellation import Cancellation
-from btrkeep.units import counted, format_size, format_time, parse_share, printable
+from btrkeep.units import counted, format_size, format_time, local_time, parse_share, printable
 
 
 def _sample(text: str) -> int | float:
@@ -272,7 +272,7 @@ def _say_plan(chosen: list[tuple[Restorable, Verification | None]], as_json: boo
         echo_json([_fields(*one) for one in chosen])
         return int(Exit.OK)
     for backup, known in chosen:
-        last = f"last read {format_time(known.at)}" if known else "never read"
+        last = f"last read {local_time(known.at)}" if known else "never read"
         prose(f"{printable(backup.host)} {backup.name}: {last}")
     return int(Exit.OK)
 

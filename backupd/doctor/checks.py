@@ -53,7 +53,7 @@ from btrkeep.pool import quota
 from btrkeep.pool.marker import HOSTS, Pool, is_on
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.process.programs import ProgramFailed, run
-from btrkeep.units import counted, format_time, printable
+from btrkeep.units import counted, local_time, printable
 
 OUR_NAMES = ("backupd", "balancer", "heatmap", "web")
 
@@ -202,7 +202,7 @@ def _starts(schedule: ScheduleVerdict) -> Iterator[Finding]:
     if schedule.by_hand:
         yield by_hand(schedule)
     elif schedule.starters and not schedule.missed and not schedule.unknown:
-        start = f", the next at {format_time(schedule.first)}" if schedule.first else ""
+        start = f", the next at {local_time(schedule.first)}" if schedule.first else ""
         yield Finding(health.SCHEDULE, "ok", f"{', '.join(schedule.starters)}{start}")
 
 

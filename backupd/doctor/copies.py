@@ -43,7 +43,7 @@ from btrkeep.pool.room import read_room
 from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed, run
-from btrkeep.units import counted, format_duration, format_size, format_time, printable
+from btrkeep.units import counted, format_duration, format_size, local_time, printable
 
 _CHECK = "replica"
 _MARK = "btrkeep-any-command"
@@ -89,12 +89,12 @@ def _of_status(copy: CopyStatus[CopySettings]) -> Finding:
     hint = remedy(kind, name)
     match copy.state:
         case CopyState.OK if copy.session and copy.session.newest and copy.is_stale:
-            text = f"{age_words(kind, copy.age)}, and began {format_time(copy.session.newest)}"
+            text = f"{age_words(kind, copy.age)}, and began {local_time(copy.session.newest)}"
             if kind == OFFSITE:
                 text, hint = f"{text}: there was no newer one to send", "`backupd status` shows why this pool makes none"
             else:
                 text = (
-                    f"{done} {format_duration(copy.age)} ago, but the newest backup there began {format_time(copy.session.newest)}"
+                    f"{done} {format_duration(copy.age)} ago, but the newest backup there began {local_time(copy.session.newest)}"
                 )
                 hint = "see why that server makes none"
             return Finding(_CHECK, "warning", text, hint, subject=subject)

@@ -18,7 +18,7 @@ from btrkeep.decisions.safety_limits import (
     force_word,
 )
 from btrkeep.process.proc import FolderUser
-from btrkeep.units import counted, format_duration, format_share, format_time
+from btrkeep.units import counted, format_duration, format_share, local_time
 
 _MOST_NAMES = 5
 PAUSES = {
@@ -35,10 +35,10 @@ def expiry_words(why: DeletedShare | ClockBehind | ClockAhead) -> str:
             limits = _beyond(why, POOL_SHARE, POOL_COUNT)
             return f"of the pool {limits}: if that is right, say --force {POOL}"
         case ClockBehind():
-            gone = f"the clock went backwards: it says {format_time(why.now)}, and it was {format_time(why.known)} already"
+            gone = f"the clock went backwards: it says {local_time(why.now)}, and it was {local_time(why.known)} already"
             return f"{gone}; if it is right now, the expiry after the next night's run goes on, or say --force {CLOCK}"
         case ClockAhead():
-            ahead = f"the clock went ahead by {_span(why.by)} since {format_time(why.since)}"
+            ahead = f"the clock went ahead by {_span(why.by)} since {local_time(why.since)}"
             return (
                 f"{ahead}, of which this machine's boot clock explains {_span(why.explained)}: "
                 f"grace and hold ends wait for an expiry a night later, or say --force {CLOCK}"

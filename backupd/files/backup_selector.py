@@ -23,7 +23,7 @@ from btrkeep.backup_states import COMPLETE
 from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool.marker import WORKING, Pool
-from btrkeep.units import format_time
+from btrkeep.units import local_time
 
 _PATTERN = re.compile(r"[*?\[]")
 NEWEST = ""
@@ -122,7 +122,7 @@ def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None)
     if which == LATEST:
         raise UsageError(f"{host} has no complete backup", f"`backupd list {host}` shows what there is; name one of them")
     if at:
-        raise UsageError(f"{host} has no backup that had begun by {format_time(at)}", f"the oldest is {names[0]}")
+        raise UsageError(f"{host} has no backup that had begun by {local_time(at)}", f"the oldest is {names[0]}")
     if which == NEWEST or which in names:
         what = "that can be restored from" if which == NEWEST else f"{which} that can be restored from"
         raise UsageError(f"{host} has no backup {what}", f"`backupd check` and `backupd list {host}` may know why")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from backupd.files.tree import KINDS, Entry
-from btrkeep.units import format_time, printable
+from btrkeep.units import format_time, local_time, printable
 
 _LETTERS = {kind: stat.filemode(mode)[0] for mode, kind in KINDS.items()}
 _SECOND = 10**9
@@ -61,7 +61,7 @@ def mode_words(entry: Entry) -> str:
 def time_words(nanoseconds: int) -> str:
     """The moment for people, to the second."""
     moment = moment_of(nanoseconds)
-    return format_time(moment) if moment else f"{nanoseconds // _SECOND} s"
+    return local_time(moment) if moment else f"{nanoseconds // _SECOND} s"
 
 
 def shown(path: bytes) -> str:

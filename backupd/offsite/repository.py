@@ -183,7 +183,7 @@ class KnownRepository:
         self._catalogue.set_fact(COPIED + self._name, copied_backups_text(complete_there(there, incomplete)))
 
 
-def local_time(moment: datetime) -> str:
+def restic_time(moment: datetime) -> str:
     """Returns the time in the format of restic's --time; its time zone is UTC here."""
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from backupd.expire.clocks import clock_doubt
 from backupd.files.tree import require_nothing_mounted
-from backupd.offsite.repository import MOST_AT_ONCE, KnownRepository, local_time, machine_of, note_machines, snapshots, tags_of
+from backupd.offsite.repository import MOST_AT_ONCE, KnownRepository, machine_of, note_machines, restic_time, snapshots, tags_of
 from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, limit_words
 from backupd.replicate.outcome import HostFailed
 from backupd.repo.final_backups import bases, find_base
@@ -245,7 +245,7 @@ class OffsiteRun:
             raise OperatorError(f"{name} is not its newest complete backup any more", "the next run sends that")
         require_nothing_mounted(path)
         begun = time.monotonic()
-        words = ("--host", host, "--time", local_time(base.record.started), *tags_of(self.pool, name, machine))
+        words = ("--host", host, "--time", restic_time(base.record.started), *tags_of(self.pool, name, machine))
         words += (*_parent_words(there, host, machine), *limit_words(self.settings))
         with lock_for_reading(path):
             watch = _Watch(self, host)

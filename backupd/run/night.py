@@ -25,7 +25,7 @@ from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.due import window_end
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.process.threads import NoThread, running_threads
-from btrkeep.units import counted, format_time
+from btrkeep.units import counted, format_time, local_time
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ def _run(transfers: int, whose: str = "") -> str:
 def _outside(opens: Sequence[datetime]) -> str:
     """Formats when the windows of the waiting due hosts open."""
     if len(opens) == 1:
-        return f"1 host is due, but outside its window, which opens {format_time(opens[0])}"
-    return f"{len(opens)} hosts are due, but outside their windows; the first one opens {format_time(min(opens))}"
+        return f"1 host is due, but outside its window, which opens {local_time(opens[0])}"
+    return f"{len(opens)} hosts are due, but outside their windows; the first one opens {local_time(min(opens))}"
 
 
 async def _close(run: HostRun, window: Window, seconds: float) -> None:

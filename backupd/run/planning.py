@@ -12,7 +12,7 @@ from btrkeep.causes import CauseCode
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.due import is_due, is_late, next_window, retry_from, window_end
 from btrkeep.errors import UsageError, did_you_mean
-from btrkeep.units import format_time
+from btrkeep.units import local_time
 
 _TRIED = frozenset({"failed", "partial", "suspect", "skipped"})
 _STOPPED = frozenset({CauseCode.SIGNAL, CauseCode.WINDOW_CLOSED})
@@ -91,7 +91,7 @@ def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now
     if catch_up and is_late(last, host.every, host.window, zone, now, host.late):
         return PlannedHost(host, True, f"{due.reason}; --catch-up ignores the window {host.window}")
     opens = next_window(host.window, zone, now)
-    return PlannedHost(host, False, f"due, but outside the window {host.window}, which opens {format_time(opens)}", opens=opens)
+    return PlannedHost(host, False, f"due, but outside the window {host.window}, which opens {local_time(opens)}", opens=opens)
 
 
 def _unless_tried(entry: PlannedHost, facts: HostFacts | None, now: datetime) -> PlannedHost:
@@ -106,7 +106,7 @@ def _unless_tried(entry: PlannedHost, facts: HostFacts | None, now: datetime) ->
     is_newer = facts.last_complete is None or facts.last_run_started >= facts.last_complete
     if not is_newer or not facts.last_run_started <= now < again:
         return entry
-    return PlannedHost(entry.host, False, f"due, and tried {format_time(facts.last_run_started)}: again from {format_time(again)}")
+    return PlannedHost(entry.host, False, f"due, and tried {local_time(facts.last_run_started)}: again from {local_time(again)}")
 
 
 def _copy(host: HostConfig, replica: str) -> PlannedHost:

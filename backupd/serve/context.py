@@ -16,7 +16,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config, load_usable
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, open_pool
-from btrkeep.units import printable
+from btrkeep.units import printable, show_times_in
 
 log = logging.getLogger("backupd.serve")
 
@@ -63,6 +63,7 @@ class ServiceContext:
         with self._lock:
             if not self._loaded or self._loaded[0] != _signature(self._loaded[1].file):
                 config = load_usable(self.pool_name, self.config_file)
+                show_times_in(config.pool.zone)
                 self._loaded, self._untold = (_signature(config.file), config), True
             return self._loaded[1]
 

@@ -23,7 +23,7 @@ from btrkeep.pool.marker import Pool
 from btrkeep.process.programs import run
 from btrkeep.process.watched import our_command, start_detached
 from btrkeep.serving.protocol import RequestRefused
-from btrkeep.units import format_time, printable
+from btrkeep.units import format_time, printable, recorded_time
 
 log = logging.getLogger("backupd.serve")
 
@@ -176,5 +176,8 @@ def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, no
     if verb != RUN:
         return
     if (holder := read_holder(pool.host_lock(host))) and holder.is_alive:
-        raise LockHeld(f"{host} is locked by process {holder.pid} ({holder.what}) since {holder.since}", "wait for the end of that")
+        raise LockHeld(
+            f"{host} is locked by process {holder.pid} ({holder.what}) since {recorded_time(holder.since)}",
+            "wait for the end of that",
+        )
     require_turn(known, who)

@@ -8,7 +8,7 @@ import click
 
 from balancer.cli.which_pool import balance_target, mount_point, which_pool
 from btrkeep.cli import echo_json
-from btrkeep.units import counted, printable
+from btrkeep.units import counted, local_day, printable
 
 if TYPE_CHECKING:
     from btrkeep.catalogue import Balance, Catalogue, FreeSpaceScore
@@ -93,7 +93,7 @@ def _is_running(one: "Balance") -> bool:
 def _how_to_begin(path: Path, days: int, older: "list[FreeSpaceScore]") -> str:
     """Returns the text for a filesystem with no scores in that time."""
     if older:
-        newest = older[-1].taken.date()
+        newest = local_day(older[-1].taken)
         return f"No scores of the last {days} days are recorded. The newest ones are of {newest}: --days N looks further back."
     name = printable(str(path))
     return (

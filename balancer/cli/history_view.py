@@ -12,7 +12,17 @@ from balancer.history import HistoryLine, shown, sums
 from balancer.score import BAD
 from btrkeep.cli import table
 from btrkeep.cli.progress import text_width
-from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable, seconds_between
+from btrkeep.units import (
+    counted,
+    format_duration,
+    format_share,
+    format_size,
+    format_time,
+    local_day,
+    local_minute,
+    printable,
+    seconds_between,
+)
 
 if TYPE_CHECKING:
     from btrkeep.catalogue import Balance, BalanceStep, FreeSpaceScore
@@ -78,9 +88,8 @@ def _rows(found: Sequence[HistoryLine]) -> list[dict[str, str]]:
 
 def _words_for(moments: Sequence[datetime]) -> Callable[[datetime], str]:
     """Days, unless two of the lines are of the same one."""
-    days = {moment.date() for moment in moments}
-    length = 10 if len(days) == len(moments) else 16
-    return lambda moment: moment.isoformat(" ")[:length]
+    days = {local_day(moment) for moment in moments}
+    return local_day if len(days) == len(moments) else local_minute
 
 
 def _score_words(score: float, before: float | None) -> str:
@@ -96,7 +105,8 @@ def _change(first: "FreeSpaceScore", last: "FreeSpaceScore") -> str:
         return f"Of {counted(last.block_groups, 'block group')} {last.bad:,} score above {BAD:.0f}."
     share = f" ({_signed(last.score / first.score - 1)})" if first.score else ""
     return (
-        f"From {_day(first.taken)} to {_day(last.taken)} the score went from {first.score:,.0f} to {last.score:,.0f}{share}, "
+        f"From {local_day(first.taken)} to {local_day(last.taken)} the score went "
+        f"from {first.score:,.0f} to {last.score:,.0f}{share}, "
         f"fragments from {first.fragments:,} to {last.fragments:,}, "
         f"block groups that score above {BAD:.0f} from {first.bad:,} to {last.bad:,}."
     )
@@ -104,10 +114,6 @@ def _change(first: "FreeSpaceScore", last: "FreeSpaceScore") -> str:
 
 def _signed(share: float) -> str:
     return ("+" if share >= 0 else "-") + format_share(abs(share))
-
-
-def _day(moment: datetime) -> str:
-    return moment.date().isoformat()
 
 
 def _balanced(balances: "Sequence[Balance]") -> str:
@@ -123,7 +129,7 @@ def balance_lines(
 ) -> list[str]:
     """The runs of balance as text; `balances` oldest first."""
     if not balances:
-        return textwrap.wrap(f"Nothing was balanced with btrfs-balancer on {filesystem} since {_day(since)}.", text_width())
+        return textwrap.wrap(f"Nothing was balanced with btrfs-balancer on {filesystem} since {local_day(since)}.", text_width())
     last = balances[-LINES:]
     total = sums(balances)
     earlier = [f"{len(balances) - len(last)} earlier ones: --json shows them"] if len(last) < len(balances) else []
@@ -133,7 +139,7 @@ def balance_lines(
         moved, written, gained = format_size(total.moved), format_size(total.written), f"{total.gained:,.0f}"
         rows.append(["all", f"{sum(one.block_groups for one in balances):,}", moved, written, gained, "", ""])
     return [
-        *textwrap.wrap(f"{filesystem}: {counted(len(balances), 'run')} of balance since {_day(since)}", text_width()),
+        *textwrap.wrap(f"{filesystem}: {counted(len(balances), 'run')} of balance since {local_day(since)}", text_width()),
         *earlier,
         "",
         table(rows, headers, right=headers[1:6], spare=["TOOK"]),
@@ -143,7 +149,7 @@ def balance_lines(
 def _balance_row(one: "Balance", is_running: "Callable[[Balance], bool]") -> list[str]:
     why = one.why or one.outcome or ("runs now" if is_running(one) else "killed")
     return [
-        one.started.isoformat(" ")[:16],
+        local_minute(one.started),
         f"{one.block_groups:,}",
         format_size(one.moved),
         format_size(one.written),

@@ -10,7 +10,7 @@ import click
 from balancer.cli.score_view import benefit_words, score_words
 from balancer.run_types import PlannedBlockGroup, RunSettings, SpaceNumbers
 from btrkeep.cli import table
-from btrkeep.units import counted, format_duration, format_given, format_share, format_size
+from btrkeep.units import counted, format_duration, format_given, format_share, format_size, local_minute
 
 _PAPER = 80
 _HEADERS = ("VADDR", "USED", "FRAGS", "SCORE", "BENEFIT", "EXTENTS", "REFS", "METADATA", "TIME", "TOTAL")
@@ -42,7 +42,7 @@ def _limits(settings: RunSettings, now: datetime) -> Iterator[tuple[float, str]]
     if settings.time is not None:
         yield settings.time, f"the time of {format_duration(settings.time)}"
     if settings.until is not None:
-        yield (settings.until - now).total_seconds(), f"the time until {settings.until:%Y-%m-%d %H:%M %Z}"
+        yield (settings.until - now).total_seconds(), f"the time until {local_minute(settings.until)}"
 
 
 def _within(planned: Sequence[PlannedBlockGroup], seconds: float) -> int:

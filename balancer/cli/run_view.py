@@ -20,7 +20,7 @@ from btrkeep.cli import table
 from btrkeep.cli.progress import notices_on_stderr, say
 from btrkeep.process.progress import Notice, Waiting
 from btrkeep.process.service import Status
-from btrkeep.units import counted, format_duration, format_given, format_share, format_size, printable
+from btrkeep.units import counted, format_duration, format_given, format_share, format_size, local_minute, printable
 
 _PAPER = 80
 _ROWS = (
@@ -47,7 +47,7 @@ def begin_line(numbers: SpaceNumbers, settings: RunSettings) -> str:
     limits = [
         f"at most {format_given(settings.budget)}" if settings.budget is not None else "",
         f"for {format_duration(settings.time)} at most" if settings.time is not None else "",
-        f"until {settings.until:%Y-%m-%d %H:%M %Z}" if settings.until is not None else "",
+        f"until {local_minute(settings.until)}" if settings.until is not None else "",
     ]
     what = f"balancing by {settings.policy}: {groups}, score {numbers.score:,.0f}, {numbers.fragments:,} fragments"
     return ", ".join([what, *filter(None, limits)])

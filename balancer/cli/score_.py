@@ -12,7 +12,7 @@ from btrkeep.cli import complain, json_option
 from btrkeep.cli.parsed import VADDR
 from btrkeep.cli.which_filesystem import require_one_pool
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.units import format_time, printable
+from btrkeep.units import local_time, printable
 
 if TYPE_CHECKING:
     from balancer.explain import NoSuchBlockGroup
@@ -122,7 +122,7 @@ def _record(state: Path, sample: "FreeSpaceScore") -> int:
     except OperatorError as error:
         complain(OperatorError(f"the scores are not recorded: {error.message}", error.hint))
         return Exit.ATTENTION
-    click.echo(f"recorded in the catalogue {printable(str(state))} as of {format_time(sample.taken)}", err=True)
+    click.echo(f"recorded in the catalogue {printable(str(state))} as of {local_time(sample.taken)}", err=True)
     return Exit.OK
 
 

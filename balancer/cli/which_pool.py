@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from btrkeep.cli.which_filesystem import complete_mount, pool_options, require_one_pool
+from btrkeep.units import show_times_in
 
 if TYPE_CHECKING:
     from btrkeep.config import BalanceSettings
@@ -42,6 +43,7 @@ def balance_target(path: Path | None, pool: str | None, config: Path | None) -> 
     from btrkeep.config import load_usable  # longer than a whole filesystem takes to scan
 
     found = load_usable(pool or "main", config)
+    show_times_in(found.pool.zone)
     found.require_section("balance")
     if path is None:
         from btrkeep.pool.marker import open_pool

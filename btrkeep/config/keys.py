@@ -45,7 +45,8 @@ TABLE = (
     ConfigKey("state", (POOL,), kinds.PATH, None, '"/var/lib/btrkeep/main"',
         "The folder of the catalogue and the pictures. Without it: ``/var/lib/btrkeep/`` and the pool's name."),
     ConfigKey("zone", (POOL,), kinds.ZONE, "UTC", '"Europe/Berlin"',
-        "The time zone of windows, days and weeks."),
+        "The time zone of windows, days and weeks, and of all times that commands and messages print. ``--json`` and the names of "
+        "backups are in UTC."),
     ConfigKey("min_free", (POOL,), kinds.FLOOR, "5%", '"20GiB"',
         "The free space below which no new transfer starts, and below a quarter of which one is stopped: a share of the filesystem "
         "or a size."),

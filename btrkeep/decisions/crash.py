@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
-from btrkeep.units import counted, format_time, parse_time
+from btrkeep.units import counted, format_time, local_time, parse_time
 
 _FACT = "in_doubt"
 
@@ -83,6 +83,6 @@ def _parsed(given: Mapping[str, Any]) -> BackupsInDoubt:
 def in_doubt_words(found: BackupsInDoubt) -> str:
     """In one line."""
     return (
-        f"{counted(len(found.backups), 'backup')} written last before a crash of this server, seen {format_time(found.since)}, not "
+        f"{counted(len(found.backups), 'backup')} written last before a crash of this server, seen {local_time(found.since)}, not "
         "read since"
     )

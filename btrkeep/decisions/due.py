@@ -10,7 +10,7 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from btrkeep.config import HostConfig, Window
-from btrkeep.units import format_duration, format_time
+from btrkeep.units import format_duration, local_time
 
 DAY = 86400.0
 LATE = 1.5  # times `every`
@@ -38,15 +38,15 @@ def is_due(last_complete: datetime | None, every: float, window: Window | None, 
     if last_complete is None:
         return Due(True, now, "no complete backup yet")
     if last_complete > latest(now):
-        return Due(True, now, f"the newest backup is stamped in the future ({format_time(last_complete)})")
+        return Due(True, now, f"the newest backup is stamped in the future ({local_time(last_complete)})")
     begin = period_start(every, window, zone, now)
     if begin is None:
         following = last_complete + timedelta(seconds=every)
         return Due(following <= now, following, f"last complete {_ago(now - last_complete)} ago, every {format_duration(every)}")
     if last_complete < begin:
-        return Due(True, begin, f"no complete backup since {format_time(begin)}")
+        return Due(True, begin, f"no complete backup since {local_time(begin)}")
     following = period_after(begin, every, window, zone)
-    return Due(False, following, f"complete since {format_time(last_complete)}, next period begins {format_time(following)}")
+    return Due(False, following, f"complete since {local_time(last_complete)}, next period begins {local_time(following)}")
 
 
 def _ago(span: timedelta) -> str:

@@ -14,7 +14,7 @@ from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.retention import Decision, decide
 from btrkeep.decisions.retention_words import reason_words
 from btrkeep.decisions.safety_limits import DeletedShare, Forced, LimitsExceeded, too_many
-from btrkeep.units import format_time
+from btrkeep.units import format_time, local_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def note_of(host: ExplainedHost, policy: Retention) -> str:
     """Returns a remark about the host as a whole; mostly none."""
     facts = host.facts
     if facts.forgotten:
-        return f"forgotten since {format_time(facts.forgotten)}"
+        return f"forgotten since {local_time(facts.forgotten)}"
     if policy.missing and facts.candidates:
         return "no retention policy" if facts.configured else "no retention policy, since it is not configured"
     return ""

@@ -11,7 +11,7 @@ from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import host_late_from, is_due, latest
 from btrkeep.decisions.lasting import condition_words, lasting
-from btrkeep.units import format_time
+from btrkeep.units import local_time
 
 STATES = ("ok", "late", "failing", "suspect", "never")
 COPY = "copy"
@@ -72,7 +72,7 @@ def _warnings(facts: HostFacts | None) -> tuple[str, ...]:
     warnings = (*map(condition_words, lasting(facts.lasting, facts.last_complete)), *facts.newest_warnings)
     if facts.ahead is None:
         return warnings
-    words = f"a backup is stamped {format_time(facts.ahead)}, in the future, and counts for nothing: was a clock wrong?"
+    words = f"a backup is stamped {local_time(facts.ahead)}, in the future, and counts for nothing: was a clock wrong?"
     return (words, *warnings)
 
 

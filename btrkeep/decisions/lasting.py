@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from btrkeep.conditions import CUT, MOST, Condition, ConditionKey, ConditionKind, shortened
-from btrkeep.units import counted, format_time, printable
+from btrkeep.units import counted, local_time, printable
 
 NIGHTS = 3
 """How many backups in a row must have a condition before it is an alarm."""
@@ -51,7 +51,7 @@ def lasting(conditions: Sequence[Condition], newest: datetime | None) -> tuple[C
 def condition_words(condition: Condition) -> str:
     """Formats a condition in one line, with its start. Names are escaped and cut."""
     name = _shown(condition.key.name or condition.key.path)
-    since = f"since {format_time(condition.since)} ({counted(condition.times, 'backup')} in a row)"
+    since = f"since {local_time(condition.since)} ({counted(condition.times, 'backup')} in a row)"
     match condition.kind:
         case ConditionKind.DELETIONS_SKIPPED:
             return f"{name}: deletions have been skipped {since}, so files deleted on the host may still be in the backups"

@@ -17,7 +17,7 @@ from btrkeep.decisions.drills import DrillKind, DrillOutcome, DrillResult, read_
 from btrkeep.decisions.facts import FactWriter, parse_fact
 from btrkeep.decisions.findings import WARNING, Finding
 from btrkeep.errors import OperatorError
-from btrkeep.units import counted, format_time, parse_time, printable
+from btrkeep.units import counted, format_time, local_time, parse_time, printable
 
 CHECK = "repeated"
 """The name of the findings."""
@@ -117,7 +117,7 @@ def _newest_failures(attempts: Sequence[StepAttempt], now: datetime) -> list[Ste
 def repeated_words(one: RepeatedFailure) -> str:
     """Formats it in one line."""
     why = f": {printable(one.text)}" if one.text else ""
-    return f"{one.subject}: not finished {counted(one.times, 'time')} in a row, since {format_time(one.since)}{why}"
+    return f"{one.subject}: not finished {counted(one.times, 'time')} in a row, since {local_time(one.since)}{why}"
 
 
 def repeated_object(one: RepeatedFailure) -> dict[str, object]:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from btrkeep.config import Retention
 from btrkeep.decisions.retention import Decision, DeletionRequest, Hold, Reason, RetentionCode
-from btrkeep.units import format_duration, format_time
+from btrkeep.units import format_duration, local_time
 
 REASONS = {
     RetentionCode.DAILY: "daily {number} of {of}",
@@ -45,7 +45,7 @@ def reasons_words(reasons: Iterable[Reason]) -> str:
     return ", ".join(map(reason_words, reasons))
 
 
-def hold_words(hold: Hold, time_words: Callable[[datetime], str] = format_time) -> str:
+def hold_words(hold: Hold, time_words: Callable[[datetime], str] = local_time) -> str:
     """ "held until 2027-01-01T00:00:00Z: the audit", "held"."""
     until = f"held until {time_words(hold.until)}" if hold.until else "held"
     return f"{until}: {hold.why}" if hold.why else until
@@ -58,7 +58,7 @@ def by_hand(asked: DeletionRequest | None) -> str:
 
 def goes_words(expires: datetime, now: datetime) -> str:
     """Formats when a backup is deleted that may be deleted from `expires` on: by the next expiry, if that is past."""
-    return f"to be deleted since {format_time(expires)}" if expires <= now else f"expires {format_time(expires)}"
+    return f"to be deleted since {local_time(expires)}" if expires <= now else f"expires {local_time(expires)}"
 
 
 def words_of(decision: Decision, now: datetime) -> str:

@@ -15,7 +15,7 @@ from btrkeep.config import HostConfig
 from btrkeep.decisions.due import is_due, late_from, window_end
 from btrkeep.decisions.facts import parse_fact
 from btrkeep.decisions.findings import SCHEDULE, WARNING, Finding
-from btrkeep.units import counted, format_duration, format_time, parse_time
+from btrkeep.units import counted, format_duration, format_time, local_time, parse_time
 
 SCHEDULE_FACT = "schedule"
 """The name under which the catalogue has the newest answer, for the dashboard."""
@@ -145,7 +145,7 @@ def schedule_findings(verdict: ScheduleVerdict) -> Iterable[Finding]:
     if not verdict.starters:
         text = f"nothing starts the backups: no timer that runs and no line of cron starts `backupd run` ({who})"
     else:
-        start = f", the next at {format_time(verdict.first)}" if verdict.first else ", none of them in the window"
+        start = f", the next at {local_time(verdict.first)}" if verdict.first else ", none of them in the window"
         text = f"{who} will not be backed up in time ({verdict.terms}): {_listed(verdict.starters)} start runs{start}"
     yield Finding(SCHEDULE, WARNING, text, schedule_hint(verdict), count=len(verdict.missed))
 

@@ -22,6 +22,7 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.mounts import read_only_view
 from btrkeep.process.proc import GroupMember, flock_holders, has_locked, members, start_time
+from btrkeep.units import recorded_time
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ def held_by(path: Path) -> LockHeld:
     if holder is None:
         who = _UNKNOWN
     elif left := left_behind(path, holder):
-        who = f"process {left[0].pid} ({left[0].name}), left from the {holder.what} since {holder.since}"
+        who = f"process {left[0].pid} ({left[0].name}), left from the {holder.what} since {recorded_time(holder.since)}"
         hint = "wait for it to end, or end it with `kill`; the next run of the host ends it, too"
         if any(member.stuck for member in left):
             who += "; it waits in the kernel (state D), where nothing ends it"
@@ -176,7 +177,7 @@ def held_by(path: Path) -> LockHeld:
     elif holder.unnamed:
         who = f"{holder.what} ({holder.pid})"
     else:
-        who = f"process {holder.pid} ({holder.what}) since {holder.since}"
+        who = f"process {holder.pid} ({holder.what}) since {recorded_time(holder.since)}"
     return LockHeld(f"{path.name}: the lock is held by {who}", hint)
 
 

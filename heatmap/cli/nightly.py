@@ -11,7 +11,7 @@ import click
 from btrkeep.capabilities import privilege_hint
 from btrkeep.cli.which_filesystem import pool_options, require_one_pool
 from btrkeep.errors import UsageError
-from btrkeep.units import counted, printable
+from btrkeep.units import counted, printable, show_times_in
 
 PICTURES = "pictures"
 _POOL = "main"
@@ -36,6 +36,7 @@ def command(pool: str | None, config: Path | None) -> None:
     from btrkeep.pool.marker import open_pool
 
     found = load_usable(pool or _POOL, config)
+    show_times_in(found.pool.zone)
     folder = found.pool.state / PICTURES
     with _readable_for_the_group():
         _make_folder(folder)

@@ -148,7 +148,7 @@ def test_a_plan_ends_where_the_first_of_its_limits_does() -> None:
     assert cut_of(three, RunSettings(budget=3 * GIB, time=19.0), NOON).number == 1
     assert "the time of 1m" in cut_of([*five(), *five()], RunSettings(time=60.0), NOON).words
     window = cut_of(five(), RunSettings(time=60.0, until=NOON + timedelta(seconds=35)), NOON)
-    assert (window.number, window.words) == (3, "the time until 2026-11-20 12:00 UTC ends about here")
+    assert (window.number, window.words) == (3, "the time until 2026-11-20 12:00 +0000 ends about here")
     assert cut_of(five(), RunSettings(until=NOON - timedelta(hours=1)), NOON).number == 0
 
 

@@ -36,7 +36,7 @@ REASONS: list[tuple[dict[str, Any], StopReason, str, bool]] = [
     ({"exclusive": "resize"}, StopReason.EXCLUSIVE, "the filesystem is busy: resize", False),
     ({"backups": "backupd run (process 7)"}, StopReason.BACKUPS, "backups come first: backupd run (process 7)", True),
     ({"elapsed": 3600}, StopReason.TIME, "the 1h are over", True),
-    ({"now": NOW + timedelta(hours=1)}, StopReason.WINDOW, "the window ended at 23:00 UTC", True),
+    ({"now": NOW + timedelta(hours=1)}, StopReason.WINDOW, "the window ended at 2026-11-20 23:00 +0000", True),
     ({"moved": 10 * GIB}, StopReason.BUDGET, "10.0 GiB moved, which is the budget", False),
     ({"pressure": 0.41}, StopReason.PRESSURE, "something waits for the disks 41% of the time, above 40%", False),
 ]

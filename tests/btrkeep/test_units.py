@@ -1,8 +1,10 @@
 """Between what people write and what programs count: round trips, GNU coreutils' own readings, and what is refused."""
 
+import os
 import random
 import re
 import unicodedata
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from urllib.parse import unquote_to_bytes
 from zoneinfo import ZoneInfo
@@ -19,6 +21,9 @@ from btrkeep.units import (
     format_share,
     format_size,
     format_time,
+    local_day,
+    local_minute,
+    local_time,
     parse_backup_name,
     parse_duration,
     parse_share,
@@ -26,7 +31,9 @@ from btrkeep.units import (
     parse_time,
     percent_encoded,
     printable,
+    recorded_time,
     seconds_between,
+    show_times_in,
     with_encoded,
 )
 from tests.beds import work
@@ -289,3 +296,55 @@ def test_only_names_that_are_no_utf_8_are_there_once_more() -> None:
         "count": 1,
     }
     assert unquote_to_bytes(percent_encoded(bytes(range(1, 256)))) == bytes(range(1, 256))
+
+
+# Times in words
+
+CLOCKS = ["America/Los_Angeles", "Europe/Berlin", "Asia/Kolkata", "Australia/Lord_Howe"]
+
+
+@pytest.fixture
+def in_utc_again() -> Iterator[None]:
+    yield
+    show_times_in(UTC)
+
+
+@pytest.mark.parametrize("zone", CLOCKS)
+def test_times_in_words_are_on_the_clocks_of_the_zone_as_date_has_them(zone: str, in_utc_again: None) -> None:
+    moments = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=37 * number, seconds=number) for number in range(200)]
+    show_times_in(ZoneInfo(zone))
+    given = [f"@{int(moment.timestamp())}" for moment in moments]
+    assert [local_time(moment) for moment in moments] == _date(zone, "%Y-%m-%dT%H:%M:%S%:z", given)
+    assert [local_minute(moment) for moment in moments] == _date(zone, "%Y-%m-%d %H:%M %z", given)
+    assert [local_day(moment) for moment in moments] == _date(zone, "%Y-%m-%d", given)
+    assert [parse_time(local_time(moment)) for moment in moments] == moments, "what is shown can be typed"
+
+
+def _date(zone: str, form: str, given: list[str]) -> list[str]:
+    return work("date", "-f", "-", f"+{form}", env={**os.environ, "TZ": zone}, input="\n".join(given) + "\n").stdout.splitlines()
+
+
+def test_the_hour_that_clocks_show_twice_has_two_offsets(in_utc_again: None) -> None:
+    show_times_in(ZoneInfo("America/Los_Angeles"))
+    first, second = datetime(2026, 11, 1, 8, 30, tzinfo=UTC), datetime(2026, 11, 1, 9, 30, tzinfo=UTC)
+    assert [local_time(first), local_time(second)] == ["2026-11-01T01:30:00-07:00", "2026-11-01T01:30:00-08:00"]
+
+
+def test_without_a_zone_and_in_utc_times_in_words_end_with_z(in_utc_again: None) -> None:
+    moment = datetime(2026, 11, 20, 22, 0, 3, 999999, tzinfo=UTC)
+    assert local_time(moment) == "2026-11-20T22:00:03Z"
+    show_times_in(ZoneInfo("UTC"))
+    assert local_time(moment) == "2026-11-20T22:00:03Z"
+
+
+def test_the_ends_of_the_calendar_are_shown_in_any_zone(in_utc_again: None) -> None:
+    show_times_in(ZoneInfo("America/Los_Angeles"))
+    assert local_time(datetime.min.replace(tzinfo=UTC)).startswith("0001-01-01T00:00:00")
+    show_times_in(ZoneInfo("Asia/Tokyo"))
+    assert local_time(datetime.max.replace(tzinfo=UTC)).startswith("9999-12-31T23:59:59")
+
+
+def test_a_recorded_time_is_shown_in_the_zone_and_other_text_as_it_is(in_utc_again: None) -> None:
+    show_times_in(ZoneInfo("Europe/Berlin"))
+    assert recorded_time("2026-11-20T22:00:03Z") == "2026-11-20T23:00:03+01:00"
+    assert recorded_time("yesterday") == "yesterday"

@@ -17,7 +17,7 @@ from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.serving.protocol import RequestRefused
-from btrkeep.units import format_time
+from btrkeep.units import format_time, local_time
 
 
 def require_host(context: PoolContext, host: str) -> None:
@@ -52,7 +52,7 @@ def hold(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd hold --json`."""
     with _locked(call, "hold") as (context, now):
         if call["until"] and call["until"] <= now:
-            raise RequestRefused(f"{format_time(call['until'])} is past", "name a later time, or none", "usage", own=True)
+            raise RequestRefused(f"{local_time(call['until'])} is past", "name a later time, or none", "usage", own=True)
         new = Hold(call["until"], _why(call))
         done = hold_it(context.pool, context.catalogue, call["host"], call["backup"], new, now, by=call.who)
     return {**_noted(call, done), "at": format_time(now), **(hold_fields(new) or {}), "unexpired": done.unexpired}
