@@ -28,6 +28,10 @@ _LETTERS = re.compile(r"-[lHogDtpAXrcS]{1,20}e\d{0,3}\.[A-Za-z]{0,20}")
 """rsync's own options in one word: of metadata, of checksums, of holes; behind the e what the other side's rsync can do."""
 _LONG = re.compile(r"--numeric-ids|--inplace|--info=[A-Z0-9,]{1,60}")
 _MOST_WORDS = 12
+STALL = 6 * 3600
+"""Seconds: whoever receives says nothing while a large file is read for its checksum. A backup that is read is not deleted."""
+LONGEST = 7 * 86400.0
+"""Seconds for one backup, after which the other side has to ask again."""
 _ADDRESS_SPACE = 1 << 30
 """Bytes beyond what a host's rsync may have in memory: the other side can give it filter rules without end, which it keeps."""
 
@@ -69,7 +73,7 @@ def parse_copy_request(words: Sequence[str]) -> CopyRequest:
 
 def sending_command(asked: CopyRequest, path: Path) -> tuple[str, ...]:
     """The rsync that sends what lies in the folder `path`."""
-    return ("rsync", *_SERVER, *asked.options, ".", f"{path}/")
+    return ("rsync", *_SERVER, *asked.options, f"--timeout={STALL}", ".", f"{path}/")
 
 
 def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool) -> int:
@@ -86,10 +90,10 @@ def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool)
     with lock_for_reading(chosen.path):
         require_nothing_mounted(chosen.path)
         if not confined:
-            return run_in_foreground(command, sender.out, memory=memory)
+            return run_in_foreground(command, sender.out, memory=memory, longest=LONGEST)
         with ClosingFd(filter_file()) as calls:
             cell = confined_command(command, None, calls, shown=(str(chosen.path),))
-            return run_in_foreground(cell, sender.out, keep_open=(calls,), memory=memory)
+            return run_in_foreground(cell, sender.out, keep_open=(calls,), memory=memory, longest=LONGEST)
 
 
 def may_confine(*, is_foreign: bool) -> bool:

@@ -16,7 +16,9 @@ def test_the_options_of_a_copy_are_passed_on_and_the_path_is_the_pools() -> None
     command = f"backupd --pool main send-only -- --server --sender {LETTERS} --numeric-ids --info=STATS2 --inplace . {BACKUP}"
     asked = parse_copy_request(words_of_remote_command(command))
     assert asked == CopyRequest((LETTERS, "--numeric-ids", "--info=STATS2", "--inplace"), "web1", "2026-03-01T220000Z", UUID)
-    assert sending_command(asked, Path("/pool/backup"))[-3:] == ("--inplace", ".", "/pool/backup/")
+    assert sending_command(asked, Path("/pool/backup"))[-4:] == (
+        "--inplace", "--timeout=21600", ".", "/pool/backup/"
+    )  # fmt: skip
 
 
 def test_a_remote_command_without_rsync_is_none() -> None:

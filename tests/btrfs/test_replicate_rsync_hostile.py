@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -159,3 +160,28 @@ def test_the_rsync_that_sends_sees_one_backup_and_can_write_nothing(two: TwoPool
     two.fetch(status=1)
     lines = [line for line in said.read_text().splitlines() if not line.startswith(("ls: ", "cat: ", "touch: ", str(folder)))]
     assert lines == ["the backup"]
+
+
+@pytest.mark.parametrize(("stall", "longest", "ends"), [(1, 600.0, 30), (600, 1.5, 1)])
+def test_whoever_asks_for_a_backup_and_then_says_nothing_does_not_keep_it_for_ever(
+    two: TwoPools, stall: int, longest: float, ends: int
+) -> None:
+    name = two.night("2026-03-01T22:00:00Z", "a")
+    two.night("2026-03-02T22:00:00Z", "b")
+    host = two.first.pool / "hosts" / "web1"
+    uuid = json.loads((host / name / "backup.json").read_text())["uuid"]
+    program = (
+        "import sys; from backupd.replicate import rsync_sender; from backupd.cli import main\n"
+        f"rsync_sender.STALL, rsync_sender.LONGEST = {stall}, {longest}\n"
+        "main()"
+    )
+    words = ["--config", str(two.first.config), "send-only", "--replica", "copy"]
+    asked = f"rsync --server --sender -logDtprXe.iLsfxCIvu . web1/{name}/{uuid}/"
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", program, *words],
+        env={**os.environ, "PYTHONPATH": str(TOP), "SSH_ORIGINAL_COMMAND": asked},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.wait(60) == ends, process.stderr and process.stderr.read()
+    two.first.backupd("delete", "--now-without-grace", f"web1@{name}")
+    assert not (host / name).exists()
