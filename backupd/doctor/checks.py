@@ -31,7 +31,8 @@ from backupd.repo.publish import tell_dashboard
 from backupd.rsync.cell import confinement_hint
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.left_out import is_expected, left_out_words
-from backupd.rsync.probe import left_empty, probe
+from backupd.rsync.probe import HostAccess, left_empty, probe
+from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
 from btrkeep.capabilities import read_capabilities
 from btrkeep.catalogue import Catalogue
@@ -52,7 +53,8 @@ from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool import quota
 from btrkeep.pool.marker import HOSTS, Pool, is_on
 from btrkeep.pool.mounts import machine_mount, mount_of
-from btrkeep.process.programs import ProgramFailed, run
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.programs import Finished, ProgramFailed, run
 from btrkeep.units import counted, local_time, printable
 
 OUR_NAMES = ("backupd", "balancer", "heatmap", "web")
@@ -428,33 +430,41 @@ async def check_hosts(config: Config) -> list[Finding]:
 async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, confined: bool) -> list[Finding]:
     found = list[Finding]()
     async with gate:
-        for path in host.paths:
-            if not (finding := await _probe_path(config, host, path, confined)):
-                continue
-            found.append(finding)
-            if finding.cause in _OF_THE_HOST:  # each further path would only say so again
-                break
-        if host.one_file_system and not found:
-            found += [note for path in host.paths if (note := await _left_out(config, host, path, confined))]
+        connection = SharedConnection(host, config.ssh, wanted=True)
+        try:
+            for path in host.paths:
+                if not (finding := await _probe_path(config, host, path, confined, connection)):
+                    continue
+                found.append(finding)
+                if finding.cause in _OF_THE_HOST:  # each further path would only say so again
+                    break
+            if host.one_file_system and not found:
+                found += [note for path in host.paths if (note := await _left_out(config, host, path, confined, connection))]
+        finally:
+            await connection.close()
     reached = Finding("host", "ok", f"reached, {counted(len(host.paths), 'path')} can be listed", subject=host.name)
     return found if any(finding.level in ("warning", "error") for finding in found) else [reached, *found]
 
 
-async def _left_out(config: Config, host: HostConfig, path: str, confined: bool) -> Finding | None:
+async def _left_out(config: Config, host: HostConfig, path: str, confined: bool, connection: SharedConnection) -> Finding | None:
     """Returns a note of what `one_file_system` leaves out of a source path, None if that is nothing."""
     hint = "`exclude` it, fetch it as a host of its own, or set one_file_system = false"
     try:
-        folders = await left_empty(config, host, path, confined=confined)
-    except OperatorError as error:
-        text = f"{printable(path)}: it is not known what `one_file_system` leaves out: {error.message}"
+        access = HostAccess(confined, await connection.socket(Cancellation()))
+        folders = await left_empty(config, host, path, access=access)
+    except (OperatorError, NotConnected) as error:
+        why = error.message if isinstance(error, OperatorError) else "the host could not be reached again"
+        text = f"{printable(path)}: it is not known what `one_file_system` leaves out: {why}"
         return Finding("host", "unknown", text, "the next backup tries it again", subject=host.name)
     names = [name for folder in folders if not is_expected(name := os.fsdecode(folder), path)]
     return Finding("host", "note", left_out_words(path, names, 0), hint, subject=host.name) if names else None
 
 
-async def _probe_path(config: Config, host: HostConfig, path: str, confined: bool) -> Finding | None:
+async def _probe_path(config: Config, host: HostConfig, path: str, confined: bool, connection: SharedConnection) -> Finding | None:
     try:
-        done = await probe(config, host, path, confined=confined)
+        done = await probe(config, host, path, HostAccess(confined, await connection.socket(Cancellation())))
+    except NotConnected as error:
+        done = Finished(("ssh",), 255, "", error.printed.decode("utf-8", "surrogateescape"))
     except OperatorError as error:
         return Finding("host", "error", f"{printable(path)}: {error.message}", "is the host up?", subject=host.name)
     if done.returncode == 0:

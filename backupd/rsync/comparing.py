@@ -9,11 +9,13 @@ import asyncio
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from backupd.rsync.bandwidth import Bucket
 from backupd.rsync.command import remote_shell, shell_command, source
@@ -22,7 +24,8 @@ from backupd.rsync.messages import Messages
 from backupd.rsync.output import LONGEST_REST
 from backupd.rsync.remote_end import RemoteEnd, expected_words
 from backupd.rsync.restore_command import Item, parse_item
-from btrkeep.config import Config, HostConfig
+from backupd.rsync.shared_connection import NotConnected, SharedConnection
+from btrkeep.config import Config, HostConfig, SshSettings
 from btrkeep.decisions.rsync_meaning import meaning
 from btrkeep.errors import OperatorError
 from btrkeep.process.cancellation import Cancellation
@@ -41,6 +44,7 @@ _OPTIONS = (
     "--out-format=%i|%l|%n",
     "--timeout=0",  # while the host reads a large file nothing goes over the line; a dead line ssh notices itself
 )
+Answer = TypeVar("Answer")
 _ENDED_WELL = (0, 23, 24)  # some are not there, or cannot be read: they are not named then
 _MAY_SAY = 1 << 20
 _FOR_EACH_BYTE = 16  # of the names: in a line of output and one of complaint, every byte of them escaped
@@ -69,17 +73,38 @@ class OutOfTime(OperatorError):
     """A comparison did not finish in time."""
 
 
+class HostSession:
+    """One connection to a host for any number of comparisons, with the event loop that it belongs to."""
+
+    def __init__(self, host: HostConfig, ssh: SshSettings) -> None:
+        self.connection = SharedConnection(host, ssh, wanted=True)
+        self._runner = asyncio.Runner()
+
+    def run(self, coroutine: Coroutine[Any, Any, Answer]) -> Answer:
+        """Runs it to its end."""
+        return self._runner.run(coroutine)
+
+    def __enter__(self) -> Self:
+        self._runner.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with self._runner:
+            self.run(self.connection.close())
+
+
 @dataclass(frozen=True, slots=True)
 class HostFolder:
     """What is compared: names below `path` of the host with those of the backup whose files are in `data`.
 
-    `buckets`: the bandwidth that there is for it; `confined`: rsync is.
+    `session`: the connection to the host; `buckets`: the bandwidth that there is for it; `confined`: rsync is.
     """
 
     config: Config
     host: HostConfig
     path: str
     data: Path
+    session: HostSession
     buckets: Sequence[Bucket] = ()
     confined: bool = True
 
@@ -128,8 +153,7 @@ def _items(
     with tempfile.NamedTemporaryFile(prefix="btrkeep-names-") as listed:  # rsync opens no file that has no name
         listed.writelines(name + b"\0" for name in names)
         listed.flush()
-        with asyncio.Runner() as runner:
-            return runner.run(_run(folder, names, listed.name, cancellation, time.monotonic() + seconds, options))
+        return folder.session.run(_run(folder, names, listed.name, cancellation, time.monotonic() + seconds, options))
 
 
 async def _run(
@@ -141,17 +165,24 @@ async def _run(
     options: Sequence[str],
 ) -> dict[bytes, Item] | None:
     reader, messages = Reader(names), Messages()
-    host, ssh, buckets = folder.host, folder.config.ssh, folder.buckets
+    host, connection = folder.host, folder.session.connection
+    try:
+        control = await connection.socket(cancellation)
+    except NotConnected as error:
+        messages.feed(error.printed)
+        messages.close()
+        raise _not_compared(host, 255, messages) from None
+    shell = shell_command(host, folder.config.ssh, folder.buckets, control)
     with ExitStack() as held:
         cell = None
         if folder.confined:
             memory = host.max_memory.bytes_of(physical_memory())
-            remote = RemoteEnd(shell_command(host, ssh, buckets), expected_words(host), memory)
+            remote = RemoteEnd(shell, expected_words(host), memory)
             cell = held.enter_context(ConfinedTransfer(remote))
             inner = comparing_command(folder, listed, shell=remote.words, options=options)
             command = cell.command(inner, None, shown=(str(folder.data), listed))
         else:
-            command = comparing_command(folder, listed, buckets, options=options)
+            command = comparing_command(folder, listed, folder.buckets, shell, options)
         group = Group.start(
             command,
             on_stdout=reader.counted(reader.feed),
@@ -170,6 +201,8 @@ async def _run(
             await asyncio.wait([waiting], timeout=PATIENCE)
             group.signal(signal.SIGKILL)
         status = await waiting
+        if printed := await connection.after(status if by_itself else 20):
+            messages.feed(printed)
         messages.close()
         if cell and by_itself:
             status = cell.exit_code(status, messages.last)
@@ -180,11 +213,16 @@ async def _run(
     if not by_itself:
         raise OutOfTime(f"{host.name} did not answer in time", "compare fewer files: --sample")
     if status not in _ENDED_WELL:
-        means = meaning(status, messages.last)
-        said = f": {means.line}" if means.line else ""
-        why = f"{means.words}{said}"
-        raise OperatorError(f"{host.name} could not be compared: {why}", f"`backupd check --connect {host.name}` looks at it")
+        raise _not_compared(host, status, messages)
     return reader.items
+
+
+def _not_compared(host: HostConfig, status: int, messages: Messages) -> OperatorError:
+    means = meaning(status, messages.last)
+    line = f": {means.line}" if means.line else ""
+    return OperatorError(
+        f"{host.name} could not be compared: {means.words}{line}", f"`backupd host test {host.name}` finds out why"
+    )
 
 
 class Reader:

@@ -3,14 +3,18 @@
 import asyncio
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+from backupd.rsync.bandwidth import Bucket
 from backupd.rsync.command import MOUNT_LINE, mounts_command, probe_command, shell_command
 from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.output import LONGEST_REST, unescape
-from backupd.rsync.process import RunCancellation
+from backupd.rsync.process import RunCancellation, StallWatch
 from backupd.rsync.remote_end import RemoteEnd, expected_words
 from btrkeep.config import Config, HostConfig
+from btrkeep.decisions.cause_words import cause_words
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.process.proc import become_reaper, physical_memory
 from btrkeep.process.programs import Finished, ProgramFailed, run
@@ -19,11 +23,28 @@ _SECONDS = 90.0
 _HEARD = 1 << 16  # bytes of what it complains about
 
 
-async def probe(config: Config, host: HostConfig, path: str, *, confined: bool) -> Finished:
+@dataclass(frozen=True, slots=True)
+class HostAccess:
+    """How a host is asked. `confined`: rsync is. `control`: the socket of a shared connection; `buckets`: the bandwidth budgets."""
+
+    confined: bool
+    control: Path | None = None
+    buckets: Sequence[Bucket] = ()
+
+    def shell(self, config: Config, host: HostConfig) -> tuple[str, ...]:
+        """Returns the remote shell; () for a source on this machine, which has no bandwidth budget here."""
+        return shell_command(host, config.ssh, self.buckets, self.control) if host.address else ()
+
+
+async def probe(config: Config, host: HostConfig, path: str, access: HostAccess) -> Finished:
     """Returns rsync's exit status and its errors, without the list, for `check --connect`. Raises OperatorError."""
-    if confined:
-        return await _within_a_cell(config, host, lambda shell: probe_command(host, config.ssh, path, shell), lambda _: None)
-    return await asyncio.to_thread(run, probe_command(host, config.ssh, path), timeout=_SECONDS, check=False)
+
+    def command_with(shell: Sequence[str]) -> tuple[str, ...]:
+        return probe_command(host, config.ssh, path, shell)
+
+    if access.confined:
+        return await _within_a_cell(config, host, access, command_with, lambda _: None)
+    return await asyncio.to_thread(run, command_with(access.shell(config, host)), timeout=_SECONDS, check=False)
 
 
 async def left_empty(
@@ -32,24 +53,27 @@ async def left_empty(
     path: str,
     chosen: Sequence[str] = (),
     *,
-    confined: bool,
+    access: HostAccess,
     seconds: float = _SECONDS,
     cancellation: RunCancellation | None = None,
 ) -> list[bytes]:
     """Returns the folders of a source path that `one_file_system` leaves empty, absolute: mount points and nested subvolumes.
 
     `chosen`: see mounts_command. They are the host's words: at most MOST_MOUNTS of them, and not too long. Raises OperatorError if
-    it could not be found out, or if the run was stopped meanwhile.
+    it could not be found out, or if the run was stopped meanwhile, or if the host made no progress for its `stall`.
     """
     lines = _MountLines()
-    if confined:
-        done = await _within_a_cell(
-            config, host, lambda shell: mounts_command(host, config.ssh, path, chosen, shell), lines.feed, seconds, cancellation
-        )
+
+    def command_with(shell: Sequence[str]) -> tuple[str, ...]:
+        return mounts_command(host, config.ssh, path, chosen, shell)
+
+    if access.confined:
+        done = await _within_a_cell(config, host, access, command_with, lines.feed, seconds, cancellation)
     else:
-        command, heard = mounts_command(host, config.ssh, path, chosen), bytearray()
-        group = Group.start((*ENDS_WITH_US, *command), on_stdout=lines.feed, on_stderr=partial(_hear, heard))
-        status = await _end_of(group, seconds, cancellation)
+        command, heard = command_with(access.shell(config, host)), bytearray()
+        watch = StallWatch(host.stall)
+        group = Group.start((*ENDS_WITH_US, *command), on_stdout=_noted(watch, lines.feed), on_stderr=partial(_hear, heard))
+        status = await _end_of(group, seconds, cancellation, watch)
         done = Finished(command, status, "", heard.decode("utf-8", "surrogateescape"))
     if done.returncode not in _LISTED:
         raise ProgramFailed(done)
@@ -78,19 +102,21 @@ class _MountLines:
 async def _within_a_cell(
     config: Config,
     host: HostConfig,
+    access: HostAccess,
     command_with: Callable[[Sequence[str]], Sequence[str]],
     on_stdout: Callable[[bytes], None],
     seconds: float = _SECONDS,
     cancellation: RunCancellation | None = None,
 ) -> Finished:
-    heard = bytearray()
+    heard, watch = bytearray(), StallWatch(host.stall)
     become_reaper()  # the cell's first process outlives the one that we started, and a container's PID 1 may bury nobody
-    remote = RemoteEnd(shell_command(host, config.ssh, ()), expected_words(host), host.max_memory.bytes_of(physical_memory()))
+    remote = RemoteEnd(access.shell(config, host), expected_words(host), host.max_memory.bytes_of(physical_memory()))
     with ConfinedTransfer(remote) as cell:
         command = cell.command(command_with(remote.words), None)
-        group = Group.start(command, on_stdout=on_stdout, on_stderr=partial(_hear, heard), keep_open=cell.inherited, wraps=True)
+        on_stderr = partial(_hear, heard)
+        group = Group.start(command, on_stdout=_noted(watch, on_stdout), on_stderr=on_stderr, keep_open=cell.inherited, wraps=True)
         cell.started(group)
-        status = await _end_of(group, seconds, cancellation)
+        status = await _end_of(group, seconds, cancellation, watch)
         said = heard.decode("utf-8", "surrogateescape")
         return Finished(command, cell.exit_code(status, said.splitlines()), "", said)
 
@@ -99,15 +125,29 @@ def _hear(heard: bytearray, data: bytes) -> None:
     heard.extend(data[: _HEARD - len(heard)])
 
 
-async def _end_of(group: Group, seconds: float, cancellation: RunCancellation | None) -> int:
+def _noted(watch: StallWatch, feed: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """Returns `feed`, noting progress."""
+
+    def take(data: bytes) -> None:
+        watch.moved()
+        feed(data)
+
+    return take
+
+
+async def _end_of(group: Group, seconds: float, cancellation: RunCancellation | None, watch: StallWatch) -> int:
     """Waits for the group, which the run's cancellation ends meanwhile. Returns its exit status. Raises ProgramFailed."""
     if cancellation:
         group.signal(signal.SIGKILL)
     if cancellation is not None:
         cancellation.group = group
+    watching = asyncio.create_task(watch.run(group))
     try:
         async with asyncio.timeout(seconds):
-            return await group.wait()
+            status = await group.wait()
+        if watch.verdict:
+            raise ProgramFailed(Finished(("rsync",), status, "", cause_words(watch.verdict)))
+        return status
     except TimeoutError:
         group.signal(signal.SIGKILL)
         await group.wait()
@@ -116,5 +156,6 @@ async def _end_of(group: Group, seconds: float, cancellation: RunCancellation | 
         group.signal(signal.SIGKILL)
         raise
     finally:
+        watching.cancel()
         if cancellation is not None:
             cancellation.group = None

@@ -28,7 +28,7 @@ from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import lock_for_reading
 from backupd.rsync.bandwidth import prepare
-from backupd.rsync.comparing import ContentVerdict, HostFolder, OutOfTime, compare, real_folders
+from backupd.rsync.comparing import ContentVerdict, HostFolder, HostSession, OutOfTime, compare, real_folders
 from backupd.run.context import buckets_of
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.config import Config, HostConfig
@@ -124,8 +124,9 @@ class SourceComparison:
         slices = 0 if isinstance(self.scope.sample, int) else slices_of(self.scope.sample)
         following = known.next_of(slices)
         chooses = self._choice(backup, following, slices)
-        with lock_for_reading(backup.path), Tree(backup.path) as tree:
-            done = self._look_at(host, backup, tree, chooses, following.after)
+        session = HostSession(host, self.config.ssh)
+        with lock_for_reading(backup.path), Tree(backup.path) as tree, session:
+            done = self._look_at(session, host, backup, tree, chooses, following.after)
             if done is None:
                 return None
             differing = tuple(sorted(path for path, one in done.found.items() if one is ContentVerdict.DIFFERS))
@@ -148,7 +149,13 @@ class SourceComparison:
         return lambda path: slices > 0 and in_slice(path, key, following.number, slices)
 
     def _look_at(
-        self, host: HostConfig, backup: Restorable, tree: Tree, chooses: Callable[[bytes], bool], after: bytes | None
+        self,
+        session: HostSession,
+        host: HostConfig,
+        backup: Restorable,
+        tree: Tree,
+        chooses: Callable[[bytes], bool],
+        after: bytes | None,
     ) -> _HostLook | None:
         """Compares the chosen files behind `after`, in the order of paths, until the end or the time limit; None if cancelled.
 
@@ -156,7 +163,7 @@ class SourceComparison:
         """
         done = _HostLook(after=after)
         for path in sorted(_outermost(host.paths), key=_order_of):
-            folder = self._folder(host, backup, path)
+            folder = self._folder(session, host, backup, path)
             for names in _batches(tree, os.fsencode(path), chooses, after):
                 left = self._left
                 looked = None if self.is_over else self._looked_twice(folder, names)
@@ -196,9 +203,9 @@ class SourceComparison:
     def _seconds(self, host: HostConfig) -> float:
         return min(host.deadline, max(0.0, self._left))
 
-    def _folder(self, host: HostConfig, backup: Restorable, path: str) -> HostFolder:
+    def _folder(self, session: HostSession, host: HostConfig, backup: Restorable, path: str) -> HostFolder:
         buckets = [prepare(self.pool.bandwidth, one.path.name, one.rate) for one in buckets_of(self.config, self.pool, host)]
-        return HostFolder(self.config, host, path, backup.path / DATA, buckets, self.confined and bool(host.address))
+        return HostFolder(self.config, host, path, backup.path / DATA, session, buckets, self.confined and bool(host.address))
 
     def _enter(self, backup: Restorable, tree: Tree, differing: Sequence[bytes], now: datetime) -> None:
         """Records the damage: for this backup, and for later ones that share the file, because the next run only

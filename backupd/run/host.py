@@ -197,11 +197,7 @@ class HostRun:
         again = False
         transfer = self.transfer = HostTransfer(self.context, self.host, prepared, lock, self.cancellation, running, self.pause)
         try:
-            await transfer.run()
-            self.seconds |= transfer.seconds
-            verdict = decide_run(list(transfer.results.values()))
-            if verdict.state is not None and self.host.one_file_system:
-                await self._note_left_out(prepared, transfer)
+            verdict = await self._fetch(prepared, transfer)
             record = self._record(first, transfer, verdict)
             if verdict.state is not None:
                 return await self._finalise(prepared, record, transfer, disk)
@@ -220,6 +216,18 @@ class HostRun:
             return await self._fetch_and_finish(lock, running, disk, checked=True)
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
 
+    async def _fetch(self, prepared: Prepared, transfer: HostTransfer) -> RunVerdict:
+        """Does all that needs the host, and ends the connection to it."""
+        try:
+            await transfer.run()
+            self.seconds |= transfer.seconds
+            verdict = decide_run(list(transfer.results.values()))
+            if verdict.state is not None and self.host.one_file_system:
+                await self._note_left_out(prepared, transfer)
+        finally:
+            await transfer.connection.close()
+        return verdict
+
     async def _note_left_out(self, prepared: Prepared, transfer: HostTransfer) -> None:
         """Adds to the results what `one_file_system` has left out, as warnings. A stopped run does not ask the host any more."""
         results = list(transfer.results.values())
@@ -227,7 +235,9 @@ class HostRun:
         if self.cancellation.reason:
             results = [not_looked(result, STOPPED) for result in results]
         else:
-            results = await with_left_out(self.context, self.host, prepared, results, transfer.protocol, self.cancellation)
+            results = await with_left_out(
+                self.context, self.host, prepared, results, transfer.protocol, self.cancellation, transfer.connection
+            )
         transfer.results = {result.path: result for result in results}
         self.seconds["mounts"] = round(time.monotonic() - begun, 3)
 

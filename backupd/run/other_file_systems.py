@@ -17,8 +17,9 @@ from pathlib import Path
 from backupd.files.tree import Tree, joined
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record
 from backupd.rsync.left_out import is_expected, left_out_words
-from backupd.rsync.probe import left_empty
+from backupd.rsync.probe import HostAccess, left_empty
 from backupd.rsync.process import RunCancellation
+from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from backupd.run.context import RunContext
 from backupd.run.finishing import Prepared
 from btrkeep.config import HostConfig
@@ -54,10 +55,11 @@ async def with_left_out(
     results: Sequence[PathResult],
     protocol: int | None,
     cancellation: RunCancellation,
+    connection: SharedConnection,
 ) -> list[PathResult]:
     """Returns the results of a run with `one_file_system`, with what that left out of each path. Raises OSError of the pool.
 
-    `protocol`: that of the transfer; None if it is not known.
+    `protocol`: that of the transfer; None if it is not known. `connection`: that of the run.
     """
     if protocol is not None and protocol < _PRINTS_MOUNTS:
         return [not_looked(result, "that needs rsync 3.1 or later on the host") for result in results]
@@ -65,7 +67,7 @@ async def with_left_out(
     new = list[PathResult]()
     for result in results:
         is_listed = result.outcome in (PathOutcome.COMPLETE, PathOutcome.SUSPECT)
-        new.append(await _one_path(context, host, prepared, result, changed, cancellation) if is_listed else result)
+        new.append(await _one_path(context, host, prepared, result, changed, cancellation, connection) if is_listed else result)
     return new
 
 
@@ -82,6 +84,7 @@ async def _one_path(
     result: PathResult,
     changed: ChangedFolders,
     cancellation: RunCancellation,
+    connection: SharedConnection,
 ) -> PathResult:
     base = prepared.base
     before = base.path(result.path) if base else None
@@ -98,16 +101,20 @@ async def _one_path(
         if cancellation:
             return not_looked(result, STOPPED)
         try:
+            access = HostAccess(context.confines(host), await connection.socket(cancellation), context.buckets(host))
             folders = await left_empty(
                 context.config,
                 host,
                 result.path,
                 () if everything else chosen,
-                confined=context.confines(host),
+                access=access,
                 seconds=_ALL_FOLDERS_SECONDS if everything else _CHOSEN_SECONDS,
                 cancellation=cancellation,
             )
+        except NotConnected:
+            return not_looked(result, STOPPED if cancellation else "the host could not be reached again")
         except OperatorError as error:
+            await connection.close()  # it may have broken with that
             return not_looked(result, STOPPED if cancellation else error.message)
         left_out += [os.fsdecode(folder) for folder in folders]
     present = [

@@ -72,7 +72,7 @@ class HostTransfer:
         self.sparse = prepared.base is None
         self.confined = context.confines(host)
         transfers = len(host.paths) * len(passes(host.inplace, based=not self.sparse))
-        self.connection = SharedConnection(host, context.config.ssh, wanted=transfers > 1)
+        self.connection = SharedConnection(host, context.config.ssh, wanted=transfers > 1 or host.one_file_system)
         self._last: RsyncEnd | None = None
         self._said_bytes = 0
         self._may_say = MAY_SAY
@@ -81,13 +81,10 @@ class HostTransfer:
         self._conditions: dict[str, list[ConditionKey]] = {}
 
     async def run(self) -> None:
-        """Transfers all paths, and repeats those whose connection broke, up to `attempts` times with growing pauses."""
-        try:
-            await self._attempts()
-        finally:
-            await self.connection.close()
+        """Transfers all paths, and repeats those whose connection broke, up to `attempts` times with growing pauses.
 
-    async def _attempts(self) -> None:
+        Leaves `connection` open, for more questions to the host: the caller closes it.
+        """
         pending: Sequence[str] = self.host.paths
         for attempt in range(1, self.host.attempts + 1):
             self.attempts = attempt

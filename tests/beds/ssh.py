@@ -94,28 +94,31 @@ class Sshd:
             self.process.wait()
 
 
-def start(folder: Path) -> Sshd:
-    """Starts a server that keeps all its files in `folder`; returns when it accepts connections."""
+def start(folder: Path, options: str = "") -> Sshd:
+    """Starts a server that keeps all its files in `folder`; returns when it accepts connections. `options`: lines that go before
+    ours in its configuration.
+    """
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where it separates its privileges
     for name in ("host_key", "key"):
         _make_key(folder / name)
     _authorize(folder, folder / "key", "")
     for _ in range(5):  # somebody may take the port between our look and the server's bind
-        server = _start_on(folder, _free_port())
+        server = _start_on(folder, _free_port(), options)
         if _is_up(server):
             return server
         server.stop()
     raise AssertionError(f"sshd did not start:\n{server.log}")
 
 
-def _start_on(folder: Path, port: int) -> Sshd:
+def _start_on(folder: Path, port: int, options: str) -> Sshd:
     user = pwd.getpwuid(os.geteuid()).pw_name
     names = {"folder": folder, "port": port, "mark": session.MARK, "name": session.own_name(), "pam": _needs_pam(user)}
     config = folder / "sshd_config"
-    config.write_text(_CONFIG.format(**names) + _CONFIG_NEWER, encoding="utf-8")
+    newer = _CONFIG_NEWER if "PerSourcePenalties" not in options else ""
+    config.write_text(options + _CONFIG.format(**names) + newer, encoding="utf-8")
     if work(SSHD, "-t", "-f", config, check=False).returncode:
-        config.write_text(_CONFIG.format(**names), encoding="utf-8")
+        config.write_text(options + _CONFIG.format(**names), encoding="utf-8")
         work(SSHD, "-t", "-f", config)
     host_key = (folder / "host_key.pub").read_text(encoding="utf-8")
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}", encoding="utf-8")

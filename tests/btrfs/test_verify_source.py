@@ -74,6 +74,21 @@ def test_what_differs_though_nothing_moved_is_named_and_fetched_again(shared_btr
     assert all(name == first for (name,) in rows(nights, "select name from damage"))
 
 
+def test_a_host_is_logged_in_to_once_however_much_is_compared(shared_btrfs: Path, tree: Path, sshd: Sshd) -> None:
+    nights, paths = Nights(shared_btrfs), (tree / "a", tree / "b")
+    for path in paths:
+        path.mkdir()
+        for number in range(300):  # more than one rsync compares
+            (path / str(number)).write_bytes(b"as it was")
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    nights.host("web", *paths, address=sshd.address, port=sshd.port)
+    nights.run("web")
+    before = sshd.log.count("Accepted publickey")
+    (found,) = compared(nights, "web")["hosts"]
+    assert (found["files"], found["alike"], found["is_whole"]) == (600, 600, True)
+    assert sshd.log.count("Accepted publickey") - before == 1
+
+
 @pytest.mark.slow
 def test_a_bit_that_flipped_behind_the_filesystem_is_found(make_btrfs: Callable[..., Path], tree: Path) -> None:
     nights = Nights(make_btrfs(size="300M", options="nodatasum"))
