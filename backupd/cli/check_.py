@@ -8,8 +8,9 @@ import click
 
 from backupd.cli import colours
 from backupd.cli.context import load_config, pass_context, present
-from backupd.doctor.checks import check_all, check_hosts
+from backupd.doctor.checks import check_all
 from backupd.doctor.copies import reach_copies
+from backupd.doctor.host_checks import check_hosts
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.findings import Finding, check_as_json

@@ -17,7 +17,8 @@ from backupd.cli.names import expand_hosts
 from backupd.cli.questions import Prompter
 from backupd.cli.reach import ReachResult, probe, reach
 from backupd.cli.recording import record_change
-from backupd.doctor.checks import check_all, check_hosts
+from backupd.doctor.checks import check_all
+from backupd.doctor.host_checks import check_hosts
 from backupd.hosts.assigning import read_host_list
 from backupd.hosts.files import Files, add_host, add_hosts, remove_host
 from btrkeep.cli import echo_json, json_option, table

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from backupd.cli.questions import Prompter
-from backupd.doctor.checks import check_hosts
+from backupd.doctor.host_checks import check_hosts
 from backupd.hosts.keys import ask_host_key, authorized_line, is_known, learn, make_key, name_of
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.findings import Finding

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.doctor.checks import check_hosts
+from backupd.doctor.host_checks import check_hosts
 from backupd.rsync.command import passes, rsync_command
 from btrkeep.config import HostConfig, SshSettings, load
 from btrkeep.decisions import rsync_meaning
