@@ -16,20 +16,26 @@ _ENDING = 0.5
 _QUIET = tuple((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2))
 _SILENT_FOR = 60.0
 _silent: dict[Path, float] = {}  # since when; a second look would leave one more process behind, and take as long
+_answered: dict[Path, float] = {}  # when the path answered last
 HINT = "look for its disk, or the server behind it (dmesg): whatever asks for it now waits until that answers or is gone"
 
 
-def answers(path: Path) -> bool:
+def answers(path: Path, trusted: float = 0) -> bool:
     """Returns True if the first byte of the file or folder at `path` can be opened and read within PATIENCE, even with an error.
 
     A process that hangs is left behind, because nothing can end it. Returns True as well if no process can be started. A path that
-    did not answer is not tried again for a minute.
+    did not answer is not tried again for a minute, and nothing below it.
+
+    `trusted`: an answer that is not older than so many seconds counts, for who asks all the time.
     """
-    if time.monotonic() - _silent.get(path, -_SILENT_FOR) < _SILENT_FOR:
+    if any(time.monotonic() - _silent.get(above, -_SILENT_FOR) < _SILENT_FOR for above in (path, *path.parents)):
         return False
+    if trusted and time.monotonic() - _answered.get(path, -trusted) < trusted:
+        return True
     answered = _asked(path)
     if answered:
         _silent.pop(path, None)
+        _answered[path] = time.monotonic()
     else:
         _silent[path] = time.monotonic()
     return answered

@@ -2,7 +2,7 @@
 
 What was sent must not be sent again because of the very fault that was reported. So the file has the same rows as the catalogue.
 While the catalogue cannot be written, the file is ahead of it, and the catalogue follows once it can. The file is in the state
-folder, or in memory (/dev/shm) if that folder is full or read-only.
+folder, or in memory (/dev/shm) if that folder is full or read-only, or does not answer.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import stat
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.model_alarm import SERVICE
 from btrkeep.config import Config
 from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.hung_storage import answers
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time
 
@@ -119,18 +121,33 @@ def alone(config: Config, now: datetime) -> Iterator[None]:
 
 
 def _folders(config: Config, *, make: bool) -> Iterator[Path]:
-    """Yields the state folder, then the one in memory, if nobody else has made it; with `make` it is made."""
-    if config.pool.state.is_dir():
+    """Yields the state folder, if it answers, then the one in memory, if there is one; with `make` it is made."""
+    if answers(config.pool.state) and config.pool.state.is_dir():
         yield config.pool.state
     name = hashlib.sha256(os.fsencode(config.file)).hexdigest()[:16]
-    folder = _MEMORY / f"btrkeep-alarms-{os.geteuid()}-{name}"
     with suppress(OSError):
-        if make:
-            with suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
-        status = folder.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+        if folder := _folder_in_memory(f"btrkeep-alarms-{os.geteuid()}-{name}", make=make):
             yield folder
+
+
+def _folder_in_memory(name: str, *, make: bool) -> Path | None:
+    """Returns our own folder of that name. Where another user has made it first, ours has random characters at its end.
+
+    Raises OSError. The folder that it is in is sticky, so nobody else can replace ours.
+    """
+    usual = _MEMORY / name
+    for folder in (usual, *sorted(_MEMORY.glob(f"{name}-*"))):
+        with suppress(FileNotFoundError):
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+                return folder
+    if not make:
+        return None
+    try:
+        usual.mkdir(mode=0o700)
+    except FileExistsError:
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_MEMORY))
+    return usual
 
 
 def _read(config: Config) -> _Kept:

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from btrkeep.config import Config
 from btrkeep.config.model import OffsiteSettings
@@ -83,8 +82,6 @@ def _known(config: Config) -> tuple[KnownCopies | None, str | None, dict[str, di
     """Returns what the catalogue knows: copies, the pool's id, and the newest backups offsite. All is empty if it is gone."""
     from btrkeep.catalogue import Catalogue  # only after an error: it takes half of a command's start
 
-    if not Path(config.pool.state, "catalogue.sqlite").exists():
-        return None, None, {}
     try:
         with Catalogue.open_readonly(config.pool.state) as catalogue:
             offsite = {name: offsite_newest(catalogue, name) for name in config.offsites}

@@ -15,6 +15,7 @@ from backupd.files.tree import Entry, entry_of, joined, look
 from btrkeep.errors import LockHeld, OperatorError, UsageError
 from btrkeep.fs.openat import open_folder
 from btrkeep.fs.trusted_path import untrusted_step
+from btrkeep.hung_storage import answers
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.syncfs import SyncfsSet
 
@@ -202,7 +203,8 @@ def require_destination(
     above = [real, *real.parents]
     of_others = ((other, "in another pool, or beside its catalogue") for other in others)
     for forbidden, words in ((pool.path, "in the pool, among the backups"), (state, "in the catalogue's folder"), *of_others):
-        if any(_is_same(folder, forbidden) for folder in above):
+        is_hung = not answers(forbidden)  # then the destination is there only by its name, because nothing could be written
+        if any(folder == forbidden if is_hung else _is_same(folder, forbidden) for folder in above):
             raise UsageError(f"{to} is {words}", "restore to another place, such as /root/restored")
     if not anyway:
         _require_trusted(to, sticky=sticky)

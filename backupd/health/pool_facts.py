@@ -105,7 +105,7 @@ def device_errors(found: Allocation) -> dict[int, dict[str, int]]:
 
 def read_catalogue(state: Path, pool: Pool) -> CatalogueFacts:
     """Reads the catalogue in a folder. One that does not exist is lost if the pool has backups."""
-    if not answers(state / FILE):
+    if not (answers(state) and answers(state / FILE)):
         return CatalogueFacts(foreign=None)
     try:
         (state / FILE).stat()

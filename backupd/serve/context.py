@@ -10,15 +10,18 @@ from pathlib import Path
 from backupd.repo.context import PoolContext, open_configured, require_catalogue_of, require_writable
 from backupd.repo.publish import tell_dashboard
 from backupd.serve.answer_cache import AnswerCache
+from backupd.serve.jobs import JobStore
 from backupd.serve.limits import RateLimit, VerbLimits
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load_usable
 from btrkeep.errors import OperatorError
+from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool.marker import Pool, open_pool
 from btrkeep.units import printable, show_times_in
 
 log = logging.getLogger("backupd.serve")
+_TRUSTED = 10.0  # seconds
 
 Signature = tuple[tuple[str, int, int, int], ...]
 
@@ -66,6 +69,13 @@ class ServiceContext:
                 show_times_in(config.pool.zone)
                 self._loaded, self._untold = (_signature(config.file), config), True
             return self._loaded[1]
+
+    def jobs(self) -> JobStore:
+        """Returns the jobs, in the state folder. Raises OperatorError if that does not answer, and ConfigError."""
+        state = self.config().pool.state
+        if not answers(state, _TRUSTED):
+            raise OperatorError(f"the jobs in {state} cannot be read: the folder does not answer", HINT)
+        return JobStore(state)
 
     def pool(self) -> Pool:
         """Returns the pool, checked again, because it may have been unmounted. Raises PoolUnusable and ConfigError."""

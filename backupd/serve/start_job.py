@@ -54,7 +54,7 @@ def begin(
     now = service.clock.now()
     with _one_at_a_time:
         pool = service.pool()
-        jobs = JobStore(service.config().pool.state)
+        jobs = service.jobs()
         jobs.thin(now)
         _require_free(pool, jobs, verb, host, who, now)
         job_id = new_id(now)
@@ -85,7 +85,7 @@ def start_due(service: ServiceContext) -> None:
 
 def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
     """Returns those that could not be started, and why."""
-    now, jobs, requests = service.clock.now(), JobStore(service.config().pool.state), folder_of_requests(service)
+    now, jobs, requests = service.clock.now(), service.jobs(), folder_of_requests(service)
     known, failed = list(jobs.all(now)), dict[str, OperatorError]()
     for job in known:
         if job.over and job.called is None and job.started is None:
@@ -144,7 +144,7 @@ def keep_starting(service: ServiceContext) -> NoReturn:
 
 def _has_room(service: ServiceContext) -> bool:
     """Returns True if one of those under way has ended, or there was none."""
-    now, jobs, before = service.clock.now(), JobStore(service.config().pool.state), service.queue.before
+    now, jobs, before = service.clock.now(), service.jobs(), service.queue.before
     return not before or any(jobs.is_over(job_id, now) for job_id in before)
 
 

@@ -36,8 +36,8 @@ def prepared(state: Path) -> Path:
     Raises OperatorError when the file is no catalogue, damaged, newer than this code, or cannot be written.
     """
     path = state / FILE
-    if not answers(path):
-        raise CatalogueUnusable(f"the catalogue {path} does not answer: nothing could be read within {PATIENCE:.0f} s", HINT)
+    if not (answers(state) and answers(path)):
+        raise CatalogueUnusable(unanswered(path), HINT)
     try:
         _make_file(path)
         _let_read(path)
@@ -53,6 +53,11 @@ def prepared(state: Path) -> Path:
         raise CatalogueUnusable(
             f"the catalogue {path} cannot be opened: {error.strerror}", f"see [pool] state{', run as root' if os.geteuid() else ''}"
         ) from error
+
+
+def unanswered(path: Path) -> str:
+    """Returns the message for a catalogue that does not answer."""
+    return f"the catalogue {path} does not answer: nothing could be read within {PATIENCE:.0f} s"
 
 
 @contextmanager

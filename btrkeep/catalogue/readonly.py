@@ -22,10 +22,12 @@ from btrkeep.catalogue import migrate, tables
 from btrkeep.catalogue.columns import text_out
 from btrkeep.catalogue.sqlite import NOT_OURS, QueryResult, Row, Session, Values, busy
 from btrkeep.errors import OperatorError
+from btrkeep.hung_storage import HINT, answers
 
 PATIENCE = 5.0
 """Seconds of trying before a query gives up: a moment in which the files come or go lasts microseconds."""
 _PAUSE = 0.002
+_TRUSTED = 10.0  # seconds; the dashboard opens the catalogue for each request
 _MADE_BY = "`backupd check` makes it; when it was lost, `backupd rebuild` does, from the pool"
 _SETTLED = 50_000_000  # ns; a change within one tick of the filesystem's clock after another would leave the same time
 _PASSING = (
@@ -163,7 +165,9 @@ def require_schema(session: Session) -> None:
 
 
 def require_catalogue(path: Path) -> None:
-    """Raises CatalogueUnready when there is no catalogue, or not for this user."""
+    """Raises CatalogueUnready when there is no catalogue, or not for this user, or when its folder does not answer."""
+    if not answers(path.parent, _TRUSTED):
+        raise CatalogueUnready(migrate.unanswered(path), HINT)
     try:
         path.stat()
     except FileNotFoundError:

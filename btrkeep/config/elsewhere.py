@@ -11,6 +11,7 @@ from pathlib import Path
 from btrkeep.config.build import STATE
 from btrkeep.config.model import Config
 from btrkeep.config.reading import FOLDER
+from btrkeep.hung_storage import answers
 
 
 def state_of(pool: str, usual: Path = STATE) -> Path:
@@ -26,7 +27,7 @@ def point(config: Config, usual: Path = STATE, folder: Path = FOLDER) -> None:
 
     Only for this machine's pools, which are configured in /etc/btrkeep, and where btrkeep is installed. Raises OSError.
     """
-    if config.file != folder / f"{config.name}.toml" or not usual.is_dir():
+    if config.file != folder / f"{config.name}.toml" or not answers(usual) or not usual.is_dir():
         return
     link, wanted = _link(config.name, usual), config.pool.state
     if wanted == usual / config.name:

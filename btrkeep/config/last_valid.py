@@ -20,6 +20,7 @@ from btrkeep.config.merge import merged
 from btrkeep.config.model import Config
 from btrkeep.config.problems import Problems
 from btrkeep.errors import ConfigError
+from btrkeep.hung_storage import answers
 from btrkeep.units import format_time, parse_time
 
 FILE = "configuration.json"
@@ -36,11 +37,14 @@ class LastValid:
 
 
 def keep_valid(config: Config, now: datetime) -> None:
-    """Keeps the configuration if it differs from the kept one. Never fails: a full or read-only state folder keeps the old copy.
+    """Keeps the configuration if it differs from the kept one. Never fails: a full or read-only state folder keeps the old copy,
+    and one that does not answer is skipped.
 
     Of a file with a mistake that left out a host, the previous text is kept.
     """
     state = config.pool.state
+    if not answers(state):  # a dead disk or server: the catalogue in it is reported as unusable
+        return
     before = None
     with suppress(OSError, ValueError):
         before = _read(state / FILE, config.file)
@@ -58,7 +62,11 @@ def keep_valid(config: Config, now: datetime) -> None:
 
 
 def last_valid(state: Path, file: Path, name: str) -> LastValid | None:
-    """Returns the kept configuration of this main file; None if there is none that this version understands."""
+    """Returns the kept configuration of this main file; None if there is none that this version understands, or if the folder does
+    not answer.
+    """
+    if not answers(state):
+        return None
     try:
         kept = _read(state / FILE, file)
     except (OSError, ValueError):

@@ -14,6 +14,7 @@ from typing import Any
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
+from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.procfs import sysfs_text
 
@@ -55,6 +56,8 @@ class TemporaryRecord:
 def read_record(state: Path) -> TemporaryRecord | None:
     """Reads the record, None if there is none. Raises OperatorError if it cannot be read or understood."""
     path = state / RECORD
+    if not answers(state):
+        raise OperatorError(f"{path} does not answer", HINT)
     try:
         return _parsed(json.loads(path.read_text("utf-8")))
     except (FileNotFoundError, NotADirectoryError):
@@ -88,7 +91,11 @@ def delete_record(state: Path) -> None:
 
 
 def left_devices(state: Path) -> tuple[str, ...]:
-    """Returns the names of the recorded devices; that of the record itself if it cannot be read."""
+    """Returns the names of the recorded devices; that of the record itself if it cannot be read, none if its folder does not
+    answer, which is reported of the catalogue in it.
+    """
+    if not answers(state):
+        return ()
     try:
         record = read_record(state)
     except OperatorError:

@@ -1,11 +1,14 @@
 """What people hear: once when it comes, once when it goes, and no storm of what sways. Stories of alarms, told hour by hour."""
 
+import stat
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backupd.alarms import alarm_memory
 from backupd.alarms.deduplication import QUIET, AlarmChanges, by_key, changes
 from backupd.alarms.digest import is_due
 from backupd.alarms.events import Alarm, FoundAlarms
@@ -203,3 +206,20 @@ def test_the_digest_is_due_once_a_day_at_its_time_in_the_pools_zone() -> None:
     summer = datetime(2026, 10, 25, 8, 0, tzinfo=zone)  # that night the clock was put back
     assert not is_due(at, zone, summer - 24 * HOUR, datetime.fromisoformat("2026-10-25T06:59:59Z"))
     assert is_due(at, zone, summer - 24 * HOUR, datetime.fromisoformat("2026-10-25T07:00:00Z"))
+
+
+def test_who_makes_the_folder_in_memory_first_neither_reads_nor_hides_what_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alarm_memory, "_MEMORY", tmp_path)
+    usual = tmp_path / "btrkeep-alarms-name"
+    for squat in (lambda: usual.symlink_to("/etc"), lambda: usual.mkdir(mode=0o755), lambda: usual.write_text("x")):
+        squat()
+        assert alarm_memory._folder_in_memory(usual.name, make=False) is None
+        ours = alarm_memory._folder_in_memory(usual.name, make=True)
+        assert ours
+        assert (ours.parent, ours != usual, stat.S_IMODE(ours.lstat().st_mode)) == (tmp_path, True, 0o700)
+        assert alarm_memory._folder_in_memory(usual.name, make=True) == ours, "the next process finds it again"
+        ours.rmdir()
+        usual.rmdir() if usual.is_dir() and not usual.is_symlink() else usual.unlink()
+    assert alarm_memory._folder_in_memory(usual.name, make=True) == usual

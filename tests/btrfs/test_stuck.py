@@ -17,9 +17,13 @@ from btrkeep.process import programs
 from tests.beds.cli import TOP
 from tests.beds.hangfs import hanging
 from tests.beds.nights import Nights
+from tests.beds.receivers import web
 from tests.beds.watch import disagreements, is_locked, processes, rows, wait_for
 
 IMPATIENT = TOP / "tests" / "beds" / "impatient.py"
+SENDING = (("notify",), ("notify",), ("notify", "--failed", "btrkeep-backup@main.service"), ("metrics",))
+SHOWING = (("status",), ("check",), ("doctor",))
+WORKING = (("run", "--scheduled"), ("expire",))
 
 
 def impatient(nights: Nights, *words: str, seconds: float = 25) -> tuple[int, str, str]:
@@ -163,7 +167,6 @@ def test_a_pool_that_does_not_answer_is_said_and_waited_for_by_nobody(nights: Ni
     wait_for(lambda: not processes("head", nights.pool))
 
 
-@pytest.mark.skip(reason="left out: a state folder that hangs (its kept configuration is waited for: a known defect)")
 def test_a_night_whose_catalogue_does_not_answer_backs_up_all_hosts(nights: Nights) -> None:
     nights.host("web", nights.source)
     (nights.source / "file").write_text("it")
@@ -176,6 +179,44 @@ def test_a_night_whose_catalogue_does_not_answer_backs_up_all_hosts(nights: Nigh
     nights.state.rmdir()  # the mount was over nothing
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert {row for (row,) in rows(nights, "select name from backup")} == set(nights.names("web"))
+
+
+@pytest.mark.parametrize("is_pool_away", [False, True])
+def test_a_state_folder_that_does_not_answer_stops_no_command_for_ever_and_is_reported(nights: Nights, is_pool_away: bool) -> None:
+    """Each of them ends, and says why, also those that report failures: with the pool, and without."""
+    (nights.source / "file").write_text("it")
+    nights.host("web", nights.source)
+    with web() as server:
+        nights.tables["notify"] = {"urls": [f"json://127.0.0.1:{server.port}/"], "digest": "none"}
+        nights.write()
+        nights.run("web")
+        nights.state.rename(nights.state.with_name("away"))
+        if is_pool_away:
+            nights.pool.rename(nights.top / "elsewhere")
+            nights.pool.mkdir()
+        with hanging(nights.state, dead=True):
+            hung = f"{nights.state / 'catalogue.sqlite'} does not answer"
+            for words in SENDING if is_pool_away else (*SENDING, *SHOWING, *WORKING):
+                begun = time.monotonic()
+                status, stdout, stderr = impatient(nights, *words)
+                assert time.monotonic() - begun < 12, words
+                text = " ".join((stdout + stderr).split())
+                assert hung in text or (words == ("doctor",) and "`backupd check` says why" in text), (words, status, text)
+            if not is_pool_away:  # the catalogue is not needed for it
+                restored = impatient(nights, "restore", "web", str(nights.source / "file"), "--to", f"{nights.top}/to", "--anyway")
+                assert restored[0] == 0, restored
+                assert (nights.top / "to" / "file").read_text() == "it"
+            sent = [json.loads(body)["message"] for _, _, body in server.got]
+            assert len(sent) == 2, sent
+            assert hung in sent[0]
+            assert "btrkeep-backup@main.service" in sent[1]
+        nights.state.rmdir()
+        nights.state.with_name("away").rename(nights.state)
+        if is_pool_away:
+            nights.pool.rmdir()
+            (nights.top / "elsewhere").rename(nights.pool)
+        nights.backupd("notify")
+        assert "success" in [json.loads(body)["type"] for _, _, body in server.got]
 
 
 def test_a_night_whose_catalogue_somebody_holds_all_the_time_backs_up_all_hosts(nights: Nights) -> None:

@@ -99,4 +99,4 @@ def jobs(call: Call) -> list[dict[str, Any]]:
 
 
 def _jobs(call: Call) -> JobStore:
-    return JobStore(call.service.config().pool.state)
+    return call.service.jobs()
