@@ -5,8 +5,6 @@ without its end marker, so that no client takes half an archive for a whole one.
 """
 
 import logging
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -16,13 +14,15 @@ from flask import Response
 from waitress import channel
 
 from btrkeep.errors import OperatorError
+from btrkeep.serving.places import NoPlace, Places
+from btrkeep.serving.viewer import Viewer
 from btrkeep.units import printable
 
 KINDS = ("file", "tar", "zip")
 AT_ONCE = 4
 """Downloads at the same time. Each occupies one of the server's threads as long as its client reads."""
 OF_ONE = 2
-"""The limit for one viewer."""
+"""The limit for one viewer, and for all who are limited to the same hosts together."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     # If it is shown after all, then without rights: no script, no form, no origin.
@@ -51,37 +51,14 @@ class TooManyDownloads(OperatorError):
     """There are as many downloads as there may be."""
 
 
-class ViewerLimits:
-    """Limits running operations by viewer: downloads, or questions to the root service."""
-
-    def __init__(self, at_once: int = AT_ONCE, of_one: int = OF_ONE) -> None:
-        self._at_once, self._of_one = at_once, of_one
-        self._taken: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def take(self, who: str) -> None:
-        """Counts one more. Raises TooManyDownloads."""
-        with self._lock:
-            if self._taken[who] >= self._of_one:
-                raise TooManyDownloads(f"{self._of_one} downloads of yours are running", "try again when one of them has ended")
-            if self._taken.total() >= self._at_once:
-                raise TooManyDownloads(f"{self._at_once} downloads are running", "try again when one of them has ended")
-            self._taken[who] += 1
-
-    def leave(self, who: str) -> None:
-        """Counts one less."""
-        with self._lock:
-            self._taken[who] -= 1
-
-
-PLACES = ViewerLimits()
+PLACES = Places(AT_ONCE, OF_ONE)
 
 
 class _Body:
     """The response's body. Its `close` is called whatever happens, also when not one piece was asked for (HEAD, a client gone)."""
 
-    def __init__(self, stream: AgentStream, who: str, what: str, places: ViewerLimits) -> None:
-        self._stream, self._who, self._what, self._places = stream, who, what, places
+    def __init__(self, stream: AgentStream, viewer: Viewer, what: str, places: Places) -> None:
+        self._stream, self._viewer, self._what, self._places = stream, viewer, what, places
         self._pieces = iter(stream)
         self._closed = False
 
@@ -92,31 +69,35 @@ class _Body:
         try:
             return next(self._pieces)
         except OperatorError as error:
-            _log.error("download of %s by %s failed midway: %s", self._what, printable(self._who), printable(error.message))
+            _log.error("download of %s by %s failed midway: %s", self._what, printable(self._viewer.name), printable(error.message))
             # The server closes the connection at that, without the last chunk and without a traceback.
             raise channel.ClientDisconnected from error
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._places.leave(self._who)
+            self._places.leave(self._viewer)
             self._stream.close()
 
 
 @contextmanager
-def place(who: str, places: ViewerLimits = PLACES) -> Iterator[ViewerLimits]:
+def place(viewer: Viewer, places: Places = PLACES) -> Iterator[Places]:
     """Takes a place for a download; returns it if the context ends with an error. Raises TooManyDownloads."""
-    places.take(who)
+    try:
+        places.take(viewer)
+    except NoPlace as error:
+        count = f"{places.of_one} downloads of yours" if error.own else "as many downloads as there can be"
+        raise TooManyDownloads(f"{count} are running", "try again when one of them has ended") from None
     try:
         yield places
     except BaseException:
-        places.leave(who)
+        places.leave(viewer)
         raise
 
 
-def sent(stream: AgentStream, name: bytes, who: str, places: ViewerLimits) -> Response:
+def sent(stream: AgentStream, name: bytes, viewer: Viewer, places: Places) -> Response:
     """Returns the stream as a response that browsers save under `name`. The caller has taken a place; the response returns it."""
-    response = Response(_Body(stream, who, printable(name), places), mimetype="application/octet-stream", headers=_HEADERS)
+    response = Response(_Body(stream, viewer, printable(name), places), mimetype="application/octet-stream", headers=_HEADERS)
     response.headers["Content-Disposition"] = disposition(name)
     if stream.length is not None:
         response.content_length = stream.length

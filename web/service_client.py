@@ -8,18 +8,18 @@ from flask import current_app, g
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import RootServiceClient, Stream
+from btrkeep.serving.places import NoPlace, Places
 from btrkeep.serving.protocol import RequestRefused
 from web import redaction as telling
 from web.access import viewer
-from web.download import TooManyDownloads, ViewerLimits
 
 AT_ONCE = 8
 """Questions under way. Some take a minute, and each keeps one of the server's threads: beside these and the downloads there must be
 threads left for the login and for the pages of the catalogue.
 """
 OF_ONE = 5
-"""The limit for one viewer: a page asks one or two."""
-_PLACES = ViewerLimits(AT_ONCE, OF_ONE)
+"""The limit for one viewer, and for all who are limited to the same hosts together: a page asks one or two."""
+_PLACES = Places(AT_ONCE, OF_ONE)
 
 
 class BoundedServiceClient(RootServiceClient):
@@ -41,10 +41,10 @@ class BoundedServiceClient(RootServiceClient):
 
 @contextmanager
 def _place() -> Iterator[None]:
-    who = viewer().name
+    who = viewer()
     try:
         _PLACES.take(who)
-    except TooManyDownloads as error:
+    except NoPlace as error:
         raise RequestRefused(
             "many questions to the root service are under way", "try again in a moment", "busy", own=True
         ) from error

@@ -116,7 +116,7 @@ def _do(verb: Verb, name: str, call: Call) -> None:
     settings = call.service.config().serve
     if call.peer.uid != ROOT or call.viewer.session:
         call.service.rates.take(call.who, name, settings.rates.get(name, verb.per_minute))
-    with call.service.limits.of(name, settings.at_once.get(name)).taken(call.who), verb.place(call.who):
+    with call.service.limits.of(name, settings.at_once.get(name)).taken(call.viewer), verb.place(call.viewer):
         _carry_out(verb, name, call)
 
 

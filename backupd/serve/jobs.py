@@ -7,6 +7,7 @@ Only root reads them. The service writes the first word about a job, the process
 import json
 import re
 import secrets
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -23,6 +24,10 @@ RUN, PREVIEW = "run", "preview"
 KEPT = timedelta(days=30)
 MOST = 1000
 """Jobs that are kept, besides those at work: whoever asks for very many fills neither the disk nor a list."""
+MOST_OF_ONE = 250
+"""The same of one user, so that nobody's work makes that of all others be forgotten."""
+PREVIEWS_OF_ONE_KEPT = 50
+"""Previews are counted by themselves: they are asked for by every look at a restore."""
 _PREVIEWS_KEPT = timedelta(hours=1)
 _STARTS_WITHIN = timedelta(minutes=10)
 _WAITS_FOR = timedelta(days=1)
@@ -129,10 +134,17 @@ class JobStore:
 
     def thin(self, now: datetime) -> None:
         """Removes jobs that ended long ago, and the oldest of too many."""
-        for number, job in enumerate(self.all(now)):
-            old = now - parse_time(job.asked) > (_PREVIEWS_KEPT if job.verb == PREVIEW else KEPT)
-            if job.over and (old or number >= MOST):
+        counts: Counter[tuple[str, bool]] = Counter()
+        kept = 0
+        for job in self.all(now):
+            is_preview = job.verb == PREVIEW
+            old = now - parse_time(job.asked) > (_PREVIEWS_KEPT if is_preview else KEPT)
+            of_one = counts[job.who, is_preview] >= (PREVIEWS_OF_ONE_KEPT if is_preview else MOST_OF_ONE)
+            if job.over and (old or of_one or (not is_preview and kept >= MOST)):
                 self.forget(job.id)
+                continue
+            counts[job.who, is_preview] += 1
+            kept += not is_preview
 
     def forget(self, job_id: str) -> None:
         """Removes the job."""

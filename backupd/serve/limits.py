@@ -2,11 +2,12 @@
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from btrkeep.serving.places import NoPlace, Places
 from btrkeep.serving.protocol import RequestRefused
+from btrkeep.serving.viewer import Viewer
 
 _MINUTE = 60.0
 _NO_LIMIT = 1 << 20
@@ -14,28 +15,21 @@ _MOST = 10_000
 """Askers and verbs that are remembered; one that has asked for nothing for a minute is as one who never did."""
 
 
-class ConcurrencyLimit:
-    """A limit on concurrency, and the part of it that one caller may use, so that places are left for others."""
-
-    def __init__(self, at_once: int, of_one: int) -> None:
-        self.at_once, self.of_one = at_once, of_one
-        self._taken: Counter[str] = Counter()
-        self._lock = threading.Lock()
+class ConcurrencyLimit(Places):
+    """A limit on concurrency."""
 
     @contextmanager
-    def taken(self, who: str) -> Iterator[None]:
+    def taken(self, viewer: Viewer) -> Iterator[None]:
         """A place. Raises RequestRefused, of kind busy."""
-        with self._lock:
-            if self._taken[who] >= self.of_one or self._taken.total() >= self.at_once:
-                of = "of that is under way for you" if self._taken[who] >= self.of_one else "of that is under way"
-                raise RequestRefused(f"too much {of}", "try again in a moment", "busy", own=True)
-            self._taken[who] += 1
+        try:
+            self.take(viewer)
+        except NoPlace as error:
+            of = "of that is under way for you" if error.own else "of that is under way"
+            raise RequestRefused(f"too much {of}", "try again in a moment", "busy", own=True) from None
         try:
             yield
         finally:
-            with self._lock:
-                self._taken[who] -= 1
-                self._taken += Counter()  # without those who have none
+            self.leave(viewer)
 
 
 class VerbLimits:

@@ -95,20 +95,23 @@ def test_so_many_a_minute_and_then_as_fast_as_they_come_back() -> None:
     assert sum(taken()) == 60  # nothing is saved up for longer than a minute
 
 
-def test_of_what_goes_on_at_once_one_has_half() -> None:
+def test_of_what_goes_on_at_once_one_has_half_and_the_last_is_for_who_has_none() -> None:
     limits = VerbLimits()
+    carol, olga, ada = (Viewer(name, "viewer") for name in ("carol", "olga", "ada"))
     with ExitStack() as held:
         for _ in range(2):
-            held.enter_context(limits.of("download", 4).taken("carol"))
-        with pytest.raises(RequestRefused), limits.of("download", 4).taken("carol"):
+            held.enter_context(limits.of("download", 4).taken(carol))
+        with pytest.raises(RequestRefused), limits.of("download", 4).taken(carol):
             pass
-        held.enter_context(limits.of("download", 4).taken("olga"))
-        held.enter_context(limits.of("download", 4).taken("olga"))
-        with pytest.raises(RequestRefused), limits.of("download", 4).taken("ada"):
+        held.enter_context(limits.of("download", 4).taken(olga))
+        with pytest.raises(RequestRefused), limits.of("download", 4).taken(olga):
             pass
-        with limits.of("download", None).taken("ada"):
+        held.enter_context(limits.of("download", 4).taken(ada))
+        with pytest.raises(RequestRefused), limits.of("download", 4).taken(Viewer("dave", "viewer")):
             pass
-    with limits.of("download", 1).taken("carol"):
+        with limits.of("download", None).taken(ada):
+            pass
+    with limits.of("download", 1).taken(carol):
         pass
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,19 @@ from hypothesis import strategies as st
 from waitress import channel
 
 from btrkeep.errors import OperatorError
+from btrkeep.serving.places import Places
+from btrkeep.serving.viewer import Viewer
 from web.app import create_app
 from web.data.files import Which, browse, bytes_of, choices, nearest, text_of
 from web.data.files_compare import line_of
 from web.data.files_history import HistoryPage, NeighbouringBackups, PathInBackupRow, neighbouring_backups
 from web.data.files_text import beginning
-from web.download import TooManyDownloads, ViewerLimits, disposition, name_of, place, sent
+from web.download import TooManyDownloads, disposition, name_of, place, sent
 from web.pages.files_links import PageLinks, is_escaped, quoted
 from web.paths import path_of_request, paths_of_form
 from web.settings import Settings
+
+ALICE, BOB, CAROL = (Viewer(name, "viewer") for name in ("alice", "bob", "carol"))
 
 NAME = st.binary(min_size=1, max_size=40).filter(lambda name: b"/" not in name and b"\0" not in name and name not in (b".", b".."))
 PATH = st.lists(NAME, max_size=6).map(lambda names: b"/" + b"/".join(names))
@@ -216,13 +221,13 @@ class Stream:
 
 
 def test_a_download_gives_its_place_back_however_it_ends() -> None:
-    places = ViewerLimits(at_once=1, of_one=1)
+    places = Places(at_once=1, of_one=1)
     for breaks in (False, True):
-        with place("alice", places):
+        with place(ALICE, places):
             stream = Stream(breaks)
-            response = sent(stream, b"x", "alice", places)
-        with pytest.raises(TooManyDownloads):
-            places.take("alice")
+            response = sent(stream, b"x", ALICE, places)
+        with pytest.raises(TooManyDownloads), place(ALICE, places):
+            pass
         pieces = response.iter_encoded()
         assert next(pieces) == b"one"
         if breaks:
@@ -231,19 +236,36 @@ def test_a_download_gives_its_place_back_however_it_ends() -> None:
         response.close()
         response.close()
         assert stream.closed == 1
-        places.take("alice")
-        places.leave("alice")
+        places.take(ALICE)
+        places.leave(ALICE)
 
 
 def test_downloads_leave_room_for_others() -> None:
-    places = ViewerLimits(at_once=3, of_one=2)
-    places.take("alice")
-    places.take("alice")
-    with pytest.raises(TooManyDownloads, match="of yours"):
-        places.take("alice")
-    places.take("bob")
-    with pytest.raises(TooManyDownloads):
-        places.take("carol")
-    with pytest.raises(ValueError, match="no"), place("bob", ViewerLimits()) as taken:
+    places = Places(at_once=4, of_one=2)
+    places.take(ALICE)
+    places.take(ALICE)
+    with pytest.raises(TooManyDownloads, match="of yours"), place(ALICE, places):
+        pass
+    places.take(BOB)
+    with pytest.raises(TooManyDownloads, match="as there can be"), place(BOB, places):
+        pass  # the last one is for those who have none
+    places.take(CAROL)
+    with pytest.raises(TooManyDownloads, match="as there can be"), place(Viewer("dave", "viewer"), places):
+        pass
+    with pytest.raises(ValueError, match="no"), place(BOB, Places(1, 1)) as taken:
         raise ValueError("no")
-    assert not taken._taken.total()
+    assert not taken.total
+
+
+def test_accounts_of_one_customer_share_what_one_user_may_have() -> None:
+    places = Places(at_once=4, of_one=2)
+    accounts = [Viewer(f"acme{number}", "viewer", ("acme-*", "shop")) for number in range(3)]
+    places.take(accounts[0])
+    places.take(replace(accounts[1], hosts=("shop", "acme-*")))
+    with pytest.raises(TooManyDownloads, match="of yours"), place(accounts[2], places):
+        pass
+    with place(Viewer("beta", "viewer", ("beta-*",)), places):
+        pass
+    places.leave(accounts[0])
+    with place(accounts[2], places):
+        pass

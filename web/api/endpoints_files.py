@@ -81,7 +81,7 @@ def compare(asked: ApiRequest) -> Compared:
 
 def download(asked: ApiRequest) -> Response:
     """Returns a stream of any size."""
-    one, who = asked.given, asked.viewer.name
+    one, who = asked.given, asked.viewer
     if one.form != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
         abort(426, "an archive needs HTTP/1.1: over HTTP/1.0 nobody could see whether all of it came")
     words = {"host": one.host, "backup": one.backup, "path": files.text_of(one.path), "as": one.form}

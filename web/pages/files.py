@@ -105,7 +105,7 @@ def download(host: str) -> Answer:
         return errors.page(
             426, "An archive needs HTTP/1.1: over 1.0 nobody sees whether it is whole", "nginx: proxy_http_version 1.1"
         )
-    path, which, who = path_of_request(), which_of_request("backup") or "latest", viewer().name
+    path, which, who = path_of_request(), which_of_request("backup") or "latest", viewer()
     with downloads.place(who) as places:
         stream = agent().stream("download", host=host, backup=which, path=data.text_of(path), **{"as": kind})
         return downloads.sent(stream, downloads.name_of(host, which, path, kind), who, places)

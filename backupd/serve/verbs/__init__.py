@@ -10,6 +10,7 @@ from backupd.serve import arguments as given
 from backupd.serve.arguments import Argument
 from backupd.serve.limits import ConcurrencyLimit
 from backupd.serve.rights import Right
+from btrkeep.serving.viewer import Viewer
 
 Function = Callable[[Any], Any]
 """Of a call; gives what JSON can hold, or has made a stream."""
@@ -33,9 +34,9 @@ class Verb:
         return found
 
     @contextmanager
-    def place(self, who: str) -> Iterator[None]:
+    def place(self, viewer: Viewer) -> Iterator[None]:
         """A place among those that are doing it, and among all. Raises RequestRefused, of kind busy."""
-        with _ALL.taken(who), self.limit.taken(who):
+        with _ALL.taken(viewer), self.limit.taken(viewer):
             yield
 
 
