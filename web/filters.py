@@ -11,6 +11,7 @@ from markupsafe import Markup
 from btrkeep import __version__
 from btrkeep.config import page
 from btrkeep.config.published import CLOCK, LOST
+from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, printable
 from web.access import logged_in_viewer
@@ -60,9 +61,11 @@ def number(value: float) -> str:
 
 
 def with_commands(text: str) -> Markup:
-    """Returns a hint as HTML: text between backquotes becomes a command. Safe to show."""
+    """Returns a hint as HTML: text between backquotes becomes a command, which names the pool. Safe to show."""
+    pool = current_app.extensions["btrkeep"].pool
     parts = printable(text).split("`")
-    return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
+    html = (Markup("<code>{}</code>").format(command_for(part, pool)) if number % 2 else part for number, part in enumerate(parts))
+    return Markup("").join(html)
 
 
 def when(moment: datetime | None, style: str = "both") -> str | Markup:
@@ -114,11 +117,8 @@ def trust_warnings() -> list[tuple[str, str]]:
         lost, clock = catalogue.get_fact(LOST), catalogue.get_fact(CLOCK)
     except OperatorError:  # the page itself says so
         return []
-    found = (
-        [("The catalogue was lost: it knows none of the backups that are in the pool. On the server:", "backupd rebuild")]
-        if lost
-        else []
-    )
+    text, pool = "The catalogue was lost: it knows none of the backups that are in the pool. On the server:", source().site.name
+    found = [(text, command_for("backupd rebuild", pool))] if lost else []
     return [*found, (f"The clock may be wrong: {clock}.", "timedatectl")] if clock else found
 
 

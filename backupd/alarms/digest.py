@@ -8,7 +8,7 @@ from backupd.alarms.words import Message, alarm_lines, harmless, listed, section
 from backupd.health.status_report import StatusReport
 from btrkeep.catalogue import RunTotals, StoredAlarm
 from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY
-from btrkeep.decisions.alarm_advice import command_for
+from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
@@ -25,7 +25,7 @@ def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime
 
 def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[StoredAlarm]) -> Message:
     """Returns the digest: the state of all hosts, current alarms, and the last 24 hours."""
-    unknown = _unknown(report)
+    unknown, call = _unknown(report), backupd_command(report.config.name, report.config.file)
     unwell = [
         status for status in report.hosts if status.state not in ("ok", COPY) and report.config.host_named(status.host).enabled
     ]
@@ -34,20 +34,22 @@ def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[Sto
         if row.host is not None:
             since[row.host] = min(row.since, since.get(row.host, row.since))
     parts = (
-        [section("The configuration is wrong", listed(map(harmless, report.faults)), len(report.faults))] if report.faults else []
+        [section("The configuration is wrong", listed(map(harmless, report.faults)), len(report.faults), call)]
+        if report.faults
+        else []
     )
     parts += [unknown] if unknown else []
     parts.append(_hosts_line(report) if report.is_catalogue_read else "The state of the hosts is unknown.")
     for state in STATES[1:]:
-        lines = [_host_line(one, since.get(one.host), pool) for one in unwell if one.state == state]
+        lines = [_host_line(one, since.get(one.host), call) for one in unwell if one.state == state]
         if lines:
-            parts.append(section(state.capitalize(), listed(lines), len(lines)))
+            parts.append(section(state.capitalize(), listed(lines), len(lines), call))
     lasting = [row for row in standing if row.about.kind in (CONDITION, HOST_KEY)]
     if lasting:
-        parts.append(section("Lasting conditions and changed host keys", alarm_lines(lasting, pool), len(lasting)))
+        parts.append(section("Lasting conditions and changed host keys", alarm_lines(lasting, pool, call), len(lasting), call))
     others = [row for row in standing if row.host is None]
     if others:
-        parts.append(section("Alarms that stand", alarm_lines(others, pool), len(others)))
+        parts.append(section("Alarms that stand", alarm_lines(others, pool, call), len(others), call))
     parts.append("\n".join(["The last 24 hours:", *(f"- {line}" for line in _day_lines(report))]))
     well = len(report.hosts) - len(unwell)
     hosts = f"{well:,} of {len(report.hosts):,} hosts well" if report.is_catalogue_read else "the state of the hosts is unknown"
@@ -67,11 +69,11 @@ def _unknown(report: StatusReport) -> str:
     return f"The pool cannot be read: {harmless(report.fault)}. {last}"
 
 
-def _host_line(status: HostStatus, alarm_since: datetime | None, pool: str) -> str:
+def _host_line(status: HostStatus, alarm_since: datetime | None, call: str) -> str:
     """A host that is not well: why, since when, and the command that shows more."""
     since = f"; since {local_time(alarm_since)}" if alarm_since else ""
     since += f"; last complete backup {local_time(status.last_complete)}" if status.last_complete else ""
-    command = command_for(f"backupd {'list' if status.state == 'suspect' else 'log'} {status.host}", pool)
+    command = f"{call} {'list' if status.state == 'suspect' else 'log'} {status.host}"
     return f"{harmless(f'{status.host}: {_why(status.error, status.age)}')}{since}; {command}"
 
 

@@ -177,7 +177,7 @@ def _verdict(report: StatusReport, known: Known) -> PoolVerdict:
 def _reporting(report: StatusReport, known: Known) -> Iterator[Alarm]:
     """Finds what other alarms depend on: the configuration and the catalogue."""
     if report.faults:
-        text = words.configuration(report.faults)
+        text = words.configuration(report.faults, backupd_command(report.config.name, report.config.file))
         yield Alarm(FAILURE, AlarmSubject(CONFIGURATION), text, report.now, len(report.faults))
     if report.catalogue_fault:
         subject = AlarmSubject(CATALOGUE)

@@ -17,6 +17,7 @@ from backupd.health.status_report import StatusReport, read_status
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.model_alarm import FAILURE, SERVICE, UNIT
 from btrkeep.config import Config
+from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.findings import CATALOGUE, FACT, StoredVerdict, as_text
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.schedule import SCHEDULE_FACT, schedule_text
@@ -94,8 +95,12 @@ def _units(known: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:
     return {unit: has_failed(unit) for unit in units}
 
 
+def _call(config: Config) -> str:
+    return backupd_command(config.name, config.file)
+
+
 def _messages(config: Config, found: AlarmChanges) -> list[Message]:
-    return [words.of_changes(config.name, _machine(), found.alarms, found.recoveries)] if found.any else []
+    return [words.of_changes(config.name, _machine(), found.alarms, found.recoveries, _call(config))] if found.any else []
 
 
 def tell_failure(
@@ -105,7 +110,7 @@ def tell_failure(
     for.
     """
     config = memory.config
-    message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines, now, faults)
+    message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines, now, faults, _call(config))
     alarm = unit_failed(failure, now)
     every = memory.rows()
     others = [row for row in every if row.what != SERVICE and row.key != alarm.key]

@@ -50,20 +50,22 @@ def harmless(text: str, longest: int = _LONGEST) -> str:
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
 
-def of_changes(pool: str, machine: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm]) -> Message:
-    """Returns one message for all new alarms and recoveries."""
+def of_changes(
+    pool: str, machine: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm], call: str = ""
+) -> Message:
+    """Returns one message for all new alarms and recoveries. `call`: how `backupd` is called for the pool, if not by its name."""
     by_event = {event: [alarm for alarm in alarms if alarm.what == event] for event in EVENT_WORDS}
-    parts = [section(_TITLES[event], alarm_lines(some, pool), len(some)) for event, some in by_event.items() if some]
+    parts = [section(_TITLES[event], alarm_lines(some, pool, call), len(some), call) for event, some in by_event.items() if some]
     if recoveries:
-        parts.append(section("Over", listed(_recovery(row) for row in recoveries), len(recoveries)))
+        parts.append(section("Over", listed(_recovery(row) for row in recoveries), len(recoveries), call))
     return Message(_title(pool, alarms, recoveries), "\n\n".join([*parts, sender(machine)]), _kind(alarms))
 
 
-def alarm_lines(alarms: Sequence[StoredAlarm], pool: str) -> list[str]:
+def alarm_lines(alarms: Sequence[StoredAlarm], pool: str, call: str = "") -> list[str]:
     """A line for each alarm: what is wrong, since when, and the command; behind those with the same advice, the advice."""
     groups: dict[str, list[str]] = {}
     for alarm in alarms[:_MOST]:
-        hint = advice(alarm, pool)
+        hint = advice(alarm, pool, call)
         command = f"; {_command(hint, alarm.about)}" if hint.command else ""
         groups.setdefault(hint.words, []).append(f"- {alarm_words(alarm)} (since {local_time(alarm.since)}{command})")
     return [line for words, lines in groups.items() for line in (*lines, f"  What to do: {words}")]
@@ -103,9 +105,9 @@ def _recovery(row: StoredAlarm) -> str:
     return f"{harmless(row.text)} (since {local_time(row.since)}, over after {lasted}{often})"
 
 
-def configuration(faults: Sequence[str]) -> str:
+def configuration(faults: Sequence[str], call: str = "backupd") -> str:
     """The configuration has mistakes."""
-    more = f" (and {len(faults) - 1:,} more: backupd check)" if len(faults) > 1 else ""
+    more = f" (and {len(faults) - 1:,} more: {call} check)" if len(faults) > 1 else ""
     return f"the configuration is wrong: {faults[0]}{more}"
 
 
@@ -198,9 +200,9 @@ def service_broken(service: str, reason: str) -> str:
     return f"{service} does not work: {reason}"
 
 
-def section(title: str, lines: Sequence[str], number: int) -> str:
+def section(title: str, lines: Sequence[str], number: int, call: str = "") -> str:
     """A title and a list that was cut: 500 hosts fail together when the network is gone. `number`: of all its entries."""
-    more = [f"- and {number - _MOST:,} more: backupd status"] if number > _MOST else []
+    more = [f"- and {number - _MOST:,} more: {call or 'backupd'} status"] if number > _MOST else []
     return "\n".join([f"{title}:", *lines, *more])
 
 
@@ -214,18 +216,18 @@ def sender(machine: str) -> str:
 
 
 def of_unit(
-    pool: str, machine: str, unit: str, result: str, lines: Sequence[str], at: datetime, faults: Sequence[str] = ()
+    pool: str, machine: str, unit: str, result: str, lines: Sequence[str], at: datetime, faults: Sequence[str] = (), call: str = ""
 ) -> Message:
     """Formats how a unit of systemd failed, with its last lines, and what to do, after the mistakes of the configuration."""
     name = unit if _OUR_UNIT.fullmatch(unit) else harmless(unit)
-    body = [section("The configuration is wrong", listed(map(harmless, faults)), len(faults))] if faults else []
+    body = [section("The configuration is wrong", listed(map(harmless, faults)), len(faults), call)] if faults else []
     body.append(f"{name} failed: {harmless(result)}.")
     if lines:
         body.append("\n".join(["It said last:", *(f"    {harmless(line)}" for line in lines[-_MOST:])]))
     else:
         body.append("Its journal has no lines of it.")
     about = AlarmSubject(UNIT, unit)
-    hint = advice(StoredAlarm(FAILURE, str(about), "", 0, at, 1, None, None, None), pool)
+    hint = advice(StoredAlarm(FAILURE, str(about), "", 0, at, 1, None, None, None), pool, call)
     body.append(f"Since {local_time(at)}. What to do: {hint.words}\n    {_command(hint, about)}\n    systemctl start {name}")
     why = ": the configuration is wrong" if faults else ""
     return Message(f"btrkeep {pool}: {name} failed{why}", "\n\n".join([*body, sender(machine)]), "failure")

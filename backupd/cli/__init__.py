@@ -4,13 +4,14 @@ import gc
 import logging
 import shlex
 import sys
+from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.lazy import LazyGroup
-from btrkeep.cli.progress import name_pool_in_commands
+from btrkeep.cli.progress import print_commands_as
 from btrkeep.errors import UsageError
 from btrkeep.version import version_words
 
@@ -105,8 +106,18 @@ def group(ctx: click.Context, pool_name: str, config_file: str | None, verbose: 
         raise UsageError("--pool and --config exclude each other", "a file's name is its pool's")
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    name_pool_in_commands(shlex.quote(pool_name) if pool_name != "main" else "")
+    print_commands_as("backupd", _call(pool_name, config_file))
     ctx.obj = {"pool": pool_name, "config": config_file}
+
+
+def _call(pool_name: str, config_file: str | None) -> str:
+    """Returns how `backupd` is called for the same pool again, in any folder."""
+    if config_file is None:
+        return "backupd" if pool_name == "main" else f"backupd --pool {shlex.quote(pool_name)}"
+    from btrkeep.config.reading import backupd_command
+
+    file = Path(config_file)
+    return backupd_command(file.stem, file.absolute())
 
 
 def main() -> None:

@@ -97,7 +97,7 @@ def complain_of_faults(faults: Sequence[str]) -> None:
     for fault in faults[:_MOST_FAULTS]:
         complain(OperatorError(fault))
     if len(faults) > _MOST_FAULTS:
-        complain(OperatorError(f"and {len(faults) - _MOST_FAULTS:,} more: backupd check"))
+        complain(OperatorError(f"and {len(faults) - _MOST_FAULTS:,} more: `backupd check`"))
 
 
 def clock_for(ctx: click.Context, pool: Pool) -> Clock:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from backupd.cli.questions import Prompter
 from backupd.doctor.host_checks import check_hosts
 from backupd.hosts.keys import ask_host_key, authorized_line, is_known, learn, make_key, name_of
+from btrkeep.cli.progress import call_of
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.rsync_meaning import ExitCause
@@ -67,7 +68,7 @@ def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool
     if not accept:
         if not prompter.asks:
             prompter.say(f"it is not written into {known_hosts}: nobody said yes. When you have compared it:")
-            prompter.say(f"    backupd setup --host {host.name} --accept-host-key --no-run")
+            prompter.say(f"    {call_of('backupd')} setup --host {host.name} --accept-host-key --no-run")
             return False
         if not prompter.agrees("Is it the same?", default=False):
             raise OperatorError(f"{host.name}: its host key was not accepted", "find out who answers there, before anything else")

@@ -38,6 +38,7 @@ from backupd.health.pool_facts import look_at_pool
 from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
 from btrkeep.catalogue import Catalogue, Dedupe, Progress
 from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
@@ -238,7 +239,7 @@ class _Status:
                 click.echo(f"last dedupe: {local_time(self.dedupe.started)}, {dedupe_words(self.dedupe)}")
             if self.in_doubt:
                 words = f"{in_doubt_words(self.in_doubt)}: `backupd verify --after-crash` does that"
-                click.echo(click.style("in doubt: ", fg="yellow") + words)
+                prose(click.style("in doubt: ", fg="yellow") + words)
         for one in clock_findings(self.context.clock_doubt, self.synchronised):
             click.echo(click.style("clock: ", fg=colours.LEVEL[one.level]) + printable(one.text))
         show_pool(self.verdict)

@@ -9,6 +9,7 @@ from backupd.cli import colours
 from backupd.expire.words import names_in_words
 from btrkeep.catalogue import Progress
 from btrkeep.cli import table
+from btrkeep.cli.progress import prose
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import FETCHED_BY, CopyStatus, RunningFetch
@@ -48,7 +49,7 @@ def show_unconfigured(hosts: Mapping[str, int]) -> None:
     if hosts:
         shown = names_in_words([f"{printable(name)} ({counted(count, 'backup')})" for name, count in hosts.items()])
         head = click.style("not configured, so not backed up: ", fg="yellow")
-        click.echo(f"{head}{shown}; `backupd host add NAME` goes on from them, `backupd forget NAME` gives them up")
+        prose(f"{head}{shown}; `backupd host add NAME` goes on from them, `backupd forget NAME` gives them up")
 
 
 def show_copies(copies: list[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> None:
@@ -112,7 +113,7 @@ def show_drills(drills: DrillStatus) -> None:
         late = click.style(", which is long ago", fg="yellow") if drills.state == DrillState.LATE else ""
         click.echo(f"last proven restore: {printable(proven_words(drills.last))}, {format_duration(drills.age)} ago{late}")
     elif drills.state == DrillState.LATE:
-        click.echo(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` does that")
+        prose(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` does that")
     for one in drills.failed[:_MOST_BEHIND]:
         click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(one)))
 
@@ -128,7 +129,7 @@ def show_damaged(damaged: Mapping[str, tuple[int, int]]) -> None:
     for host, (backups, files) in sorted(damaged.items())[:_MOST_BEHIND]:
         each = "each" if backups > 1 else "it"
         head = click.style("damaged: ", fg="red") + printable(host)
-        click.echo(f"{head}: {counted(backups, 'backup')}, up to {counted(files, 'file')} in {each}; `backupd damaged` names them")
+        prose(f"{head}: {counted(backups, 'backup')}, up to {counted(files, 'file')} in {each}; `backupd damaged` names them")
     if len(damaged) > _MOST_BEHIND:
         click.echo(f"{click.style('damaged: ', fg='red')}backups of {counted(len(damaged) - _MOST_BEHIND, 'more host')}")
 
@@ -139,7 +140,7 @@ def show_unverified(hosts: Sequence[str], seconds: float) -> None:
         shown = ", ".join(map(printable, hosts[:_MOST_BEHIND]))
         more = f" and {counted(len(hosts) - _MOST_BEHIND, 'more host')}" if len(hosts) > _MOST_BEHIND else ""
         head = click.style(f"not verified for {format_duration(seconds)}: ", fg="yellow")
-        click.echo(f"{head}{shown}{more}; `backupd verify` does that")
+        prose(f"{head}{shown}{more}; `backupd verify` does that")
 
 
 def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:
@@ -156,7 +157,7 @@ def show_pool(verdict: health.PoolVerdict) -> None:
     if verdict.unlooked:
         click.echo(f"pool: {click.style('not looked at', fg=colours.LEVEL[health.UNKNOWN])}: {', '.join(verdict.unlooked)}")
     if verdict.level != health.OK:
-        click.echo("`backupd check` says what to do")
+        prose("`backupd check` says what to do")
 
 
 def _remark(status: HostStatus) -> str:

@@ -212,7 +212,7 @@ def _make_place(session: Session, kind: _Kind, missing: Sequence[dict[str, Any]]
     older = session.value(f"SELECT max(id) FROM {name} WHERE {kind.moment} <= :moment", values) or 0
     for pid, started in session.all(f"SELECT pid, pid_started FROM {name} WHERE {is_later} AND finished IS NULL", values):
         if is_alive(pid, started):
-            raise HistoryInUse("the history is not put back while something runs", "wait for its end, then: backupd rebuild")
+            raise HistoryInUse("the history is not put back while something runs", "wait for its end, then: `backupd rebuild`")
     others = ", ".join(column for column in kind.table.columns if column != "id")
     session.run(f"INSERT INTO {name} (id, {others}) SELECT id + :up, {others} FROM {name} WHERE {is_later}", values)
     if kind.table is tables.balance:

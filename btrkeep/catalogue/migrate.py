@@ -163,11 +163,13 @@ def version_of(session: Session) -> str | None:
     path = session.path
     version = session.value("SELECT version_num FROM alembic_version") if "alembic_version" in names else None
     if not isinstance(version, str) or not version.isdecimal() or len(version) != len(tables.SCHEMA_VERSION):
-        raise OperatorError(f"{path} is a database, but no catalogue", "see [pool] state, or move it away and run: backupd rebuild")
+        raise OperatorError(
+            f"{path} is a database, but no catalogue", "see [pool] state, or move it away and run: `backupd rebuild`"
+        )
     if version > tables.SCHEMA_VERSION:
         raise OperatorError(
             f"the catalogue {path} has schema {version}, this btrkeep knows {tables.SCHEMA_VERSION}: a newer one migrated it",
-            "use that btrkeep, or move the catalogue away and run: backupd rebuild",
+            "use that btrkeep, or move the catalogue away and run: `backupd rebuild`",
         )
     return version
 

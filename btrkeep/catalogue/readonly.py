@@ -160,7 +160,7 @@ def require_schema(session: Session) -> None:
     if version != tables.SCHEMA_VERSION:
         raise CatalogueUnready(
             f"the catalogue {session.path} has the older schema {version}, this btrkeep reads {tables.SCHEMA_VERSION}",
-            "any command of this version migrates it, such as: backupd status",
+            "any command of this version migrates it, such as: `backupd status`",
         )
 
 

@@ -18,7 +18,7 @@ from btrkeep.process.progress import Notice
 from btrkeep.units import printable
 
 _WORD = re.compile(r"\s*(?:`[^`]*`|\S)+")  # what stands in backquotes is to be pasted
-_COMMAND = re.compile(r"`backupd (?!-)")
+_COMMAND = re.compile(r"`(backupd|btrkeep-web) (?!-)")
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -35,7 +35,7 @@ def prose(text: str, indent: str = "  ", *, err: bool = False, color: bool | Non
     A word that is longer than a line stays whole, so that it can be copied, and so does a command in backquotes. If the output is
     not a terminal, the text stays one line.
     """
-    text = _for_pool(text)
+    text = _with_calls(text)
     if (sys.stderr if err else sys.stdout).isatty():
         import shutil
 
@@ -43,19 +43,22 @@ def prose(text: str, indent: str = "  ", *, err: bool = False, color: bool | Non
     click.echo(text, err=err, color=color)
 
 
-class _Chosen:
-    """The pool that the command line names; commands that are printed name it too. "" without --pool."""
-
-    pool = ""
+_calls: dict[str, str] = {}
+"""How our programs are called for the pool of this command line, by program: "backupd --pool archive"."""
 
 
-def name_pool_in_commands(pool: str) -> None:
-    """From now on each command of backupd that is printed in backquotes names this pool; "" for the default one."""
-    _Chosen.pool = pool
+def print_commands_as(program: str, call: str) -> None:
+    """From now on each command of `program` that is printed in backquotes begins with `call`, so that it is about the same pool."""
+    _calls[program] = call
 
 
-def _for_pool(text: str) -> str:
-    return _COMMAND.sub(lambda _: f"`backupd --pool {_Chosen.pool} ", text) if _Chosen.pool else text
+def call_of(program: str) -> str:
+    """Returns how a program of ours is called for the pool of this command line."""
+    return _calls.get(program, program)
+
+
+def _with_calls(text: str) -> str:
+    return _COMMAND.sub(lambda command: f"`{call_of(command[1])} ", text)
 
 
 def text_width() -> int:

@@ -138,7 +138,7 @@ def published(facts: FactStore, name: str = "main") -> Published:
     try:
         return _parsed(text) if text else Published(name)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        raise OperatorError("the configuration in the catalogue is damaged", "publish it again: backupd check") from None
+        raise OperatorError("the configuration in the catalogue is damaged", "publish it again: `backupd check`") from None
 
 
 def _pool(config: Config) -> dict[str, Any]:

@@ -149,18 +149,24 @@ EXAMPLES: Mapping[tuple[str, str], str] = {
 ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
 
-def advice(row: StoredAlarm, pool: str = "main") -> Advice:
-    """Returns the advice for an alarm of that kind and subject, with the names filled in; `pool`: the name of the pool."""
+def advice(row: StoredAlarm, pool: str = "main", call: str = "") -> Advice:
+    """Returns the advice for an alarm of that kind and subject, with the names filled in.
+
+    `pool`: the name of the pool; `call`: how `backupd` is called for it, if that is not by the name.
+    """
     kind, name = row.about.kind, row.about.name
     keys = ((row.what, kind), (ANY, kind), (row.what, ANY))
     entry = next((TABLE[key] for key in keys if key in TABLE), ELSE)
     if kind == UNIT and not _UNIT_NAME.fullmatch(name):
         name = "UNIT"
-    return Advice(entry.words, command_for(entry.command.format(name=name, pool=pool), pool), entry.page)
+    return Advice(entry.words, command_for(entry.command.format(name=name, pool=pool), pool, call), entry.page)
 
 
-def command_for(command: str, pool: str) -> str:
-    """Returns a command of backupd as it is typed for that pool."""
-    if pool == "main" or not command.startswith("backupd "):
-        return command
-    return command.replace("backupd ", f"backupd --pool {pool} ", 1)
+def command_for(command: str, pool: str, call: str = "") -> str:
+    """Returns a command of backupd or btrfs-balancer as it is typed for that pool; `call` as for `advice`."""
+    call = call or ("backupd" if pool == "main" else f"backupd --pool {pool}")
+    if command.startswith("backupd "):
+        return command.replace("backupd", call, 1)
+    if " --config " in call and command.startswith("btrfs-balancer "):
+        return command.replace(f"--pool {pool}", call.removeprefix("backupd "), 1)
+    return command

@@ -121,7 +121,7 @@ def clock_findings(doubt: str | None, synchronised: bool | None) -> Iterator[Fin
 def lost(state: Path) -> Finding:
     """Returns the finding that the catalogue in that folder was lost."""
     text = f"the catalogue in {state} knows none of the backups that are in the pool: it was lost"
-    hint = "see that `state` is the right folder, and mounted; then make it again from the pool: backupd rebuild"
+    hint = "see that `state` is the right folder, and mounted; then make it again from the pool: `backupd rebuild`"
     return Finding(v.CATALOGUE, ERROR, text, hint)
 
 

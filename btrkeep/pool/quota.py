@@ -137,7 +137,7 @@ def group_number(subvolume: int, inode: int) -> int:
     if subvolume >> _SUBVOLUME_BITS or inode >> _INODE_BITS:
         raise OperatorError(
             f"a group of simple quotas has no room for subvolume {subvolume} and inode {inode}",
-            "this pool has to do without them: backupd quota disable",
+            "this pool has to do without them: `backupd quota disable`",
         )
     return 1 << _LEVEL_SHIFT | subvolume << _INODE_BITS | inode
 

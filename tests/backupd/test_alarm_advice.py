@@ -43,6 +43,17 @@ def test_commands_name_the_pool() -> None:
     assert command_for("journalctl -u x", "archive") == "journalctl -u x"
 
 
+def test_commands_name_a_configuration_that_is_elsewhere() -> None:
+    call = "backupd --config '/srv/my pool.toml'"
+    rows = [alarm("host web1", "web1: failed"), *[alarm(f"host web{number}", "failed") for number in range(30)]]
+    text = words.of_changes("archive", "machine", rows, [], call).body
+    assert f"{call} log web1)" in text
+    assert f"more: {call} status" in text
+    assert "--pool" not in text
+    assert advice(alarm("balance", "x"), "archive", call).command == "btrfs-balancer plan --config '/srv/my pool.toml'"
+    assert command_for("journalctl -u x", "archive", call) == "journalctl -u x"
+
+
 def test_the_name_of_our_unit_can_be_copied_and_no_other_text_is_left_as_it_is() -> None:
     unit = "btrkeep-backup@main.service"
     message = words.of_changes("main", "machine", [alarm(f"unit {unit}", f"{unit} failed: exit-code")], [])

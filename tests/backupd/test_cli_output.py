@@ -157,7 +157,8 @@ def test_the_list_on_paper_has_the_newest_of_each_host_or_all_or_those_of_one(si
 def test_all_tables_are_narrow_enough_for_80_columns_or_wrap_their_last_one(site: Nights) -> None:
     for words in (["status"], ["list"], ["list", "web1"], ["check"], ["status", "web1"]):
         text = on_a_terminal(["--config", site.config, *words], columns=80, env={"NO_COLOR": "1"})
-        lines = text.partition("\nWhat to do:")[0].splitlines()  # what is to be pasted is not broken
+        lines = text.partition("\nWhat to do:")[0].splitlines()
+        lines = [line for line in lines if "`backupd --config " not in line]  # a command that can be pasted is not broken
         assert max(map(len, lines)) <= 80, text
         assert len(lines) >= 3
 

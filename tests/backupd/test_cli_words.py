@@ -193,3 +193,17 @@ def test_commands_that_are_printed_name_the_pool_of_the_command_line() -> None:
     assert "`backupd --pool no-such-pool init PATH`" in hint
     _, hint = fails("--config", "/nowhere/main.toml", "status")
     assert "`backupd init PATH`" in hint
+
+
+@pytest.mark.parametrize(
+    ("file", "call"),
+    [
+        ("/nowhere/main.toml", "backupd --config /nowhere/main.toml"),
+        ("/no where/main.toml", "backupd --config '/no where/main.toml'"),
+        ("nowhere.toml", f"backupd --config {TOP}/nowhere.toml"),  # it can be typed in any folder
+        ("/etc/btrkeep/no-such-pool.toml", "backupd --pool no-such-pool"),
+    ],
+)
+def test_commands_that_are_printed_name_the_configuration_of_the_command_line(file: str, call: str) -> None:
+    done = backupd("--config", file, "status", check=False, cwd=TOP, as_printed=True)
+    assert f"`{call} init PATH`" in done.stderr

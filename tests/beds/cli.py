@@ -6,6 +6,7 @@ an operator starts it.
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -26,9 +27,10 @@ def backupd(
     env: Mapping[str, str] | None = None,
     timeout: float = 280,
     cwd: Path | None = None,
+    as_printed: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `backupd WORDS` to its end; `check` expects exit status 0."""
-    return command("backupd", *words, check=check, env=env, timeout=timeout, cwd=cwd)
+    """Runs `backupd WORDS` to its end; `check` expects exit status 0. `as_printed`: see `command`."""
+    return command("backupd", *words, check=check, env=env, timeout=timeout, cwd=cwd, as_printed=as_printed)
 
 
 def command(
@@ -39,18 +41,26 @@ def command(
     timeout: float = 280,
     cwd: Path | None = None,
     at: Deed | None = None,
+    as_printed: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `python -m PACKAGE WORDS`, one of our programs, to its end. `at`: what kill_at.py is to do at which checkpoint."""
+    """Runs `python -m PACKAGE WORDS`, one of our programs, to its end. `at`: what kill_at.py is to do at which checkpoint.
+
+    Commands in backquotes that it prints are given without `--config FILE`, unless `as_printed`: most tests are about the rest of
+    them; tests/test_remedies.py types them as they are printed.
+    """
     own = _environment(env)
     if not at and any(name.startswith(_PYTHON_READS) for name in env or ()):
         return work(sys.executable, "-m", package, *words, check=check, env=own, timeout=timeout, cwd=cwd)
     everything = {**os.environ, "LC_ALL": "C.UTF-8", **own}
     done = _forking(package).run([str(word) for word in words], everything, cwd or Path.cwd(), timeout, at)
+    if not as_printed:
+        done.stdout, done.stderr = _CONFIGURATION.sub("`backupd ", done.stdout), _CONFIGURATION.sub("`backupd ", done.stderr)
     if check:
         assert done.returncode == 0, explain(done)
     return done
 
 
+_CONFIGURATION = re.compile(r"`backupd --config (?:'[^'`]*'|[^' `]+) ")
 _PYTHON_READS = ("PYTHON", "LC_", "LANG", "LD_")  # when it starts
 _from: dict[str, preloaded.Preloaded] = {}
 

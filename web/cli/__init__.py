@@ -1,13 +1,16 @@
 """The command line of btrkeep-web: this package is the edge where errors become one line, a hint and an exit status."""
 
 import logging
+import shlex
 import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.lazy import LazyGroup
+from btrkeep.cli.progress import print_commands_as
 from btrkeep.process.cancellation import exit_on_sigterm
 from btrkeep.version import version_words
 from web.cli.global_options import GlobalOptions
@@ -63,6 +66,7 @@ def group(
     It runs without root: it reads the catalogue, and sends requests to `backupd serve` for everything else. To begin:
     `btrkeep-web user add NAME --role operator`, then `systemctl enable --now btrkeep-web@main`, and a browser at http://127.0.0.1:8765.
     """
+    print_commands_as(NAME, _call(ctx))
     ctx.obj = GlobalOptions(pool, state, data, socket, users, login)
     if ctx.invoked_subcommand is None:
         from web.cli.serve_ import serve
@@ -70,6 +74,15 @@ def group(
         serve(ctx.obj, listen)
     else:
         ctx.meta["listen"] = listen
+
+
+def _call(ctx: click.Context) -> str:
+    """Returns how `btrkeep-web` is called for the same pool and folders again, in any folder."""
+    words = [NAME]
+    for name, value in ctx.params.items():
+        if name not in ("version", "listen") and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            words += [f"--{name}", str(value.absolute() if isinstance(value, Path) else value)]
+    return shlex.join(words)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from btrkeep.catalogue.model_alarm import CONFIGURATION
+from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.decisions.drills import drill_status, proven_words, read_drills
 from btrkeep.decisions.schedule import SCHEDULE_FACT, StoredSchedule, stored_schedule
 from btrkeep.decisions.verification import last_reads, verification_sentence
@@ -128,10 +129,10 @@ def _urgent(
     """Yields mistakes of the configuration first. A viewer who is limited to hosts reads no names of files or of the pool."""
     for alarm in alarms:
         if alarm.subject == CONFIGURATION:
-            yield Urgent("Configuration", alarm.text, None, "backupd check")
+            yield Urgent("Configuration", alarm.text, None, command_for("backupd check", source.site.name))
     if health.fault:
         text = "the pool cannot be read" if viewer.limited else f"the pool cannot be read: {health.fault}"
-        yield Urgent("Unknown", text, health.pool_looked, "" if viewer.limited else "backupd doctor")
+        yield Urgent("Unknown", text, health.pool_looked, "" if viewer.limited else command_for("backupd doctor", source.site.name))
     is_late = health.looked is None and last_try is not None and source.now - last_try > STALE
     if health.is_old or is_late:
         text = "the state of the pool and of its alarms was not checked in the last hour"
