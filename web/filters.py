@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from flask import Flask, current_app, request
+from flask import Flask, current_app, has_app_context, request
 from markupsafe import Markup
 
 from btrkeep import __version__
@@ -62,7 +62,7 @@ def number(value: float) -> str:
 
 def with_commands(text: str) -> Markup:
     """Returns a hint as HTML: text between backquotes becomes a command, which names the pool. Safe to show."""
-    pool = current_app.extensions["btrkeep"].pool
+    pool = current_app.extensions["btrkeep"].pool if has_app_context() else "main"
     parts = printable(text).split("`")
     html = (Markup("<code>{}</code>").format(command_for(part, pool)) if number % 2 else part for number, part in enumerate(parts))
     return Markup("").join(html)

@@ -16,6 +16,7 @@ from backupd.repo import backup_json as records
 from backupd.repo import final_backups
 from btrkeep.backup_states import PARTIAL
 from btrkeep.catalogue import Catalogue
+from btrkeep.decisions.pool_room import MAKE_ROOM
 from btrkeep.errors import OperatorError, StateConflict
 from btrkeep.pool.locks import left_behind, read_holder
 from btrkeep.pool.marker import WORKING, Pool
@@ -97,7 +98,7 @@ def _is_for_room(record: records.Record | None) -> bool:
     return record is not None and (record.state, record.stopped_for) == (PARTIAL, records.ROOM)
 
 
-def room_hint(found: Sequence[Unfinished], hint: str = "expire backups, or give the pool more room") -> str:
+def room_hint(found: Sequence[Unfinished], hint: str = MAKE_ROOM) -> str:
     """Returns the hint for a pool with too little room; `found` are the unfinished backups, the largest first."""
     if not found:
         return hint

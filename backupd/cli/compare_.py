@@ -1,6 +1,7 @@
 """`backupd compare`: what differs between two backups of a host."""
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -64,7 +65,9 @@ def command(
         raise UsageError(f"three backups are named: {which}, {before} and {after}", "compare two of them")
     before, after = (which, before) if which else (before, after)
     if not before:
-        raise UsageError("no backup is named", f"`backupd compare {host} {path} BACKUP`; `backupd list {host}` shows the names")
+        raise UsageError(
+            "no backup is named", f"`backupd compare {host} {shlex.quote(path)} BACKUP`; `backupd list {host}` shows the names"
+        )
     pool, at = pool_of(ctx)[0], given_now(ctx)
     wanted = path_given(path)
     with opened_backup(pool, host, before, at) as old, opened_backup(pool, host, after, at) as new:

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-import click
-
 from backupd.expire.report import ExpiryEvent, ExpiryProgress, Summary
 from backupd.expire.words import PAUSES, expiry_words, left_out_words, names_in_words
 from btrkeep.cli.progress import prose, say
@@ -141,9 +139,9 @@ def listed(plan: Plan, what: str, limit: int | None = None) -> list[tuple[HostPl
 def echo_dry_run(plan: Plan, summary: Summary, limit: int | None, now: datetime) -> None:
     """Prints what would be done and why."""
     for text in plan_notices(plan):
-        click.echo(f"note: {printable(text)}")
+        prose(f"note: {printable(text)}")
     if summary.clock:
-        click.echo(f"note: {expiry_words(summary.clock)}")
+        prose(f"note: {expiry_words(summary.clock)}")
     for what, words in LISTS.items():
         for host, step in listed(plan, what, limit):
             until = _until(step.expires, now) if step.expires else ""

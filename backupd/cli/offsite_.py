@@ -317,22 +317,18 @@ def _say_plan(run: OffsiteRun, hosts: tuple[str, ...], forced: Forced, as_json: 
 def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) -> dict[str, Any]:
     for failed in summary.failed:
         complain(OperatorError(f"{failed.host}: {failed.error}"))
-    guarded = summary.removal.guarded if summary.removal else None
+    guarded, command = summary.removal.guarded if summary.removal else None, f"offsite run {summary.offsite}"
     kept_back = sorted(guarded.left_out.items()) if guarded else []
     if guarded and guarded.stop:
-        complain(OperatorError(f"{summary.offsite}: nothing was removed there: {expiry_words(guarded.stop)}"))
+        complain(OperatorError(f"{summary.offsite}: nothing was removed there: {expiry_words(guarded.stop, command)}"))
     if summary.doubt:
-        why = expiry_words(summary.doubt)
-        complain(
-            OperatorError(
-                f"{summary.offsite}: nothing was removed there: {why}", "`date` says the time; --force clock if it is right"
-            )
-        )
+        why = expiry_words(summary.doubt, command)
+        complain(OperatorError(f"{summary.offsite}: nothing was removed there: {why}", "`date` says the time"))
     if summary.remove_error:
         error = summary.remove_error
         complain(OperatorError(f"{summary.offsite}: nothing was removed there: {error.message}", error.hint))
     for host, share in kept_back:
-        complain(OperatorError(f"{host}: nothing was removed there: {left_out_words(host, share)}"))
+        complain(OperatorError(f"{host}: nothing was removed there: {left_out_words(host, share, command)}"))
     if not as_json:
         more = left_words(summary.planned - len(summary.sent), out_of_time=summary.out_of_time)
         gone = f"; {counted(summary.removed, 'backup')} removed there" if summary.removed else ""

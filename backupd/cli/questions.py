@@ -9,6 +9,7 @@ from typing import TypeVar
 import click
 
 from btrkeep.cli import complain
+from btrkeep.cli.progress import with_calls
 from btrkeep.errors import OperatorError, UsageError
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ class Prompter:
         return cls(os.isatty(0) and not as_json, as_json)
 
     def say(self, text: str = "") -> None:
-        click.echo(text, err=self.as_json)
+        click.echo(with_calls(text), err=self.as_json)
 
     def heading(self, text: str) -> None:
         self.say("\n" + click.style(text, bold=True))

@@ -88,7 +88,7 @@ def command(
                 complain(lost(context.config.pool.state))
             return int(Exit.ATTENTION)
         try:
-            plans = _plans(context, which, [one.absolute() for one in folders], cancellation, unproven=unproven)
+            plans, is_whole = _plans(context, which, [one.absolute() for one in folders], cancellation, unproven=unproven)
         except Cancelled:
             return cancellation.exit_status()
         todo = [one for one in plans if one.repairs or one.repaired_in]
@@ -97,25 +97,36 @@ def command(
         if dry_run or not todo:
             if as_json:
                 echo_json({"dry_run": dry_run, "backups": [_fields(one) for one in plans], "failed": {}})
-            return int(Exit.ATTENTION if any(one.leaves or (dry_run and one.repairs) for one in plans) else Exit.OK)
+            leaves = any(one.leaves or (dry_run and one.repairs) for one in plans)
+            return int(Exit.ATTENTION if leaves or not is_whole else Exit.OK)
         confirmed(f"{counted(len(todo), 'backup')} get a repaired copy", "repair", yes, as_json)
         done, failed, status = _repaired(context, todo, cancellation, as_json=as_json)
     if as_json:
         made = {(one.plan.backup.host, one.plan.backup.name): one for one in done}
         said = [_fields(one, made.get((one.backup.host, one.backup.name))) for one in plans]
         echo_json({"dry_run": False, "backups": said, "failed": failed})
-    return cancellation.exit_status(status or (Exit.ATTENTION if any(one.leaves for one in plans) else Exit.OK))
+    return cancellation.exit_status(status or (Exit.OK if is_whole and not any(one.leaves for one in plans) else Exit.ATTENTION))
 
 
 def _plans(
     context: PoolContext, which: tuple[str, ...], folders: Sequence[Path], cancellation: Cancellation, *, unproven: bool
-) -> list[RepairPlan]:
-    """Returns plans for the requested damaged backups, by host, oldest first. Expired ones are skipped. Raises OSError."""
+) -> tuple[list[RepairPlan], bool]:
+    """Returns plans for the requested damaged backups, by host, oldest first, and whether none of them is left out.
+
+    Expired ones are skipped. Without names, damaged copies of another pool do not keep the other hosts from being repaired. Raises
+    UsageError if there is nothing but such copies, or they are named; OSError.
+    """
     own = OwnReads(context, context.clock.now())  # what it enters is planned for, too
+    refused: list[UsageError] = []
     try:
-        return list(_planned(context, which, folders, cancellation, own, unproven=unproven))
+        plans = list(_planned(context, which, folders, cancellation, own, refused, unproven=unproven))
     finally:
         own.forget()
+    if refused and (which or not plans):
+        raise refused[0]
+    for error in refused:
+        complain(error)
+    return plans, not refused
 
 
 def _planned(
@@ -124,9 +135,11 @@ def _planned(
     folders: Sequence[Path],
     cancellation: Cancellation,
     own: OwnReads,
+    refused: list[UsageError],
     *,
     unproven: bool,
 ) -> Iterator[RepairPlan]:
+    """Yields the plans; `refused` gets an error for each host that another pool repairs."""
     wanted: dict[str, set[str]] = {}
     for text in which or sorted({one.host for one in context.catalogue.damages() if one.fate is None}):
         host, name = parse_which(text)
@@ -139,7 +152,9 @@ def _planned(
             continue
         if planner.damaged and (fetched := read_notes(context.pool.host(host)).replica):
             refetch = f"`backupd replicate {fetched.get('name')} {host} --damaged` fetches the damaged ones again"
-            raise UsageError(f"the backups of {printable(host)} are copies, fetched from another pool", printable(refetch))
+            error = UsageError(f"the backups of {printable(host)} are copies, fetched from another pool", printable(refetch))
+            refused.append(error)
+            continue
         for backup in planner.damaged:
             if ("" in names and backup.state != EXPIRED) or backup.name in names:
                 plan = planner.plan(backup)

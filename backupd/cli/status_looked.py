@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from backupd.cli.status_json import time_or_null
+from btrkeep.cli.progress import prose
 from btrkeep.config import ReportingConfig
 from btrkeep.decisions.findings import StoredVerdict
 from btrkeep.errors import Exit, OperatorError
@@ -79,4 +80,4 @@ class LastLook:
 
 
 def _say(what: str, text: str) -> None:
-    click.echo(f"{click.style(f'{what}:', fg='red', bold=True)} {printable(text)}")
+    prose(f"{click.style(f'{what}:', fg='red', bold=True)} {printable(text)}")

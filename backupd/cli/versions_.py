@@ -1,5 +1,6 @@
 """`backupd versions`: every version of a file or folder, over all backups."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -47,7 +48,9 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
     pool, _ = pool_of(ctx)
     name, which = parse_which(host)
     if which not in (NEWEST, LATEST):
-        raise UsageError(f"versions are those of all backups, not of {which} alone", f"`backupd versions {name} {path}`")
+        raise UsageError(
+            f"versions are those of all backups, not of {which} alone", f"`backupd versions {name} {shlex.quote(path)}`"
+        )
     now = given_now(ctx)
     history = _history(pool, name, path_given(path), content, now)
     newest = find(pool, name, NEWEST, now).record

@@ -37,6 +37,7 @@ from btrkeep.decisions.copies import (
 )
 from btrkeep.decisions.copy_words import age_words, done_words, remedy
 from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.pool_room import MAKE_ROOM
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.room import read_room
@@ -130,7 +131,7 @@ def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding
     free = room.available - config.pool.min_free.bytes_of(room.total)
     if copy.session and 0 < free < copy.session.bytes:
         text = f"the newest fetch brought {format_size(copy.session.bytes)}, and {format_size(free)} are free above min_free"
-        yield Finding(_CHECK, "warning", text, "keep less, or give the pool more room", subject=subject)
+        yield Finding(_CHECK, "warning", text, MAKE_ROOM, subject=subject)
 
 
 def _fetched(config: Config, known: KnownCopies) -> Iterator[Finding]:

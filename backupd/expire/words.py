@@ -1,5 +1,6 @@
 """The words of an expiry."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -28,28 +29,29 @@ PAUSES = {
 }
 
 
-def expiry_words(why: DeletedShare | ClockBehind | ClockAhead) -> str:
-    """Says why an expiry does nothing at all, or lets no grace end."""
+def expiry_words(why: DeletedShare | ClockBehind | ClockAhead, command: str = "expire") -> str:
+    """Says why an expiry does nothing at all, or lets no grace end. `command`: the one of backupd that does it after all."""
+    force = f"backupd {command} --force"
     match why:
         case DeletedShare():
             limits = _beyond(why, POOL_SHARE, POOL_COUNT)
-            return f"of the pool {limits}: if that is right, say --force {POOL}"
+            return f"of the pool {limits}: if that is right: `{force} {POOL}`"
         case ClockBehind():
             gone = f"the clock went backwards: it says {local_time(why.now)}, and it was {local_time(why.known)} already"
-            return f"{gone}; if it is right now, the expiry after the next night's run goes on, or say --force {CLOCK}"
+            return f"{gone}; if it is right now, the expiry after the next night's run goes on, or `{force} {CLOCK}` now"
         case ClockAhead():
             ahead = f"the clock went ahead by {_span(why.by)} since {local_time(why.since)}"
             return (
                 f"{ahead}, of which this machine's boot clock explains {_span(why.explained)}: "
-                f"grace and hold ends wait for an expiry a night later, or say --force {CLOCK}"
+                f"grace and hold ends wait for an expiry a night later, or `{force} {CLOCK}` ends them now"
             )
 
 
-def left_out_words(host: str, why: DeletedShare | UnreadableHost) -> str:
+def left_out_words(host: str, why: DeletedShare | UnreadableHost, command: str = "expire") -> str:
     """Says why an expiry leaves the host out."""
     if isinstance(why, UnreadableHost):
         return why.error
-    return f"{_beyond(why, HOST_SHARE, HOST_COUNT)}: if that is right, say --force {force_word(host)}"
+    return f"{_beyond(why, HOST_SHARE, HOST_COUNT)}: if that is right: `backupd {command} --force {shlex.quote(force_word(host))}`"
 
 
 def _beyond(share: DeletedShare, most: float, count: int) -> str:

@@ -35,6 +35,7 @@ from backupd.rsync.remote_end import RemoteEnd, expected_words
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig, SshSettings
+from btrkeep.decisions.pool_room import MAKE_ROOM
 from btrkeep.decisions.replication import Fetch
 from btrkeep.decisions.rsync_meaning import meaning
 from btrkeep.decisions.stream_limit import longest_stream
@@ -233,7 +234,7 @@ class _Copying:
         why = next((line.removeprefix("error: ") for line in said if line.startswith("error: ")), means.line)
         words = f"rsync: {why or means.words}" if ended.exit_code else "rsync was stopped"
         if any("No space left on device" in line and "receiver" in line.lower() for line in said):
-            raise PoolUnusable(f"{self.context.pool.path} is full", "expire backups, or give the pool more room")
+            raise PoolUnusable(f"{self.context.pool.path} is full", MAKE_ROOM)
         raise NotReceived(f"{self.expected.host}@{self.expected.name}: {words}")
 
 

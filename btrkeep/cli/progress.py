@@ -35,7 +35,7 @@ def prose(text: str, indent: str = "  ", *, err: bool = False, color: bool | Non
     A word that is longer than a line stays whole, so that it can be copied, and so does a command in backquotes. If the output is
     not a terminal, the text stays one line.
     """
-    text = _with_calls(text)
+    text = with_calls(text)
     if (sys.stderr if err else sys.stdout).isatty():
         import shutil
 
@@ -57,7 +57,8 @@ def call_of(program: str) -> str:
     return _calls.get(program, program)
 
 
-def _with_calls(text: str) -> str:
+def with_calls(text: str) -> str:
+    """Returns the text with the commands in backquotes as `print_commands_as` has set them."""
     return _COMMAND.sub(lambda command: f"`{call_of(command[1])} ", text)
 
 

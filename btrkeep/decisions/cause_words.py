@@ -72,12 +72,13 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.FEWER_BYTES: _shrunk("bytes", format_size),
     CauseCode.NOT_MOUNTED: _emptied("and nothing was deleted there (is something not mounted?)"),
     CauseCode.EMPTIED_UNDATED: _emptied(
-        "and that backup is stamped in the future: it is not certain that they were deleted (`backupd accept` if they were)"
+        "and that backup is stamped in the future: it is not certain that they were deleted (if they were: "
+        "`backupd accept HOST latest`)"
     ),
     CauseCode.EMPTIED_SETTINGS: _emptied("and nothing was deleted there: by a new `exclude`, or is something not mounted?"),
     CauseCode.NOT_COMPARED: (
         "folders that are empty now could not be compared with the previous backup ({why}), so a filesystem that is not mounted "
-        "would not be seen: the next run compares again, and `backupd accept` makes this one complete"
+        "would not be seen: the next run compares again, and `backupd accept HOST latest` makes this one complete"
     ).format_map,
     CauseCode.NOT_NAMED: "rsync says that some files were not transferred, but not which",
     CauseCode.DEADLINE: "the deadline has passed",

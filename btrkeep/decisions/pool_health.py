@@ -10,7 +10,7 @@ from btrkeep.config import Config
 from btrkeep.config.values import MinFree
 from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import ERROR, NOTE, UNKNOWN, WARNING, Finding, PoolVerdict
-from btrkeep.decisions.pool_room import lacks_room
+from btrkeep.decisions.pool_room import MAKE_ROOM, lacks_room
 from btrkeep.decisions.redundancy import Redundancy, redundancy_words
 from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict, schedule_findings
 from btrkeep.pool.model import Room
@@ -174,7 +174,7 @@ def _unallocated(room: Room) -> Finding:
     match shortage(room):
         case Shortage.DATA:
             text = f"data is full: {unallocated} are unallocated, and {free} are free in data block groups"
-            hint = "`backupd expire` deletes what is due; keep less, or add a device"
+            hint = MAKE_ROOM
         case Shortage.METADATA:
             text = f"metadata is full: {unallocated} are unallocated, and metadata cannot use the {free} free in data block groups"
             hint = "`backupd expire` deletes what is due; `backupd doctor --fix room` moves data together"
@@ -190,7 +190,7 @@ def _room(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
     if room is None or not room.total:
         return
     if reason := lacks_room(room, limits.min_free):
-        hint = "`backupd expire` deletes what is due; keep less, or add a device"
+        hint = MAKE_ROOM
         yield Finding(v.ROOM, ERROR, f"no transfer starts any more: {reason}", hint, unusable=True)
     if facts.left_devices:
         text = f"a temporary device is still a part of the pool: {', '.join(facts.left_devices)}"

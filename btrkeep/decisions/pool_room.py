@@ -4,6 +4,8 @@ from btrkeep.config.values import MinFree
 from btrkeep.pool.model import Room
 
 LEAST_METADATA = 32 << 20
+MAKE_ROOM = "`backupd expire` deletes what is due; keep less, or add a device"
+"""The hint for a pool with too little room."""
 
 
 def least_metadata(total: int) -> int:

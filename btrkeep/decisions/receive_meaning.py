@@ -35,7 +35,7 @@ _PATTERNS: tuple[tuple[str, ReceiveCause], ...] = (
 )
 
 HINTS: Mapping[ReceiveCause, str] = {
-    ReceiveCause.FULL: "the pool is full: expire backups, or give it more room (`backupd usage`, `btrfs-balancer score`)",
+    ReceiveCause.FULL: "the pool is full: `backupd expire` deletes what is due; keep less, or add a device (see `backupd usage`)",
     ReceiveCause.QUOTA: "a quota of this pool's filesystem ends it: `btrfs qgroup show` names its limit",
     ReceiveCause.READ_ONLY: "this pool's filesystem has become read-only: dmesg says why, and `backupd doctor` what to do",
     ReceiveCause.OUTSIDE: "the stream wants to write outside of the backup, which nothing honest does: look at the other server",

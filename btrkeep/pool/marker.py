@@ -6,6 +6,7 @@ If the pool is not mounted, no backup may fill the root disk instead. So every c
 
 import json
 import os
+import shlex
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
@@ -134,7 +135,7 @@ def _hint_for_missing(path: Path) -> str:
     standing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if statfs_type(standing) != "btrfs":
         return f"mount the pool: no btrfs is mounted at {path}"
-    return f"mount the pool there; where there never was one, `backupd init {path}` makes it"
+    return f"mount the pool there; where there never was one, `backupd init {shlex.quote(str(path))}` makes it"
 
 
 def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:

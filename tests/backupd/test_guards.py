@@ -52,7 +52,10 @@ def test_a_host_is_left_out_beyond_30_percent_and_beyond_10(going: int, total: i
 
 def test_who_is_left_out_hears_how_many_would_go_and_how_to_let_them() -> None:
     said = left_out_words("web1", too_many({"web1": DeletedShare(24, 34)}, NOTHING).left_out["web1"])
-    assert said == "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is right, say --force web1"
+    assert (
+        said
+        == "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is right: `backupd expire --force web1`"
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_the_pools_limit_is_about_what_would_really_go() -> None:
     assert guarded.stop == DeletedShare(205, 334)
     assert expiry_words(guarded.stop) == (
         "of the pool 205 of 334 backups would be deleted at once, more than 30% and more than 100: "
-        "if that is right, say --force pool"
+        "if that is right: `backupd expire --force pool`"
     )
 
 

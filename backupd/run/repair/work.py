@@ -38,7 +38,7 @@ from btrkeep.backup_states import RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
-from btrkeep.decisions.pool_room import lacks_room
+from btrkeep.decisions.pool_room import MAKE_ROOM, lacks_room
 from btrkeep.decisions.retention import DeletionRequest, Hold
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable, StateConflict
@@ -79,7 +79,7 @@ def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:
     if name is None:
         _require_no_other_work(context, backup.host)
         if why := lacks_room(read_room(pool.path), context.config.pool.min_free):
-            raise PoolUnusable(why, "expire backups, or give the pool more room")
+            raise PoolUnusable(why, MAKE_ROOM)
         name = _make(context, plan)
     elif row := row_of(pool, backup.host, name):  # which a kill may have kept from the catalogue
         context.catalogue.put_backup(row)

@@ -1,0 +1,97 @@
+"""The commands that our programs print as advice, found in their source: what stands in string literals, not what a test has seen.
+
+A command is written with {} for each part that is filled in. Strings that are no advice (locks' labels, help texts, comments of the
+configuration's keys) are left out by where they stand.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.beds.cli import TOP
+
+OURS = ("backupd", "btrfs-balancer", "btrfs-heatmap", "btrkeep-web")
+_PLACES = ("backupd", "btrkeep", "balancer", "heatmap", "web")
+_NO_ADVICE = (
+    "btrkeep/config/keys.py",  # the manual's text of each key
+    "btrkeep/metric_table.py",
+    "btrkeep/config/sample.py",
+    "backupd/drill/boot.py",  # a script for a machine of its own
+    "backupd/rehearse/",
+    "backupd/cli/rehearse_",
+    "btrkeep/cli/progress.py",
+    "web/api/document.py",
+    "backupd/doctor/rules/",  # tests/btrfs/test_doctor_commands.py types all of these, and fails for a rule that it does not
+)
+_FOREIGN = (
+    r"apt (?:update|install)|chmod [a-z0-7+-]+ \S|chown root \{|systemctl (?:[a-z-]+)|journalctl|restic [a-z]+`|umount|wipefs|losetup --"
+    r"|btrfs (?:balance|device|scrub|check|replace|qgroup|subvolume|filesystem|quota) [a-z-]+|btrfstune|ssh-keygen|mount -o|fuser -v \{"
+    r"|dmesg \||df (?:-|/|\{)|ls -l|ps -f|findmnt|timedatectl|mkdir -p|sysctl|ulimit|sudo \./install|crontab|getent|mkfs"
+)
+_FIELD = re.compile(r"\{[^{}]*\}")
+_QUOTED = re.compile(r"`([^`\n]+)`")
+_PROGRAM = re.compile(rf"(?:{'|'.join(OURS)}) \S")
+_BARE = re.compile(rf"(?<![\w./`\"-])((?:{'|'.join(OURS)}) (?=[a-z{{-])[^`\n;,()]*|(?:{_FOREIGN})[^`\n;,()]*)")
+_HTML = re.compile(rf"<code>((?:{'|'.join(OURS)}|systemctl|journalctl) [^<]+)</code>")
+
+
+@cache
+def printed_commands() -> dict[str, list[str]]:
+    """Each command with the places, file and line, that print it."""
+    commands: dict[str, list[str]] = {}
+    for place in _PLACES:
+        for path in sorted((TOP / place).rglob("*.py")):
+            name = str(path.relative_to(TOP))
+            if not name.startswith(_NO_ADVICE):
+                for line, command in _in_module(path):
+                    commands.setdefault(command, []).append(f"{name}:{line}")
+    for path in sorted((TOP / "web" / "templates").rglob("*.html")):
+        for command in _HTML.findall(re.sub(r"\{\{[^}]*\}\}", "{}", path.read_text(encoding="utf-8"))):
+            commands.setdefault(_normal(command), []).append(str(path.relative_to(TOP)))
+    return commands
+
+
+def _in_module(path: Path) -> Iterator[tuple[int, str]]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    left_out = set(_no_advice(tree))
+    for node in ast.walk(tree):
+        if node not in left_out and (text := _text(node)):
+            for command in _in_text(text):
+                yield getattr(node, "lineno", 0), command
+
+
+def _no_advice(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yields the strings that are docstrings, parts of f-strings, help texts, and what a process is called in its lock."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            yield node.value
+        elif isinstance(node, ast.JoinedStr):
+            yield from node.values
+        elif isinstance(node, ast.Call):
+            if getattr(node.func, "id", "") == "take_lock":
+                yield from node.args
+            yield from (keyword.value for keyword in node.keywords if keyword.arg in ("help", "short_help", "epilog"))
+            if getattr(node.func, "attr", "") in ("compile", "fullmatch", "match", "search", "dry_run_option"):
+                yield from node.args
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    return ""
+
+
+def _in_text(text: str) -> Iterator[str]:
+    for quoted in _QUOTED.findall(text):
+        if _PROGRAM.match(quoted) or re.match(_FOREIGN, quoted + "`"):
+            yield _normal(quoted)
+    for bare in _BARE.findall(_QUOTED.sub("``", text)):
+        yield _normal(bare)
+
+
+def _normal(command: str) -> str:
+    return " ".join(_FIELD.sub("{}", command).replace("'{}'", "{}").split()).rstrip(" .:")
