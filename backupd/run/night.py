@@ -33,8 +33,8 @@ _LOOK = 0.5
 _AWAKE = 5.0  # seconds after which a sleep of the machine is seen
 _LONGEST_WAIT = 3600.0
 _TOO_MUCH = (
-    "leave some of it out (`exclude`), keep less (`backupd expire` deletes what is due), or add a device; a later run discards it for "
-    "the others"
+    "leave some of it out (`exclude`), keep less (`backupd expire` deletes what is due), or add a device; a later run discards "
+    "it for the others"
 )
 
 

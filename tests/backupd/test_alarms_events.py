@@ -241,5 +241,5 @@ def test_alarms_of_what_a_mistake_in_the_configuration_leaves_out_are_not_over()
     (alarm,) = found.alarms
     assert (str(alarm.subject), alarm.text) == (
         "configuration",
-        "the configuration is wrong: main.toml:3: x (and 1 more: backupd check)",
+        "the configuration is wrong: main.toml:3: x (and 1 more: backupd --config /etc/main.toml check)",
     )
