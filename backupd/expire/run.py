@@ -29,6 +29,7 @@ from btrkeep.backup_states import DELETING
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import elapsed
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
+from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import ConfigError, LockHeld, OperatorError
 from btrkeep.fs.openat import is_there
@@ -38,12 +39,15 @@ from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import BALANCE_LOCK, take_lock
 from btrkeep.pool.marker import MARKER
 from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.pool.room import read_room
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time
 
 _EVENT_INTERVAL, _ROW_INTERVAL = 0.25, 1.0
 _LOOK_FOR_BACKUPS = 1.0
 _LOOK_FOR_BALANCE = 0.5
+LONGEST_YIELD = 6 * 3600.0
+"""Seconds for which a whole expiry waits for backups: with one always under way nothing would be deleted."""
 _DRAINED = 30.0  # seconds without any drop after which a paced batch counts as drained: a file in it is open, or it is very large
 _LAST_DROPS = 300.0  # the same at the end, when the mount option waits to be put back
 
@@ -99,7 +103,7 @@ class ExpiryRunner:
         self.paused: Pause | None = None
         self.row = 0
         self.written_before = 0
-        self._last_event = self._last_row = self._looked_for_backups = 0.0
+        self._last_event = self._last_row = self._looked_for_backups = self._yielded = 0.0
 
     def run(self) -> Summary:
         """Runs it. Raises PoolUnusable, and OperatorError of the catalogue; the mount option is restored in any case."""
@@ -270,17 +274,25 @@ class ExpiryRunner:
             or time.monotonic() - self._looked_for_backups < _LOOK_FOR_BACKUPS
         ):
             return
-        self._looked_for_backups = time.monotonic()
-        if not backups_run(self.context.catalogue):
+        self._looked_for_backups = begun = time.monotonic()
+        if not self._is_to_yield():
             return
         deleter.settle()
         self.context.sinks.notice(f"paused: {PAUSES[Pause.BACKUPS]}")
         self.option.put_back()
-        while backups_run(self.context.catalogue) and not self.context.cancellation:
+        before = self._yielded
+        while self._is_to_yield() and not self.context.cancellation:
             self._pause(Pause.BACKUPS, _LOOK_FOR_BACKUPS)
+            self._yielded = before + time.monotonic() - begun
         deleter.reader.forget()
         if not self.context.cancellation:
             self._switch()
+
+    def _is_to_yield(self) -> bool:
+        """Returns True while a backup runs, unless expiry has waited long enough, or the pool needs the room."""
+        if self._yielded >= LONGEST_YIELD or not backups_run(self.context.catalogue):
+            return False
+        return not lacks_room(read_room(self.context.pool.path), self.context.config.pool.min_free)
 
     # --- what is told
 

@@ -138,7 +138,7 @@ TABLE = (
         "The allocator's mount option while expired backups are deleted; afterwards the previous one is restored. "
         '``"none"``: it is not changed.'),
     ConfigKey("yield_to_backups", (EXPIRY,), kinds.FLAG, False, "true",
-        "Whether expiry pauses while backups run."),
+        "Whether expiry pauses while backups run: for six hours at most, and not while the pool has less than ``min_free``."),
 
     ConfigKey("budget", (BALANCE,), kinds.SIZE_LIMIT, "20GiB", '"100GiB"',
         'How much data ``btrfs-balancer run --pool`` moves at most in one run. ``"none"``: no limit.'),

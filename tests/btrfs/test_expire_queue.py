@@ -207,9 +207,9 @@ def test_a_signal_in_the_middle_of_deletions_leaves_no_row_that_says_deleting(po
     assert pool.consistent() == []
 
 
-@pytest.mark.parametrize("asked", ["configured", "--yield-to-backups"])
-def test_it_waits_while_a_backup_runs_if_so_asked(pool: Expiries, asked: str) -> None:
-    pool.settings("expiry", yield_to_backups=asked == "configured")
+@contextmanager
+def running_backup(pool: Expiries) -> Iterator[Path]:
+    """A backup that goes on until the file is removed."""
     flag = pool.top / "held"
     (pool.source / "big").write_bytes(os.urandom(900_000))
     pool.in_the_middle(300_000, f"touch {flag}; while test -e {flag}; do sleep 0.05; done")
@@ -218,19 +218,43 @@ def test_it_waits_while_a_backup_runs_if_so_asked(pool: Expiries, asked: str) ->
         [*BACKUPD, "--config", pool.config, "run", "runs", *at(LATER)], env={**os.environ, "PYTHONPATH": str(TOP)}
     )
     wait_for(flag.exists)
-    process = subprocess.Popen(
-        [*BACKUPD, "--config", pool.config, "expire", "--json", *([asked] if asked[0] == "-" else []), *at(LATER)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(TOP)},
-    )
-    wait_for(lambda: rows(pool, "select paused from expiry where finished is null") == [("backups run",)])
-    assert sum(len(pool.left(host)) for host in HOSTS) == 160
-    flag.unlink()
-    running.wait(timeout=60)
+    try:
+        yield flag
+    finally:
+        flag.unlink(missing_ok=True)
+        running.wait(timeout=60)
+
+
+@pytest.mark.parametrize("asked", ["configured", "--yield-to-backups"])
+def test_it_waits_while_a_backup_runs_if_so_asked(pool: Expiries, asked: str) -> None:
+    pool.settings("expiry", yield_to_backups=asked == "configured")
+    with running_backup(pool) as flag:
+        process = subprocess.Popen(
+            [*BACKUPD, "--config", pool.config, "expire", "--json", *([asked] if asked[0] == "-" else []), *at(LATER)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(TOP)},
+        )
+        wait_for(lambda: rows(pool, "select paused from expiry where finished is null") == [("backups run",)])
+        assert sum(len(pool.left(host)) for host in HOSTS) == 160
+        flag.unlink()
     status, out, _ = ended(process)
     assert (status, json.loads(out)["deleted"]) == (0, 120)
+
+
+def test_it_waits_for_no_backup_while_the_pool_has_less_than_min_free(pool: Expiries) -> None:
+    with running_backup(pool):
+        pool.settings("pool", min_free="99%")
+        assert pool.expire(LATER, "--yield-to-backups")["deleted"] == 120
+
+
+def test_it_waits_for_backups_only_so_long(pool: Expiries) -> None:
+    program = "import backupd.expire.run as r; from backupd.cli import main; r.LONGEST_YIELD = 1.5; main()"
+    words = ["--config", str(pool.config), "expire", "--yield-to-backups", "--json", *at(LATER)]
+    with running_backup(pool):
+        done = work(sys.executable, "-P", "-c", program, *words, env={"PYTHONPATH": str(TOP)})
+        assert json.loads(done.stdout)["deleted"] == 120
 
 
 def test_a_pace_deletes_a_few_at_a_time_and_everything_in_the_end(pool: Expiries) -> None:
