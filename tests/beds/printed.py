@@ -26,9 +26,10 @@ _NO_ADVICE = (
     "backupd/doctor/rules/",  # tests/btrfs/test_doctor_commands.py types all of these, and fails for a rule that it does not
 )
 _FOREIGN = (
-    r"apt (?:update|install)|chmod [a-z0-7+-]+ \S|chown root \{|systemctl (?:[a-z-]+)|journalctl|restic [a-z]+`|umount|wipefs|losetup --"
-    r"|btrfs (?:balance|device|scrub|check|replace|qgroup|subvolume|filesystem|quota) [a-z-]+|btrfstune|ssh-keygen|mount -o|fuser -v \{"
-    r"|dmesg \||df (?:-|/|\{)|ls -l|ps -f|findmnt|timedatectl|mkdir -p|sysctl|ulimit|sudo \./install|crontab|getent|mkfs"
+    r"apt (?:update|install)|chmod [a-z0-7+-]+ \S|chown root \{|systemctl (?:[a-z-]+)|journalctl|restic [a-z]+`|umount|wipefs"
+    r"|losetup --|btrfs (?:balance|device|scrub|check|replace|qgroup|subvolume|filesystem|quota) [a-z-]+|btrfstune|ssh-keygen"
+    r"|mount -o|fuser -v \{|dmesg \||df (?:-|/|\{)|ls -l|ps -f|findmnt|timedatectl|mkdir -p|sysctl|ulimit|sudo \./install"
+    r"|crontab|getent|mkfs|\{\} (?=setup --|host set|verify \{|run --scheduled)"
 )
 _FIELD = re.compile(r"\{[^{}]*\}")
 _QUOTED = re.compile(r"`([^`\n]+)`")
