@@ -1,0 +1,118 @@
+"""What bench.silence runs in the booted machine: the clean nights, then each fault in turn. Each result is a line of a file."""
+
+import json
+import re
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from bench.silence_faults import FAULTS, Fault
+from bench.silence_machine import DAY, PLACES, Machine, listed
+
+_PATIENCE = 12.0  # seconds; the dashboard may show a page of some seconds ago
+
+APART = 1.1
+"""Days between two faults: an alarm that comes back within a day of its end is sent again once only, by design."""
+
+
+def main() -> None:
+    """Reads what to do from a file, and appends the results to another."""
+    orders = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    results = Path(sys.argv[2])
+    machine = Machine(tuple(orders["devices"]))
+    try:
+        machine.set_up()
+        for number in range(orders["clean_nights"]):
+            _record(results, _clean_night(machine, number + 1))
+        if not orders["clean_nights"]:
+            machine.messages()
+        for name in orders["faults"]:
+            fault = next(fault for fault in FAULTS if fault.name == name)
+            _record(results, _faulty(machine, fault))
+    finally:
+        machine.tear_down()
+
+
+def _record(results: Path, row: dict[str, Any]) -> None:
+    with results.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def _clean_night(machine: Machine, number: int) -> dict[str, Any]:
+    """A night without a fault; every sixth one with expiry, verification and a drill."""
+    begun = time.monotonic()
+    machine.night(*(("expire", "verify", "drill") if number % 6 == 0 else ()))
+    return {"clean_night": number, "complaints": listed(machine.reports()), "seconds": round(time.monotonic() - begun, 1)}
+
+
+def _faulty(machine: Machine, fault: Fault) -> dict[str, Any]:
+    row: dict[str, Any] = {"fault": fault.name, "kind": fault.kind, "simulated": fault.is_simulated}
+    begun = time.monotonic()
+    machine.messages()
+    machine.later(APART * DAY)
+    try:
+        row |= _made(machine, fault)
+    except Exception:  # noqa: BLE001 - recorded; the other faults are made all the same
+        row["broken"] = traceback.format_exc()[-1500:]
+    try:
+        fault.undo(machine)
+        machine.night(*fault.after, days=APART)
+        row["left"] = _quiet(machine)
+    except Exception:  # noqa: BLE001 - recorded
+        row["broken_undo"] = traceback.format_exc()[-1500:]
+    return {**row, "took": round(time.monotonic() - begun, 1)}
+
+
+def _made(machine: Machine, fault: Fault) -> dict[str, Any]:
+    reported: dict[str, dict[str, float]] = {}
+    shown: dict[str, list[str]] = {}
+    fault.make(machine)
+    made = time.monotonic()
+    for night in range(1, max(fault.nights, 1) + 1):
+        if fault.nights and fault.jobs == ("sample", "news"):
+            machine.night(days=fault.days * APART)
+        else:
+            machine.later(fault.days * APART * DAY if fault.nights else fault.wait)
+            machine.unit(*fault.jobs)
+        deadline = time.monotonic() + (_PATIENCE if night == max(fault.nights, 1) else 0)
+        while True:
+            reports = machine.reports()
+            for place in PLACES:
+                if place not in reported and _is_reported(fault, place, reports[place]):
+                    reported[place] = {"seconds": round(time.monotonic() - made, 1), "nights": night if fault.nights else 0}
+                shown.setdefault(place, []).extend(reports[place])
+            if set(fault.places) <= set(reported) or time.monotonic() > deadline:
+                break
+            time.sleep(1)
+        if set(fault.places) <= set(reported):
+            break
+    missing = [place for place in fault.places if place not in reported]
+    return {
+        "reported": reported,
+        "not_told": missing,
+        "shown": {place: [text[:400] for text in dict.fromkeys(texts)][:6] for place, texts in shown.items()},
+    }
+
+
+def _is_reported(fault: Fault, place: str, complaints: tuple[str, ...]) -> bool:
+    """Returns True if a place reports this fault: metrics have no words, so any complaint of theirs counts."""
+    if place == "metrics":
+        return bool(complaints)
+    return any(re.search(fault.words, text, re.IGNORECASE | re.DOTALL) for text in complaints)
+
+
+def _quiet(machine: Machine) -> list[str]:
+    """Returns what is still reported after a fault was undone and a night has passed. The messages are about recoveries."""
+    machine.messages()
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        left = listed(machine.reports())
+        if not left or time.monotonic() > deadline:
+            return left[:8]
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    main()
