@@ -60,6 +60,7 @@ def _faulty(machine: Machine, fault: Fault) -> dict[str, Any]:
         fault.undo(machine)
         machine.night(*fault.after, days=APART)
         row["left"] = _quiet(machine)
+        row |= {"journal": machine.journal()} if row["left"] else {}
     except Exception:  # noqa: BLE001 - recorded
         row["broken_undo"] = traceback.format_exc()[-1500:]
     return {**row, "took": round(time.monotonic() - begun, 1)}
@@ -92,6 +93,7 @@ def _made(machine: Machine, fault: Fault) -> dict[str, Any]:
     return {
         "reported": reported,
         "not_told": missing,
+        **({"journal_of_fault": machine.journal()} if missing else {}),
         "shown": {place: [text[:400] for text in dict.fromkeys(texts)][:6] for place, texts in shown.items()},
     }
 

@@ -235,7 +235,7 @@ class Machine:
             self.sshd(name)
         for name in ("web1", "web2", "laptop", "here"):
             folder = HOSTS / name
-            for number in range(40):
+            for number in range(320):
                 (folder / f"folder{number % 4}").mkdir(parents=True, exist_ok=True)
                 (folder / f"folder{number % 4}" / f"file{number}").write_bytes(os.urandom(2000))
         self.write(CONFIG, _MAIN)
@@ -290,6 +290,10 @@ class Machine:
             if (HOSTS / name).is_dir():
                 self.change(name)
         self.unit("backup", *jobs, "sample", "news")
+
+    def journal(self) -> list[str]:
+        """The last lines of our units."""
+        return self.run("journalctl", "--no-pager", "-o", "cat", "-n", "25", "-u", "btrkeep-*").stdout.splitlines()
 
     def override(self, unit: str, text: str) -> None:
         """Gives a unit a drop-in; "" takes it away."""
@@ -359,7 +363,9 @@ def _of_status(text: str, status: int, errors: str) -> list[str]:
     complaints += [f"{host['host']}: {words}" for host in shown["hosts"] for words in host["warnings"]]
     complaints += [f"{finding}" for finding in shown["pool"]["findings"]]
     complaints += [f"copy {copy['replica']} is {copy['state']}" for copy in shown["copies"] if copy["state"] != "ok"]
-    complaints += [f"{key}: {shown[key]}" for key in ("repeated", "in_doubt", "lost", "clock", "unconfigured") if shown[key]]
+    complaints += [
+        f"{key}: {shown[key]}" for key in ("repeated", "failed", "in_doubt", "lost", "clock", "unconfigured") if shown[key]
+    ]
     complaints += [f"{key}: {shown['verification'][key]}" for key in ("unverified", "damaged") if shown["verification"][key]]
     complaints += [f"drill: {shown['drill']['state']}"] if shown["drill"]["state"] not in ("ok", "never") else []
     return complaints

@@ -15,6 +15,7 @@ from backupd.cli.status_json import (
     copy_as_json,
     dedupe_as_json,
     drill_as_json,
+    failed_job_as_json,
     host_as_json,
     in_doubt_as_json,
     progress_as_json,
@@ -26,6 +27,7 @@ from backupd.cli.status_view import (
     show_copies,
     show_damaged,
     show_drills,
+    show_failed_jobs,
     show_lags,
     show_one,
     show_pool,
@@ -36,7 +38,8 @@ from backupd.cli.status_view import (
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.pool_facts import look_at_pool
 from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
-from btrkeep.catalogue import Catalogue, Dedupe, Progress
+from btrkeep.catalogue import Catalogue, Dedupe, Progress, StoredAlarm
+from btrkeep.catalogue.model_alarm import OF_JOBS, SERVICE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config
@@ -83,7 +86,7 @@ def command(
     another pool all the same, so nothing is backed up here.
 
     Below the hosts stand those that have backups but are not configured, as after an import; the replicas that are fetched into
-    this pool: ok, late, failing or never; and what is wrong with the pool itself, as `backupd check` has it.
+    this pool: ok, late, failing or never; jobs that failed; and what is wrong with the pool itself, as `backupd check` has it.
 
     With one HOST, that one alone and at length, with its newest backup in each copy. --copies lists these of all hosts. With
     several, a pattern such as 'web*', --state or --group: a table of these hosts only.
@@ -177,6 +180,7 @@ class _Status:
     in_doubt: BackupsInDoubt | None
     dedupe: Dedupe | None
     repeated: Sequence[RepeatedFailure]
+    failed_jobs: Sequence[StoredAlarm]
     verdict: health.PoolVerdict
     synchronised: bool | None
 
@@ -201,6 +205,7 @@ class _Status:
             "in_doubt": in_doubt_as_json(self.in_doubt),
             "dedupe": dedupe_as_json(self.dedupe) if self.dedupe else None,
             "repeated": [repeated_object(failure) for failure in self.repeated],
+            "failed": [failed_job_as_json(alarm) for alarm in self.failed_jobs],
             "pool": health.as_json(self.verdict),
             "lost": self.context.lost,
             "clock": self.context.clock_doubt,
@@ -235,6 +240,7 @@ class _Status:
             show_unverified(self.unverified, self.context.config.verify.oldest)
             for failure in self.repeated:
                 click.echo(click.style("repeated: ", fg="yellow") + repeated_words(failure))
+            show_failed_jobs(self.failed_jobs)
             if self.dedupe:
                 click.echo(f"last dedupe: {local_time(self.dedupe.started)}, {dedupe_words(self.dedupe)}")
             if self.in_doubt:
@@ -293,9 +299,15 @@ def _read_status(context: _Opened, host: str | None, synchronised: bool | None) 
         in_doubt=read_in_doubt(context.catalogue),
         dedupe=last_dedupe(context.catalogue),
         repeated=repeated_failures(read_steps(context.catalogue, context.pool.filesystem if context.pool else None), moment),
+        failed_jobs=[alarm for alarm in context.catalogue.alarms() if alarm.is_open and _is_of_job(alarm)],
         verdict=judge_pool(look_at_pool(context.config, context.catalogue), HealthLimits.of(context.config)),
         synchronised=synchronised,
     )
+
+
+def _is_of_job(alarm: StoredAlarm) -> bool:
+    """Returns True for what no other line of the status shows."""
+    return alarm.about.kind in OF_JOBS or alarm.what == SERVICE
 
 
 def _statuses(context: _Opened, host: str | None, moment: datetime) -> list[HostStatus]:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from btrkeep.catalogue import KILLED, Dedupe, Progress
+from btrkeep.catalogue import KILLED, Dedupe, Progress, StoredAlarm
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions.copies import CopyStatus, RunningFetch
 from btrkeep.decisions.crash import BackupsInDoubt
@@ -85,6 +85,11 @@ def in_doubt_as_json(found: BackupsInDoubt | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {"since": format_time(found.since), "backups": [{"host": host, "name": name} for host, name in sorted(found.backups)]}
+
+
+def failed_job_as_json(alarm: StoredAlarm) -> dict[str, Any]:
+    """An open alarm about a job, or about a service of [notify] urls."""
+    return {"subject": alarm.subject, "text": alarm.text, "since": format_time(alarm.since)}
 
 
 def dedupe_as_json(one: Dedupe) -> dict[str, Any]:

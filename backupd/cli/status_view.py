@@ -7,7 +7,7 @@ import click
 
 from backupd.cli import colours
 from backupd.expire.words import names_in_words
-from btrkeep.catalogue import Progress
+from btrkeep.catalogue import Progress, StoredAlarm
 from btrkeep.cli import table
 from btrkeep.cli.progress import prose
 from btrkeep.config.model import CopySettings
@@ -20,6 +20,7 @@ from btrkeep.decisions.verification import VerificationState
 from btrkeep.units import counted, format_duration, format_share, format_size, local_time, printable
 
 _MOST_BEHIND = 20
+_MOST_FAILED = 10
 
 
 def show_all(found: list[HostStatus], running: list[Progress], now: datetime, *, has_copies: bool) -> None:
@@ -148,6 +149,14 @@ def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str
     if due is None or due > now:
         return local_time(due) if due else "-"
     return f"now, since {local_time(due)}" if at_length else "now"
+
+
+def show_failed_jobs(alarms: Sequence[StoredAlarm]) -> None:
+    """Prints a line for each failed job, and for each service that takes no messages."""
+    for alarm in alarms[:_MOST_FAILED]:
+        click.echo(click.style("failed: ", fg="red", bold=True) + printable(f"{alarm.text} (since {format_time(alarm.since)})"))
+    if len(alarms) > _MOST_FAILED:
+        click.echo(f"and {counted(len(alarms) - _MOST_FAILED, 'more failed job')}")
 
 
 def show_pool(verdict: health.PoolVerdict) -> None:

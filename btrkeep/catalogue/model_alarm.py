@@ -22,6 +22,8 @@ DRILL, VERIFICATION = "drill", "verification"
 CONFIGURATION = "configuration"
 MIN_FREE, UNALLOCATED, USED, SCHEDULE = "min_free", "unallocated", "used", "schedule"
 """Subjects of which there is one."""
+OF_JOBS = (UNIT, EXPIRY, BALANCE)
+"""Those that are about a job, not about hosts, copies or the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,11 @@ class StoredAlarm:
     def about(self) -> AlarmSubject:
         """`subject`, typed."""
         return AlarmSubject.of(self.subject)
+
+    @property
+    def is_open(self) -> bool:
+        """True if it was not seen gone."""
+        return self.recovered is None
 
     @property
     def host(self) -> str | None:

@@ -62,6 +62,7 @@ def test_status_as_json_has_the_agreed_fields_for_every_host(site: Nights) -> No
         "in_doubt",
         "dedupe",
         "repeated",
+        "failed",
         "pool",
         "lost",
         "clock",

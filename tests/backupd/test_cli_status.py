@@ -3,11 +3,14 @@
 import os
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from btrkeep.catalogue import Catalogue, StoredAlarm
 from tests.beds import TOP, backupd, work
 from tests.beds.cli import BACKUPD
 from tests.beds.exit_statuses import EXIT_MEANING
@@ -168,3 +171,22 @@ def test_every_status_of_the_table_is_met_here_or_is_that_of_a_signal() -> None:
 def test_the_words_of_init_have_statuses_too(tmp_path: Path) -> None:
     assert backupd("--config", tmp_path / "x.toml", "init", tmp_path / "pool", check=False).returncode == 4
     assert backupd("--config", tmp_path / "x.toml", "init", check=False).returncode == 2
+
+
+def test_status_names_jobs_that_failed_until_they_have_recovered(nights: Nights) -> None:
+    nights.host("here", nights.source, address=None)
+    nights.run("here")
+    since, later = datetime(2026, 11, 20, 9, tzinfo=UTC), datetime(2026, 11, 20, 10, tzinfo=UTC)
+    scrub = StoredAlarm(
+        "failure", "unit btrkeep-scrub@main.service", "btrkeep-scrub@main.service failed", 1, since, 1, since, None, None
+    )
+    mail = StoredAlarm("service", "1, mailto", "number 1 takes no message", 0, since, 1, since, None, None)
+    over = replace(scrub, subject="unit btrkeep-verify@main.service", text="btrkeep-verify@main.service failed", recovered=later)
+    host = replace(scrub, subject="host here", text="here is shown in the table")
+    with Catalogue.open(nights.state) as catalogue:
+        catalogue.put_alarms([scrub, mail, over, host])
+    assert [alarm["subject"] for alarm in nights.json("status")["failed"]] == [scrub.subject, mail.subject]
+    shown = nights.backupd("status").stdout
+    assert "failed: btrkeep-scrub@main.service failed (since 2026-11-20T09:00:00Z)" in shown
+    assert "failed: number 1 takes no message" in shown
+    assert "btrkeep-verify" not in shown
