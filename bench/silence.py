@@ -23,6 +23,7 @@ from typing import Any
 from bench.common import own_folder, plain_parser, say
 from bench.silence_faults import FAULTS, Fault
 from bench.silence_machine import PLACES
+from btrkeep.units import format_duration
 from tests.beds import TOP, btrfs, work
 from tests.beds.machine import booted, why_not
 
@@ -179,18 +180,22 @@ def _after(row: dict[str, Any], place: str) -> str:
         return "-"
     if when["nights"]:
         return f"{when['nights']:.0f} night{'s' if when['nights'] > 1 else ''}"
+    if when["waited"]:
+        return format_duration(when["waited"])
     return f"{when['seconds']:.0f} s"
+
+
+def _quoted(cell: str) -> str:
+    return f'"{cell}"' if "," in cell else cell
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The table for docs/reliability.rst, and the sums."""
     nights, faults = [row for row in rows if "clean_night" in row], [row for row in rows if "fault" in row]
-    yield from (".. list-table::", "   :header-rows: 1", "   :widths: 6 54 10 10 10 10", "", "   * - kind", "     - fault")
-    yield from (f"     - {place}" for place in PLACES)
+    yield from (".. csv-table::", f"   :header: kind, fault, {', '.join(PLACES)}", "   :widths: 6, 46, 12, 12, 12, 12", "")
     for row in faults:
-        yield f"   * - {row['kind']}"
-        yield f"     - {row['fault']}"
-        yield from (f"     - {_after(row, place)}" for place in PLACES)
+        cells = (row["kind"], row["fault"], *(_after(row, place) for place in PLACES))
+        yield f"   {', '.join(_quoted(cell) for cell in cells)}"
     yield ""
     loud = [row for row in nights if row["complaints"]]
     silent = [f"{row['fault']} ({', '.join(row.get('not_told', ['not made']))})" for row in faults if row.get("not_told", True)]

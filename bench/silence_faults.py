@@ -21,10 +21,11 @@ Act = Callable[[Machine], object]
 class Fault:
     """One fault.
 
-    `make`, `undo`: what is done. `words`: a pattern that the texts of status, overview and webhook must match. `jobs`: the services
-    that are started after it is made, as their timers would. `nights`: how many simulated nights it may take to be reported; 0: it
-    is made by day, and no time passes. `days`: how long one of these nights is. `wait`: seconds that pass before the services run.
-    `places`: who must report it; `because`: why not all four. `after`: services that run after it is undone.
+    `make`, `undo`: what is done. `words`: a pattern that a complaint of status, overview and webhook must match. `jobs`: services that
+    are started after it is made, as their timers would. `nights`: how many simulated nights it may take to be reported; 0: it
+    is made by day, and no time passes. `days`: how long one of these nights is. `wait`: seconds that pass before a second look, if
+    the first one does not show it. `places`: who must report it; `because`: why not all four. `after`: services that run after it
+    is undone.
     """
 
     name: str
@@ -176,14 +177,16 @@ def _new_catalogue(machine: Machine) -> None:
 
 
 def _newer_catalogue(machine: Machine) -> None:
-    shutil.copy(STATE / "catalogue.sqlite", "/run/silence/version")
-    version = machine.run("sqlite3", STATE / "catalogue.sqlite", "PRAGMA user_version").stdout.strip()
-    Path("/run/silence/version").write_text(version)
-    machine.sql("PRAGMA user_version = 9999")
+    """As a newer btrkeep would have left it."""
+    version = machine.run(
+        "sqlite3", STATE / "catalogue.sqlite", "SELECT version_num FROM alembic_version", check=True
+    ).stdout.strip()
+    machine.write("/run/silence/version", version)
+    machine.sql(f"UPDATE alembic_version SET version_num = '{'9' * len(version)}'")
 
 
 def _older_catalogue(machine: Machine) -> None:
-    machine.sql(f"PRAGMA user_version = {int(Path('/run/silence/version').read_text())}")
+    machine.sql(f"UPDATE alembic_version SET version_num = '{Path('/run/silence/version').read_text()}'")
 
 
 def _fill_state(machine: Machine) -> None:
@@ -508,8 +511,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault("catalogue damaged", "A", _damage_catalogue, _new_catalogue, "catalogue|database"),
     Fault("catalogue of a newer version", "A", _newer_catalogue, _older_catalogue, "newer|catalogue"),
     Fault("catalogue lost", "A", _catalogue_away, _new_catalogue, "catalogue|lost|rebuild"),
-    Fault("state folder full", "A", _fill_state, _empty_state, "full|space|catalogue", _NIGHT, 1),
-    Fault("state folder read-only", "A", _remount(STATE.parent, "ro"), _remount(STATE.parent, "rw"), "read-only|catalogue"),
+    Fault("state folder full", "A", _fill_state, _empty_state, "full|space|room|catalogue|last hour", _NIGHT, 1),
+    Fault(
+        "state folder read-only",
+        "A",
+        _remount(STATE.parent, "ro"),
+        _remount(STATE.parent, "rw"),
+        "read-only|catalogue|last hour",
+        wait=4000,
+    ),
     Fault(
         "pool not mounted",
         "A",

@@ -71,18 +71,24 @@ def _made(machine: Machine, fault: Fault) -> dict[str, Any]:
     shown: dict[str, list[str]] = {}
     fault.make(machine)
     made = time.monotonic()
-    for night in range(1, max(fault.nights, 1) + 1):
+    steps = _steps(fault)
+    for number, step in enumerate(steps):
         if fault.nights and fault.jobs == ("sample", "news"):
             machine.night(days=fault.days * APART)
         else:
-            machine.later(fault.days * APART * DAY if fault.nights else fault.wait)
+            machine.later(step)
             machine.unit(*fault.jobs)
-        deadline = time.monotonic() + (_PATIENCE if night == max(fault.nights, 1) else 0)
+        deadline = time.monotonic() + (_PATIENCE if number + 1 == len(steps) else 0)
         while True:
             reports = machine.reports()
+            when = {
+                "seconds": round(time.monotonic() - made, 1),
+                "nights": number + 1 if fault.nights else 0,
+                "waited": sum(steps[: number + 1]) if not fault.nights else 0,
+            }
             for place in PLACES:
                 if place not in reported and _is_reported(fault, place, reports[place]):
-                    reported[place] = {"seconds": round(time.monotonic() - made, 1), "nights": night if fault.nights else 0}
+                    reported[place] = when
                 shown.setdefault(place, []).extend(reports[place])
             if set(fault.places) <= set(reported) or time.monotonic() > deadline:
                 break
@@ -96,6 +102,13 @@ def _made(machine: Machine, fault: Fault) -> dict[str, Any]:
         **({"journal_of_fault": machine.journal()} if missing else {}),
         "shown": {place: [text[:400] for text in dict.fromkeys(texts)][:6] for place, texts in shown.items()},
     }
+
+
+def _steps(fault: Fault) -> list[float]:
+    """How many seconds pass before each look."""
+    if fault.nights:
+        return [fault.days * APART * DAY] * fault.nights
+    return [0, fault.wait] if fault.wait else [0]
 
 
 def _is_reported(fault: Fault, place: str, complaints: tuple[str, ...]) -> bool:

@@ -57,7 +57,7 @@ def test_a_calm_overview_and_calm_metrics_have_no_complaint_and_others_have() ->
 
 
 def test_what_was_not_told_or_has_not_ended_is_named_in_the_table() -> None:
-    took = {place: {"seconds": 3.2, "nights": 0} for place in PLACES}
+    took = {place: {"seconds": 3.2, "nights": 0, "waited": 0} for place in PLACES}
     good = {"fault": "good", "kind": "A", "reported": took, "not_told": [], "left": [], "took": 9}
     silent = {**good, "fault": "silent", "reported": {"status": took["status"]}, "not_told": ["overview", "metrics", "webhook"]}
     left = {**good, "fault": "left", "left": ["status: exit status 1"]}
