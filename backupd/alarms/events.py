@@ -16,6 +16,7 @@ from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import (
     BALANCE,
     CATALOGUE,
+    CLOCK,
     CONDITION,
     CONFIGURATION,
     DAMAGED,
@@ -137,7 +138,7 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     alarms += _repeated(report)
     unknown: set[str | Key] = {_UNKNOWN[check] for check in verdict.unlooked}
     if report.fault:
-        unknown |= {(FAILURE, BALANCE), (FAILURE, str(AlarmSubject(STEP, Step.BALANCE)))}
+        unknown |= {(FAILURE, str(AlarmSubject(CLOCK))), (FAILURE, BALANCE), (FAILURE, str(AlarmSubject(STEP, Step.BALANCE)))}
     unknown.update(_unseen_keys(report))
     unknown |= {key for key, row in known.items() if _is_left_out(row, report)}
     if not report.is_catalogue_read:
@@ -175,7 +176,7 @@ def _verdict(report: StatusReport, known: Known) -> PoolVerdict:
 
 
 def _reporting(report: StatusReport, known: Known) -> Iterator[Alarm]:
-    """Finds what other alarms depend on: the configuration and the catalogue."""
+    """Finds what other alarms depend on: the configuration, the catalogue and the clock."""
     if report.faults:
         text = words.configuration(report.faults, backupd_command(report.config.name, report.config.file))
         yield Alarm(FAILURE, AlarmSubject(CONFIGURATION), text, report.now, len(report.faults))
@@ -185,6 +186,8 @@ def _reporting(report: StatusReport, known: Known) -> Iterator[Alarm]:
         since = before.since if before and before.recovered is None else report.now
         ripe = not report.is_catalogue_busy or report.now - since >= _BUSY
         yield Alarm(FAILURE, subject, report.catalogue_fault, since, ripe=ripe)
+    if report.clock:
+        yield Alarm(FAILURE, AlarmSubject(CLOCK), report.clock, report.now)
 
 
 def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:

@@ -154,7 +154,7 @@ def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str
 def show_failed_jobs(alarms: Sequence[StoredAlarm]) -> None:
     """Prints a line for each failed job, and for each service that takes no messages."""
     for alarm in alarms[:_MOST_FAILED]:
-        click.echo(click.style("failed: ", fg="red", bold=True) + printable(f"{alarm.text} (since {format_time(alarm.since)})"))
+        click.echo(click.style("failed: ", fg="red", bold=True) + printable(f"{alarm.text} (since {local_time(alarm.since)})"))
     if len(alarms) > _MOST_FAILED:
         click.echo(f"and {counted(len(alarms) - _MOST_FAILED, 'more failed job')}")
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from backupd.expire.clocks import clock_doubt
+from backupd.expire.words import expiry_words
 from backupd.health.pool_facts import look_at_pool
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import (
@@ -96,6 +98,8 @@ class StatusReport:
     is_catalogue_read: bool = True
     """False if it could not even be read: then nothing is known of the hosts."""
     pool_looked: datetime | None = None
+    clock: str = ""
+    """Why the clock of this machine cannot be right; "" if nothing contradicts it, or if the pool could not be read."""
     in_doubt: frozenset[str] = frozenset()
     """The hosts with a backup that a crash of this server may have damaged, and that was not read since."""
 
@@ -229,8 +233,10 @@ def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> Sta
         numbers = numbers_of_sample(sample)
     else:
         numbers = numbers_now(read_allocation(pool.path), count_orphans(pool.path), report.now)
+    doubt = clock_doubt(catalogue, report.now, rehearsal=pool.rehearsal)
     return replace(
         report,
+        clock=expiry_words(doubt) if doubt else "",
         numbers=numbers,
         score=catalogue.newest_score(pool.filesystem),
         balance=next((one for one in catalogue.balances(pool.filesystem, 2) if _has_ended(one)), None),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from btrkeep.catalogue.model_alarm import (
     BALANCE,
     CATALOGUE,
+    CLOCK,
     CONDITION,
     CONFIGURATION,
     DAMAGED,
@@ -76,6 +77,9 @@ TABLE: Mapping[tuple[str, str], Advice] = {
     ),
     (FAILURE, CONFIGURATION): Advice("Mend that line: what it is about is not backed up until then.", "backupd check"),
     (FAILURE, CATALOGUE): Advice("Set another `state` for this pool, or rebuild the catalogue from it.", "backupd rebuild"),
+    (FAILURE, CLOCK): Advice(
+        "Compare the clock with another machine's, and set it if it is wrong. Nothing expires meanwhile.", "timedatectl"
+    ),
     (ROOM, MIN_FREE): Advice(
         "Nothing is backed up until there is room: keep less, balance, or add a device.", "backupd forecast", "pool"
     ),
@@ -128,6 +132,7 @@ EXAMPLES: Mapping[tuple[str, str], str] = {
     (FAILURE, READ_ONLY): "/srv/backup is mounted read-only: no backup can be made",
     (FAILURE, CONFIGURATION): "the configuration is wrong: FILE:LINE: REASON",
     (FAILURE, CATALOGUE): "the catalogue knows none of the backups that are in the pool",
+    (FAILURE, CLOCK): "the clock went backwards: it says 2026-11-20T22:00:00Z, and it was 2026-11-23T22:00:00Z already",
     (ROOM, MIN_FREE): "there is less free space than min_free",
     (ROOM, UNALLOCATED): "there is too little unallocated space",
     (FAILURE, SCHEDULE): "web1 will not be backed up in time",

@@ -51,6 +51,16 @@ def test_a_host_is_told_for_what_its_last_run_and_backup_are(of_web1: HostFacts,
     assert keys(of_web1) == expected
 
 
+def test_a_clock_that_cannot_be_right_is_an_alarm_and_unknown_while_the_pool_cannot_be_read() -> None:
+    look = seen(config(WEB), {"web1": FINE})
+    assert find(look, {}, {}).alarms == ()
+    (alarm,) = find(replace(look, clock="the clock went backwards"), {}, {}).alarms
+    assert (alarm.what, str(alarm.subject), alarm.text, alarm.ripe) == ("failure", "clock", "the clock went backwards", True)
+    unreadable = find(replace(look, pool=PoolFacts("not mounted", "mount it")), {}, {})
+    assert not unreadable.tells_of(("failure", "clock"))
+    assert find(look, {}, {}).tells_of(("failure", "clock"))
+
+
 def test_an_optional_host_is_silent_when_it_was_away_too_long_and_one_that_is_not_enabled_is_nothing() -> None:
     old = facts(complete=900, run=900, outcome="complete")
     assert keys(old, replace(WEB, optional=True, max_absence=None)) == []
