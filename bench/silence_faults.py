@@ -757,13 +757,13 @@ FAULTS: tuple[Fault, ...] = (
         "web1.*(max_new_bytes|new)",
         nights=1,
     ),
-    Fault("no rsync here", "C", _away("/usr/bin/rsync"), _back("/usr/bin/rsync"), "rsync", nights=1),
+    Fault("no rsync here", "C", _away("/usr/bin/rsync"), _back("/usr/bin/rsync"), "rsync|backup@main", nights=1),
     Fault(
         "no bubblewrap here, and confine is always",
         "C",
         _both(_config('"auto"', '"always"'), _away("/usr/bin/bwrap")),
         _both(_restore, _back("/usr/bin/bwrap")),
-        "bubblewrap|bwrap|confine",
+        "bubblewrap|bwrap|confine|backup@main",
         nights=1,
     ),
     # D. What reports is itself at fault
