@@ -8,7 +8,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from bench.silence_faults import FAULTS, Fault
+from bench.silence_acts import Fault
+from bench.silence_faults import FAULTS
 from bench.silence_machine import DAY, PLACES, Machine, listed
 
 _PATIENCE = 12.0  # seconds; the dashboard may show a page of some seconds ago
