@@ -49,7 +49,7 @@ class Destination:
         self.path = path
         self._allowed = allowed
         self._base = names_of(path.absolute()) if allowed else ()
-        self._excluded = {_inode(found) for found in map(_stat, excluded) if found}
+        self._excluded = {_inode(found) for found in map(_stat, filter(answers, excluded)) if found}
         self.made = False
         self._root = self._opened(make)
         if trusted and self._root is not None:

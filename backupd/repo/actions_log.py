@@ -9,7 +9,9 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +19,8 @@ from typing import Any
 
 from backupd.repo.json_file import NOT_UNDERSTOOD
 from btrkeep.descriptors import ClosingFd
+from btrkeep.pool.atomic import write_atomically
+from btrkeep.pool.locks import held_by
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.units import format_time, parse_time
 
@@ -24,9 +28,14 @@ log = logging.getLogger(__name__)
 
 ACTIONS = "actions.jsonl"
 LARGEST = 1 << 20
-"""Bytes, about 5,000 actions; then the file becomes the former one, and the former one is deleted."""
+"""Bytes, about 5,000 actions; then they are moved to the former file, which is as large."""
+PATIENCE = 5.0
+"""Seconds to wait for another process that records an action."""
 LONGEST = 300
 """Characters of a reason that are kept."""
+_PAUSE = 0.01
+_HELD_FOR = 60.0
+_held: dict[Path, float] = {}  # since when a lock was not given
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -54,19 +63,68 @@ class UserAction:
 
 
 def record_action(pool: Pool, action: UserAction) -> str:
-    """Appends the action. Returns why it could not be recorded, "" if it was."""
+    """Appends the action. Returns why it could not be recorded, "" if it was. Waits for a lock at most PATIENCE seconds."""
     path = pool.path / MARKER / ACTIONS
     try:
         with ClosingFd(os.open(path, _OPEN, 0o600)) as fd:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            if os.fstat(fd).st_size < LARGEST:
-                _append(fd, action)
-                return ""
-            if os.fstat(fd).st_ino == path.stat().st_ino:  # else another process has renamed it meanwhile
-                path.replace(_former(path))
-            return record_action(pool, action)
+            if not _is_locked(fd, path):
+                return f"{path}: {held_by(path).message}"
+            if os.fstat(fd).st_size >= LARGEST:
+                _shorten(fd, path)
+            _append(fd, action)
+            return ""
     except OSError as error:
         return f"{path}: {error.strerror or error}"
+
+
+def _is_locked(fd: int, path: Path) -> bool:
+    """Locks the file. False if another process holds the lock for too long; for a minute nobody waits for it again then, because
+    a command may record many actions.
+    """
+    now = time.monotonic()
+    deadline = now if now - _held.get(path, -_HELD_FOR) < _HELD_FOR else now + PATIENCE
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                _held.setdefault(path, time.monotonic())
+                return False
+            time.sleep(_PAUSE)
+        else:
+            _held.pop(path, None)
+            return True
+
+
+def _shorten(fd: int, path: Path) -> None:
+    """Moves the lines of the full file to the former one, as far as they fit with those that are there, and empties the file."""
+    present = os.pread(fd, 2 * LARGEST, 0).splitlines()
+    former = _former(path)
+    again = set(present)  # a crash after the former file was replaced, and before this one was emptied
+    kept = fair_share([*(line for line in _lines(former) if line not in again), *present], LARGEST)
+    write_atomically(former, b"".join(line + b"\n" for line in kept))
+    os.ftruncate(fd, 0)
+
+
+def fair_share(lines: Sequence[bytes], size: int) -> list[bytes]:
+    """Returns the lines, oldest first, that are kept in a file of so many bytes: while they do not fit, the user with the most
+    bytes loses the oldest line. So nobody can push out what others did.
+    """
+    users = [action.by if (action := action_of(line)) else "" for line in lines]
+    theirs: dict[str, deque[int]] = {user: deque() for user in users}
+    sizes = dict.fromkeys(users, 0)
+    for number, (user, line) in enumerate(zip(users, lines, strict=True)):
+        theirs[user].append(number)
+        sizes[user] += len(line) + 1
+    dropped = set[int]()
+    left = sum(sizes.values())
+    while left > size:
+        user = max(sizes, key=sizes.__getitem__)
+        number = theirs[user].popleft()
+        dropped.add(number)
+        sizes[user] -= len(lines[number]) + 1
+        left -= len(lines[number]) + 1
+    return [line for number, line in enumerate(lines) if number not in dropped]
 
 
 def _append(fd: int, action: UserAction) -> None:

@@ -1,6 +1,8 @@
 """What users did is recorded with their login names: in notes.json, in the pool's record, and in `backupd log`."""
 
 import json
+import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from backupd.repo import actions_log
 from backupd.repo.actions_log import ACTIONS, LARGEST, LONGEST, UserAction, read_actions, record_action
 from backupd.repo.notes_json import Notes, text_of
 from btrkeep.pool.marker import Pool
 from tests.beds.history import every, make_histories, moment, notes_of
 from tests.beds.nights import Nights
+from tests.beds.watch import is_locked, wait_for
 
 pytestmark = [pytest.mark.btrfs]
 NOW = datetime(2026, 11, 20, 3, tzinfo=UTC)
@@ -116,6 +120,32 @@ def test_the_record_stays_small_and_loses_nothing_that_is_new(small: Pool) -> No
     for who in "abc":  # the newest of each, without a gap
         seconds = [(one.at - NOW).total_seconds() for one in kept if one.by == who]
         assert seconds == list(range(each - 1, each - 1 - len(seconds), -1))
+
+
+def test_a_user_who_does_very_much_pushes_out_nothing_of_others(small: Pool) -> None:
+    record_action(small, UserAction(NOW, "delete", "mallory", "web1", "x"))
+    record_action(small, UserAction(NOW, "forget", "bob", "web2"))
+    _record_many(small.path, "mallory", 4 * LARGEST // LONGEST)
+    kept = list(read_actions(small))
+    assert [(action.what, action.host) for action in kept if action.by == "bob"] == [("forget", "web2")]
+    assert "delete" not in {action.what for action in kept}, "the file was shortened at all"
+    assert sum(file.stat().st_size for file in (small.path / ".btrkeep").iterdir()) < 2 * LARGEST + 2_000
+
+
+def test_who_holds_the_record_stops_no_command_and_is_named(small: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions_log, "PATIENCE", 0.2)
+    record_action(small, UserAction(NOW, "hold", "alice", "web1", "x"))
+    path = small.path / ".btrkeep" / ACTIONS
+    with subprocess.Popen(["flock", "--no-fork", path, "sleep", "60"]) as holder:
+        wait_for(lambda: is_locked(path))
+        begun = time.monotonic()
+        for _ in range(20):
+            failure = record_action(small, UserAction(NOW, "release", "alice", "web1", "x"))
+            assert f"the lock is held by another process ({holder.pid})" in failure
+        assert time.monotonic() - begun < 10
+        holder.kill()
+    assert not record_action(small, UserAction(NOW, "accept", "alice", "web1", "x"))
+    assert [action.what for action in read_actions(small)] == ["accept", "hold"]
 
 
 def test_the_notes_stay_small() -> None:
