@@ -387,7 +387,7 @@ def no_sudo(machine: Machine) -> None:
 
 _OFFICE = '[replica.office]\nfrom = "ssh://root@127.0.0.1"\nport = 2204\npool_name = "office"\nengine = "send"\n'
 PASSWORD = Path("/etc/btrkeep/offsite.password")
-_OFFSITE = f'[offsite.box]\nrepository = "/var/tmp/restic"\npassword_file = "{PASSWORD}"\n'
+_OFFSITE = f'[offsite.box]\nrepository = "/srv/restic"\npassword_file = "{PASSWORD}"\n'
 
 
 def office(settings: str = "") -> Act:
@@ -409,17 +409,18 @@ def office(settings: str = "") -> Act:
 
 
 def no_office(machine: Machine) -> None:
+    """It is not fetched from any more, and its copies are deleted."""
     machine.sshd("office")
     machine.drop("office")
-    for host in (POOL / "hosts").glob("shop*"):
-        machine.backupd("forget", host.name, "--yes")
+    for backup in sorted((POOL / "hosts" / "shop").glob("2*")):
+        machine.backupd("delete", f"shop@{backup.name}", "--now-without-grace", "--force", check=True)
 
 
 def box(settings: str = "") -> Act:
     def act(machine: Machine) -> None:
         machine.write(PASSWORD, "a password\n")
         machine.drop_in("box", f"{_OFFSITE}{settings}")
-        if not Path("/var/tmp/restic").exists():
+        if not Path("/srv/restic").exists():
             machine.backupd("offsite", "init", "box", check=True)
         machine.backupd("offsite", "run", "box", check=True)
 

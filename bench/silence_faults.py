@@ -447,11 +447,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "offsite server down",
         "E",
-        do.both(do.box(), do.away("/var/tmp/restic")),
-        do.both(do.back("/var/tmp/restic"), do.no_box),
+        do.both(do.box(), do.away("/srv/restic")),
+        do.both(do.back("/srv/restic"), do.no_box),
         "box",
         ("offsite", "news"),
         1,
+        after=("offsite",),
     ),
     Fault(
         "offsite with a wrong password",
@@ -461,10 +462,18 @@ FAULTS: tuple[Fault, ...] = (
         "box.*password|password.*box",
         ("offsite", "news"),
         1,
+        after=("offsite",),
     ),
     Fault("offsite not sent any more", "E", do.box('max_age = "1d"\n'), do.no_box, "box", _NIGHT, 3),
     Fault(
-        "other backup server down", "E", do.both(do.office(), do.ended("office")), do.no_office, "office", ("replicate", "news"), 1
+        "other backup server down",
+        "E",
+        do.both(do.office(), do.ended("office")),
+        do.no_office,
+        "office",
+        ("replicate", "news"),
+        1,
+        after=("replicate",),
     ),
     Fault(
         "other backup server refuses the key",
@@ -474,6 +483,7 @@ FAULTS: tuple[Fault, ...] = (
         "office",
         ("replicate", "news"),
         1,
+        after=("replicate",),
     ),
     Fault("replica not fetched any more", "E", do.office('max_age = "1d"\n'), do.no_office, "office", _NIGHT, 3),
     Fault(
