@@ -192,7 +192,9 @@ def _quoted(cell: str) -> str:
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The table for docs/reliability.rst, and the sums."""
-    nights, faults = [row for row in rows if "clean_night" in row], [row for row in rows if "fault" in row]
+    order = {fault.name: number for number, fault in enumerate(FAULTS)}
+    nights = [row for row in rows if "clean_night" in row]
+    faults = sorted((row for row in rows if "fault" in row), key=lambda row: order.get(row["fault"], len(FAULTS)))
     yield from (".. csv-table::", f"   :header: kind, fault, {', '.join(PLACES)}", "   :widths: 6, 46, 12, 12, 12, 12", "")
     for row in faults:
         cells = (row["kind"], row["fault"], *(_after(row, place) for place in PLACES))
@@ -204,6 +206,10 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield f"clean nights: {len(nights)}, of which {len(loud)} were not silent"
     yield f"faults: {len(faults)}, reported by all that should: {len(faults) - len(silent)}"
     yield from (f"not told: {words}" for words in silent)
+    made = {row["fault"] for row in faults}
+    for fault in (fault for fault in FAULTS if fault.because and fault.name in made):
+        others = ", ".join(place for place in PLACES if place not in fault.places)
+        yield f"not expected of {others}: {fault.name}: {fault.because}"
     yield from (f"still reported after the end: {name}" for name in left)
 
 

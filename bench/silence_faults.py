@@ -489,4 +489,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "nobody fetches from here any more", "E", do.drop_in('[fetched_by.vault]\nmax_age = "1d"\n'), do.restore, "vault", _NIGHT, 3
     ),
+    # The last one, because it leaves times in the future behind
+    Fault(
+        "clock two years ahead",
+        "A",
+        do.both(lambda m: m.unit("expire"), lambda m: m.later(730 * DAY)),
+        lambda m: m.later(-730 * DAY),
+        "clock",
+    ),
 )
