@@ -147,8 +147,7 @@ def _require_demotable(context: PoolContext, host: str, far: FarHost | None) -> 
         raise OperatorError(f"{host}: a backup of it is not finished", f"`backupd run {host}` or `backupd discard {host}`")
     notes = read_notes(context.pool.host(host))
     here = [
-        NearBackup(one.path.name, one.subvolume.content_uuid, effective_state(one.record, notes))
-        for one in final_backups(context.pool, host)
+        NearBackup(one.path.name, one.record.uuid, effective_state(one.record, notes)) for one in final_backups(context.pool, host)
     ]
     there = far.backups if far else ()
     if found := demotion_obstacle(there, here, is_copy_there=bool(far and far.copy_of)):

@@ -21,7 +21,7 @@ from backupd.files.backup_selector import Restorable, named
 from backupd.files.tree import DataUnreadable
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
-from backupd.repo.reconcile import reconcile
+from backupd.repo.reconcile import check_seals, reconcile
 from backupd.repo.verified import read_verified, verification_fields, verified_row
 from backupd.run.against_source import SourceScope
 from btrkeep.cli import complain, echo_json, json_option
@@ -124,6 +124,8 @@ def command(
             if has_backups_in_doubt(context.pool):
                 with own.counting(run.met):
                     run.read_in_doubt()
+            if (changed := check_seals(context.pool, context.catalogue, format_time(moment))) and not as_json:
+                prose(str(changed))
             _tell_catalogue(context, chosen)
             run.read([one for one, _ in chosen], moment, sample, seconds, pace, own)
             if not after_crash:

@@ -17,7 +17,7 @@ from backupd.repo.common_backups import common_backups
 from backupd.repo.final_backups import FinalBackup, own_backup, own_final
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ASKED, BY, HOLD, Notes, accepted_state, hold_of, read_notes
-from btrkeep.backup_states import COMPLETE, EXPIRED, FINAL, SUSPECT
+from btrkeep.backup_states import ALTERED, COMPLETE, EXPIRED, FINISHED, SUSPECT
 from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
 from btrkeep.decisions.expiry_plan import HostBackups, UnreadableHost
@@ -107,11 +107,13 @@ def _from_row(row: BackupState | None, notes: Notes, base: str | None) -> Candid
     if row is None or row.name is None:
         return None
     state = row.outcome or row.state
-    if state not in FINAL:
+    if state not in FINISHED:
         return None
     if not notes.backups:  # most hosts have none, and there are many
         return Candidate(row.name, row.started, state, None, None, row.name == base)
-    if state == SUSPECT and notes.accepted(row.name):
+    if notes.is_altered(row.name):
+        state = ALTERED
+    elif state == SUSPECT and notes.accepted(row.name):
         state = COMPLETE
     name = row.name
     return Candidate(name, row.started, state, notes.expired_at(name), hold_of(notes, name), name == base, asked_of(notes, name))
@@ -196,9 +198,9 @@ def _base_of_working(folder: Path, host: str) -> str | None:
 
 
 def is_still(path: Path, subvolume: Subvolume) -> bool:
-    """Returns whether `path` is still that very subvolume, read-only."""
+    """Returns whether `path` is still that very subvolume, read-only as it was."""
     found = describe(path)
-    return found is not None and found.read_only and (found.id, found.uuid) == (subvolume.id, subvolume.uuid)
+    return found is not None and found.read_only == subvolume.read_only and (found.id, found.uuid) == (subvolume.id, subvolume.uuid)
 
 
 def gone_names(folder: Path, notes: Notes) -> list[str]:

@@ -23,6 +23,7 @@ from backupd.repo.received import discard_received, drop_empty_mark
 from backupd.repo.reconcile import final_row
 from backupd.repo.recorded_rows import forget_gone, forget_recorded
 from backupd.repo.room import require_room
+from backupd.repo.seals import is_original
 from btrkeep.catalogue import Backup
 from btrkeep.decisions.replication import (
     FarBackup,
@@ -203,6 +204,9 @@ def _require_parent(pool: Pool, host: str, parent: FarBackup | None) -> None:
     """Raises OperatorError when the backup that the difference is to is not the very one."""
     if parent is None:
         return
-    found = own_backup(pool.host(host) / parent.name, host)
+    folder, hint = pool.host(host), "fetch again: the next one takes another backup that both pools have"
+    found = own_backup(folder / parent.name, host)
     if found is None or not found[0].read_only or found[1].uuid != parent.uuid:
-        raise OperatorError(f"{host}@{parent.name} is not here any more", "`backupd rebuild`, then fetch again")
+        raise OperatorError(f"{host}@{parent.name} is not here any more", hint)
+    if not is_original(folder / parent.name, found[0], read_notes(folder), parent.name):
+        raise OperatorError(f"{host}@{parent.name} was changed after it was final", hint)

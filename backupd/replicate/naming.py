@@ -14,10 +14,12 @@ from backupd.files.sameness import Pulse, steady
 from backupd.replicate.same_copy import changed_since
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
-from backupd.repo.final_backups import is_named
+from backupd.repo.final_backups import is_named, own_backup
 from backupd.repo.hardlinks import STAGING
+from backupd.repo.notes_json import read_notes
 from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.received import REPLACED, discard_replaced
+from backupd.repo.seals import seal_backup
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import FINAL
 from btrkeep.checkpoints import Checkpoint
@@ -75,7 +77,9 @@ def named(pool: Pool, expected: Expected, path: Path, pulse: Pulse = steady) -> 
         return _put_in_place(pool, expected, path, final, pulse)
     if is_there(final):
         raise NotReceived(f"{final} is there already, and is no copy of it", "look at it, and move it away")
-    return _snapshot(path, final, expected)
+    made = _snapshot(path, final, expected)
+    seal_backup(final, expected.name)
+    return made
 
 
 def _snapshot(path: Path, place: Path, expected: Expected) -> Subvolume:
@@ -95,7 +99,7 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
     another backup than it was.
     """
     there = describe(final)
-    if there is None or not there.read_only or there.received_uuid != expected.uuid:
+    if there is None or not _is_copy_of(final, there, expected):
         raise NotReceived(f"{final} is no copy of it any more", "look at it, and move it away")
     with opened(final) as fd:
         if not has_readable_tree(fd):
@@ -116,8 +120,22 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
         found = _snapshot(path, other, expected)
         with Checkpoint("damaged copy replaced"):
             exchange(other, final)
+        seal_backup(final, expected.name)
         discard_replaced(pool, expected.host)
     return found
+
+
+def _is_copy_of(final: Path, there: Subvolume, expected: Expected) -> bool:
+    """Returns True if it is the copy that is to be replaced. An altered one may have lost its mark, and be writable."""
+    if there.read_only and there.received_uuid == expected.uuid:
+        return True
+    if not read_notes(final.parent).is_altered(expected.name):
+        return False
+    try:
+        found = own_backup(final, expected.host)
+    except UnreadableRecord:
+        return False
+    return found is not None and found[1].uuid == expected.uuid
 
 
 def require_alone(folder: Path, names: Collection[str], host: str) -> None:

@@ -4,6 +4,7 @@ Deletions, ends of holds and new names never come along: whoever owns the other 
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from backupd.replicate.far_answers import FarHost
 from backupd.replicate.far_pool import FarPool
@@ -14,7 +15,7 @@ from backupd.replicate.outcome import (
 )
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
-from btrkeep.backup_states import FINAL
+from btrkeep.backup_states import ALTERED, FINISHED
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.replication import (
     HostFetches,
@@ -96,10 +97,14 @@ def _near_hosts(pool: Pool, catalogue: Catalogue, *, damaged: bool) -> dict[str,
     backups: dict[str, list[NearBackup]] = {}
     for row in catalogue.states():
         of_host = backups.setdefault(row.host, [])
-        if row.name and row.uuid and (row.outcome or row.state) in FINAL:
+        if row.name and row.uuid and (row.outcome or row.state) in FINISHED:
             of_host.append(NearBackup(row.name, row.uuid, row.outcome or row.state, row.expired is not None))
     hosts = [host for host in hosts_of(pool) if host in backups or _is_marked(pool, host)]
-    return {host: _near(pool, host, backups.get(host, []), {name for other, name in bad if other == host}) for host in hosts}
+    altered = {host: {one.name for one in backups.get(host, ()) if damaged and one.state == ALTERED} for host in hosts}
+    return {
+        host: _near(pool, host, backups.get(host, []), altered[host] | {name for other, name in bad if other == host})
+        for host in hosts
+    }
 
 
 def _is_marked(pool: Pool, host: str) -> bool:
@@ -109,4 +114,5 @@ def _is_marked(pool: Pool, host: str) -> bool:
 
 def _near(pool: Pool, host: str, found: list[NearBackup], damaged: Collection[str]) -> NearHost:
     notes = read_notes(pool.host(host))
+    found = [replace(one, is_original=notes.is_original(one.name)) for one in found]
     return NearHost(found, mark_of(notes), notes.forgotten is not None, frozenset(notes.deleted), known=True, damaged=damaged)

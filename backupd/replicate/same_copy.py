@@ -1,11 +1,13 @@
 """Whether what comes in the place of a damaged copy is the same backup: the other server may have been taken over since.
 
-What is damaged here is compared with nothing, for nobody knows it any more. All else has to be as it is in the copy: name, kind,
+What is damaged here, or was changed by hand after the copy was final, is compared with nothing, for nobody knows it any more. All
+else has to be as it is in the copy: name, kind,
 size, mode, owner, time and attribute, and the content, which is read only where the two do not share it.
 """
 
 import os
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -15,10 +17,13 @@ from backupd.files.comparing import compare
 from backupd.files.sameness import Pulse, equal_data, steady
 from backupd.files.tree import Tree
 from backupd.files.walking import walk
-from backupd.repo.backup_json import UnreadableRecord, read
+from backupd.repo.backup_json import DATA, RECORD, UnreadableRecord, read
+from backupd.repo.notes_json import read_notes
 from backupd.repo.recorded_rows import forgotten_damages
+from backupd.repo.seals import altered_paths
 from btrkeep.errors import DAMAGED
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import describe
 from btrkeep.units import printable
 
 
@@ -27,18 +32,39 @@ def changed_since(pool: Pool, host: str, copy: Path, came: Path, pulse: Pulse = 
 
     Raises what `pulse` raises, and OSError when what came cannot be read.
     """
+    changed = _changed_by_hand(pool, host, copy)
     with suppress(OSError, UnreadableRecord):  # of the copy: it may be all that is damaged
-        if read(copy) != read(came):
+        if RECORD.encode() not in changed and read(copy) != read(came):
             return "its record"
     damaged = {os.fsencode(one.path) for one in forgotten_damages(pool, host, {copy.name}, (), recorded_damage)}
+    by_hand = {b"/" + path.partition(b"/")[2] for path in changed if path.partition(b"/")[0] == DATA.encode()}
     with Tree(came) as new:
         try:
             old = Tree(copy)
         except OSError as error:
             return "" if error.errno in DAMAGED else str(error)
         with old:
-            names, contents = _names(old, new, damaged, pulse), _contents(old, new, damaged, pulse)
-            return next((printable(path) for path in chain(names, contents)), "")
+            names, contents = _names(old, new, damaged, pulse), _contents(old, new, damaged | by_hand, pulse)
+            left = (path for path in chain(names, contents) if not _is_below(path, by_hand))
+            return next(map(printable, left), "")
+
+
+def _changed_by_hand(pool: Pool, host: str, copy: Path) -> list[bytes]:
+    """Returns the paths in the subvolume that were changed after the copy was final; none of one that is not altered."""
+    notes, subvolume = read_notes(pool.host(host)), describe(copy)
+    if subvolume is None or not notes.is_altered(copy.name):
+        return []
+    return altered_paths(copy, subvolume, notes, copy.name)
+
+
+def _is_below(path: bytes, changed: AbstractSet[bytes]) -> bool:
+    """Returns True if it, or a folder above it, is one of these."""
+    while path not in changed:
+        above = path.rpartition(b"/")[0] or b"/"
+        if above == path:
+            return False
+        path = above
+    return True
 
 
 def _names(old: Tree, new: Tree, damaged: set[bytes], pulse: Pulse) -> Iterator[bytes]:

@@ -27,6 +27,7 @@ from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import all_rows
+from backupd.repo.seals import is_original
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE, SUSPECT
 from btrkeep.catalogue import Backup, BackupState, Catalogue
@@ -35,7 +36,9 @@ from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import read_room
 from btrkeep.pool.send import newest_stream, send
+from btrkeep.pool.subvolume import opened
 from btrkeep.process.threads import NoThread, start
+from btrkeep.treescan import last_changes
 from btrkeep.units import format_time, parse_backup_name
 
 ENGINES = ("send", "rsync")
@@ -111,8 +114,9 @@ class BackupSender:
         found: dict[str, list[list[Any]]] = {
             host: [] for host in hosts_of(self.pool) if not name_fault(host) and self._may_know(host)
         }
+        changes = self._changes()
         for row in self._rows():
-            if row.state in SENT and row.name and row.uuid and row.host in found:
+            if row.state in SENT and row.name and row.uuid and row.host in found and self._is_original(row, changes):
                 until = format_time(row.held_until) if row.held_until else None
                 hold = None if row.held_why is None else [until, row.held_why]
                 found[row.host].append([row.name, row.uuid, row.state, *([hold] if hold else [])])
@@ -124,6 +128,22 @@ class BackupSender:
             if backups and not notes.forgotten:
                 fetched = {"copy_of": notes.replica.get("pool")} if notes.replica else {}
                 write_all(self.out, object_frame({"host": host, "was": notes.was, "backups": backups, **fetched}))
+
+    def _changes(self) -> Mapping[int, int]:
+        """Returns the last change of each subvolume, so that a backup that was changed by hand an hour ago is not listed."""
+        with opened(self.pool.path) as fd:
+            return last_changes(fd)
+
+    def _is_original(self, row: BackupState | Backup, changes: Mapping[int, int]) -> bool:
+        """Returns True unless the backup was changed after it was final. One that cannot be read is listed: `send` says why."""
+        if row.sealed is not None and row.subvolume_id is not None and changes.get(row.subvolume_id) == row.sealed:
+            return True
+        name = row.name or ""
+        with suppress(OSError, OperatorError):
+            path, notes = self.pool.host(row.host) / name, read_notes(self.pool.host(row.host))
+            backup = own_backup(path, row.host)
+            return backup is None or is_original(path, backup[0], notes, name)
+        return True
 
     def _rows(self) -> Iterator[BackupState] | Iterator[Backup]:
         return self.catalogue.states() if self.catalogue else all_rows(self.pool, [])
@@ -151,7 +171,7 @@ class BackupSender:
         chosen = self._backup(host, str(asked["name"]), str(asked["uuid"]), notes)
         parent = self._backup(host, str(asked["parent"]), str(asked["parent_uuid"]), notes) if asked.get("parent") else None
         said = {
-            "uuid": chosen.subvolume.content_uuid,
+            "uuid": chosen.record.uuid,
             "state": effective_state(chosen.record, notes),
             "notes": {key: notes.note(chosen.path.name, key) for key in (HOLD, "accepted")},
             "bytes": chosen.record.new_bytes if parent else chosen.record.total("bytes"),
@@ -172,8 +192,10 @@ class BackupSender:
         """The backup, if it is the very one. Raises SendRefused."""
         path = self.pool.host(host) / name
         found = own_backup(path, host) if parse_backup_name(name) else None
-        if not found or not found[0].read_only or found[0].content_uuid != uuid:
+        if not found or not found[0].read_only or found[1].uuid != uuid:
             raise SendRefused(f"{host}@{name} is not here any more, or is another one")
+        if not is_original(path, found[0], notes, name):
+            raise SendRefused(f"{host}@{name} was changed after it was final, so it is not sent; `backupd list {host}` there")
         if effective_state(found[1], notes) not in SENT:
             raise SendRefused(f"{host}@{name} expires")
         return FinalBackup(path, *found)

@@ -15,6 +15,7 @@ from backupd.repo.backup_json import DATA, Record
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from backupd.repo.received import drop_empty_mark
+from backupd.repo.seals import is_altered, seal_backup
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.checkpoints import Checkpoint
@@ -57,18 +58,27 @@ def own_backup(path: Path, host: str) -> tuple[Subvolume, Record] | None:
     must agree.
 
     A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. A copy from another pool has the
-    UUID of the subvolume that it is a copy of. A backup made under an earlier name of the host counts, and its record comes with
-    today's name. Raises UnreadableRecord, SnapshotOfPool.
+    UUID of the subvolume that it is a copy of. One that was made writable and changed is ours too, *altered* (seals.py): its seal
+    names the subvolume, as `btrfs property set` may have removed its mark as a copy. A backup made under an earlier name of the
+    host counts, and its record comes with today's name. Raises UnreadableRecord, SnapshotOfPool.
     """
     subvolume = describe(path)
     if subvolume is None:
         _require_no_stub(path)
     record = records.read(path) if subvolume else None
-    if subvolume is None or record is None or record.uuid != subvolume.content_uuid or not is_named(record.host, host, path.parent):
+    if subvolume is None or record is None or not is_named(record.host, host, path.parent):
+        return None
+    if record.uuid not in (subvolume.uuid, subvolume.received_uuid) and not _is_sealed(path, subvolume):
         return None
     if path.name != WORKING and record.name != path.name:
         return None
     return subvolume, record if record.host == host else replace(record, host=host)
+
+
+def _is_sealed(path: Path, subvolume: Subvolume) -> bool:
+    """Returns True if the notes beside it have a seal of this very subvolume. Raises UnreadableRecord."""
+    seal = read_notes(path.parent).seal(path.name) if path.name != WORKING else None
+    return seal is not None and seal.subvolume == subvolume.id
 
 
 def _require_no_stub(path: Path) -> None:
@@ -82,9 +92,11 @@ def _require_no_stub(path: Path) -> None:
 
 
 def own_final(path: Path, host: str) -> tuple[Subvolume, Record] | None:
-    """Returns the same of a final backup of ours, None if it is none. Raises UnreadableRecord."""
+    """Returns the same of a final backup of ours, None if it is none. An altered one may be writable. Raises UnreadableRecord."""
     found = own_backup(path, host)
-    return found if found and found[0].read_only and found[1].state in FINAL else None
+    if not found or found[1].state not in FINAL:
+        return None
+    return found if found[0].read_only or (path.name != WORKING and read_notes(path.parent).is_altered(path.name)) else None
 
 
 def is_named(name: str, host: str, folder: Path) -> bool:
@@ -157,13 +169,23 @@ def newest_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> Fi
 
 
 def bases(pool: Pool, host: str, now: datetime | None, notes: Notes, unread: list[str] | None = None) -> Iterator[FinalBackup]:
-    """Yields the host's complete backups, the best base first. Adds those that the disk does not give back to `unread`.
+    """Yields the host's complete backups, the best base first, without altered ones. Adds those that the disk does not give back to
+    `unread`.
 
     Raises NewerRecord: it may be complete, and a newer btrkeep knows.
     """
     future = []
     for backup in final_backups(pool, host, [] if unread is None else unread, may_be_newer=False):
         if effective_state(backup.record, notes) != COMPLETE:
+            continue
+        try:
+            if is_altered(backup.path, backup.subvolume, notes, backup.path.name):
+                continue
+        except OSError as error:
+            if not is_damage(error):
+                raise
+            if unread is not None:
+                unread.append(backup.path.name)
             continue
         if now is None or backup.record.started <= latest(now):
             yield backup
@@ -194,6 +216,7 @@ def take_name(pool: Pool, path: Path, name: str) -> Path:
     final = path.with_name(name)
     if is_there(final):
         raise ForeignData(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
+    seal_backup(path, name)
     with Checkpoint("backup named"):
         path.rename(final)
     point_latest(pool, path.parent.name)

@@ -4,7 +4,8 @@ It lies beside the backups and is authoritative; the catalogue's rows follow it.
 any action that depends on it. If it cannot be read, nothing of this host is deleted.
 
     {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"},
-     "expired": {"at", "why", "rules"}}}, "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}},
+     "expired": {"at", "why", "rules"}, "seal": {"subvolume", "ctransid", "at"}, "altered": {"at", "subvolume", "ctransid",
+     "accepted"}}}, "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}},
      "replica": {"pool", "name", "at", "demoted"}, "machine": ID, "actions": [{"at", "what", "by", "host", "backup", "why"}]}
 
 "by" in a note is the login name of the user who asked for it; notes of older versions have none. "actions" are what users did,
@@ -23,7 +24,7 @@ from typing import Any
 from backupd.repo.actions_log import UserAction, record_action
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
-from btrkeep.backup_states import COMPLETE, EXPIRED, SUSPECT
+from btrkeep.backup_states import ALTERED, COMPLETE, EXPIRED, SUSPECT
 from btrkeep.decisions.retention import Hold
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import Pool
@@ -33,6 +34,7 @@ from btrkeep.units import parse_time
 FORMAT = 1
 NOTES = "notes.json"
 ACCEPTED, HOLD = "accepted", "hold"  # keys of a backup's notes, beside EXPIRED
+SEAL, ALTERED_NOTE = "seal", ALTERED  # others: what it was when it became final, and that it was changed since (seals.py)
 BY = "by"  # a key of each note that a user asked for: the login name
 ASKED = "asked"  # a key of EXPIRED: what was asked for with `backupd delete`
 RULES = "rules"  # another: the codes of the reasons that `why` tells in words; notes of older versions have none
@@ -41,6 +43,22 @@ _REMEMBERED = 500  # deletions by hand of a host: the newest
 _ACTIONS = 100  # of users on a host: the newest
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What a backup was when it became final.
+
+    `subvolume`: its id. `ctransid`: the transaction of its last change. `at`: the time by this server's clock, in nanoseconds.
+    """
+
+    subvolume: int
+    ctransid: int
+    at: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the note."""
+        return {"subvolume": self.subvolume, "ctransid": self.ctransid, "at": self.at}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +86,23 @@ class Notes:
     def accepted(self, name: str) -> bool:
         """Returns True if a suspect backup was accepted."""
         return bool(self.note(name, ACCEPTED))
+
+    def seal(self, name: str) -> Seal | None:
+        """Returns the seal of a backup; None for one of an older version, or if the note is not understood."""
+        note = self.note(name, SEAL)
+        try:
+            return Seal(int(note["subvolume"]), int(note["ctransid"]), int(note["at"])) if note else None
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+
+    def is_altered(self, name: str) -> bool:
+        """Returns True if the backup was changed after it was final, and nobody accepted that."""
+        note = self.note(name, ALTERED_NOTE)
+        return note is not None and not note.get(ACCEPTED)
+
+    def is_original(self, name: str) -> bool:
+        """Returns True unless the backup was changed after it was final, accepted or not: then it is no copy of its original."""
+        return self.note(name, ALTERED_NOTE) is None
 
     def expired_at(self, name: str) -> datetime | None:
         """Returns when retention marked the backup as expired, None if it did not."""
@@ -188,6 +223,8 @@ def effective_state(record: Record, notes: Notes) -> str:
 
 def accepted_state(record: Record, notes: Notes) -> str:
     """Returns the state without expiry, which holds as long as the backup can be restored."""
+    if record.name and notes.is_altered(record.name):
+        return ALTERED
     if record.state == SUSPECT and record.name and notes.accepted(record.name):
         return COMPLETE
     return record.state

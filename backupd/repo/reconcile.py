@@ -16,8 +16,9 @@ from backupd.repo.drill_scratch import clear_left_drills
 from backupd.repo.final_backups import own_backup, point_latest, recover
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.listing import hosts_of, names_of
-from backupd.repo.notes_json import Notes, effective_state, read_notes
+from backupd.repo.notes_json import ALTERED_NOTE, Notes, effective_state, read_notes, write_notes
 from backupd.repo.recorded_rows import recall_looks
+from backupd.repo.seals import SealState, check_seal, with_altered, with_seal
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import FINAL, PARTIAL
 from btrkeep.catalogue import KILLED, Backup, Catalogue, Run, StateFromNotes
@@ -28,14 +29,16 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import MARKER, WORKING, Pool
-from btrkeep.pool.subvolume import Subvolume, delete, describe
+from btrkeep.pool.subvolume import Subvolume, delete, describe, opened
 from btrkeep.process.proc import start_time
+from btrkeep.treescan import last_changes
 from btrkeep.units import counted
 
 log = logging.getLogger(__name__)
 
 RECONCILING = "reconciling"
 _KILLED, _ADDED, _DROPPED, _AMENDED, _STAGED, _DRILLS = "killed", "added", "dropped", "amended", "staged", "drills"
+_ALTERED, _SEALED = "altered", "sealed"
 _WORDS = {
     _KILLED: ("killed run", "found"),
     _ADDED: ("backup", "added"),
@@ -43,6 +46,8 @@ _WORDS = {
     _AMENDED: ("row", "brought up to date with notes.json"),
     _STAGED: ("beginning", "of a killed run removed"),
     _DRILLS: ("scratch folder", "of a killed drill emptied"),
+    _ALTERED: ("backup", "changed after it was final: altered, see `backupd list`"),
+    _SEALED: ("backup", "without a seal sealed, so later changes are noticed"),
 }
 
 
@@ -58,9 +63,12 @@ def row_of(pool: Pool, host: str, name: str, notes: Notes | None = None) -> Back
     subvolume, record = found
     if name == WORKING:
         return backup_row(pool, replace(record, name=None, state=PARTIAL), PARTIAL, subvolume.id)  # whatever its record says
-    if record.state not in FINAL or not subvolume.read_only:
+    if record.state not in FINAL:
         return None
-    return final_row(pool, host, record, subvolume, read_notes(pool.host(host)) if notes is None else notes)
+    notes = read_notes(pool.host(host)) if notes is None else notes
+    if not subvolume.read_only and not notes.is_altered(name):
+        return None
+    return final_row(pool, host, record, subvolume, notes)
 
 
 def final_row(pool: Pool, host: str, record: Record, subvolume: Subvolume, notes: Notes) -> Backup:
@@ -169,6 +177,7 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
     with _told(done.trouble, f"{MARKER}/drill"):
         if clear_left_drills(pool, since):
             done.counts[_DRILLS] = 1
+    check_seals(pool, catalogue, since, done)
     heard = {one.run_id: one.updated for one in catalogue.progress()} if dead else {}
     for run in dead:
         _end_dead_run(catalogue, run, heard.get(run.id))
@@ -196,6 +205,59 @@ def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: 
         return
     with lock:
         done.counts.update({what: count for what, count in _mend(pool, catalogue, host).items() if count})
+
+
+def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: Reconciled | None = None) -> Reconciled:
+    """Compares every final backup with its seal, by one pass through the root tree. Only those that differ are opened."""
+    done = done or Reconciled()
+    with _told(done.trouble, "seals of backups"):
+        with opened(pool.path) as fd:
+            changes = last_changes(fd)
+        doubtful: dict[str, set[str]] = {}
+        for row in catalogue.states():
+            if row.name and row.subvolume_id in changes and changes[row.subvolume_id] != row.sealed:
+                doubtful.setdefault(row.host, set()).add(row.name)
+        for host, names in doubtful.items():
+            with _told(done.trouble, host), suppress(LockHeld), take_lock(pool.host_lock(host), RECONCILING, since):
+                done.counts.update(_check_seals_of(pool, catalogue, host, names, since))
+    return done
+
+
+def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, names: AbstractSet[str], since: str) -> Counter[str]:
+    """Seals backups of one host, or marks them as altered, under its lock."""
+    folder, counts = pool.host(host), Counter[str]()
+    notes = before = read_notes(folder)
+    changed, seals = set[str](), list[tuple[str, str, int]]()
+    for name in sorted(names):
+        try:
+            backup = own_backup(folder / name, host)
+            if backup is None:
+                continue
+            check = check_seal(folder / name, backup[0], notes, name)
+        except (UnreadableRecord, OSError) as error:
+            log.warning("%s %s: not compared with its seal: %s", host, name, error)
+            continue
+        if check.state is SealState.ALTERED:
+            counts[_ALTERED] += not notes.is_altered(name)
+            notes = with_altered(notes, name, backup[0], since)
+            changed.add(name)
+            continue
+        stale = notes.note(name, ALTERED_NOTE)
+        if stale and stale.get("subvolume") != backup[0].id:  # of the one that was here before it was fetched again
+            notes = notes.without(name, ALTERED_NOTE)
+            changed.add(name)
+        if check.state is not SealState.UNCHANGED or notes.seal(name) != check.seal:
+            counts[_SEALED] += check.state is SealState.NEW
+            notes = with_seal(notes, name, check.seal)
+        seals.append((host, name, check.seal.ctransid))
+    if notes != before:
+        write_notes(folder, notes)
+    catalogue.set_seals(seals)
+    for name in changed:
+        _add(pool, catalogue, host, name, notes)
+    if changed:
+        point_latest(pool, host)
+    return counts
 
 
 def _staged_hosts(pool: Pool) -> list[str]:

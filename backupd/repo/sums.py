@@ -12,6 +12,7 @@ from pathlib import Path
 
 from backupd.repo.backup_json import DATA
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.fs.fiemap import settle
 
 SUMS = "SHA256SUMS"
 _DATA = DATA.encode()
@@ -37,6 +38,8 @@ def write_sums(subvolume: Path, sums: Mapping[bytes, bytes]) -> None:
         fd = os.open(subvolume / SUMS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.writelines(_line(path, digest) for path, digest in sorted(sums.items()))
+            file.flush()
+            settle(fd)  # what is written out later would change the subvolume after its seal
     except OSError:
         (subvolume / SUMS).unlink(missing_ok=True)
         raise

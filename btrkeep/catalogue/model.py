@@ -47,7 +47,7 @@ class Backup:
     subvolume_id: int | None = None
     uuid: str | None = None
     outcome: str | None = None
-    """complete, suspect or failed, whatever became of it since: what `state` is but for its expiry. None until it is final."""
+    """complete, suspect, failed or altered: what `state` is but for its expiry. None until it is final."""
     held_until: datetime | None = None
     """When its hold ends; None for one without end."""
     held_why: str | None = None
@@ -58,6 +58,8 @@ class Backup:
     """What `error` says, as data; None where that has words alone: a hook's, or of an earlier version."""
     shared_bytes: int | None = None
     """Of what it added, bytes that share the data of the other host's backup (`share_with`); None: nothing was to be shared."""
+    sealed: int | None = None
+    """The transaction of its last change that is known (ctransid); None: it has no seal."""
     detail: Mapping[str, object] = field(default_factory=dict)
     """The rest of backup.json, as JSON has it; empty unless it was asked for (`backups(with_detail=True)`)."""
 
@@ -81,6 +83,7 @@ class BackupState(NamedTuple):
     uuid: str | None
     base: str | None
     """The base of a `.working`; None for all others, of which nobody needs it."""
+    sealed: int | None = None
 
 
 class StateFromNotes(NamedTuple):

@@ -16,14 +16,15 @@ _HERE = "host = :host AND name = coalesce(:name, '')"
 # uuid as it is: no conversion has anything to do there.
 _STATES = f"""
     SELECT {backup.select("host", "name", "started", "state", "outcome", "held_until", "held_why", "expired", "subvolume_id")},
-        uuid, CASE WHEN name = '' THEN base END
+        uuid, CASE WHEN name = '' THEN base END, sealed
     FROM backup ORDER BY host, started, name"""
-# A hold, a mark or a suspect outcome: what the host's notes have something to say of, or had.
+# A hold, a mark, a suspect or altered outcome: what the host's notes have something to say of, or had.
 _NOTED = f"""
     SELECT {backup.select(*StateFromNotes._fields)} FROM backup
-    WHERE held_why IS NOT NULL OR expired IS NOT NULL OR outcome = 'suspect'
+    WHERE held_why IS NOT NULL OR expired IS NOT NULL OR outcome IN ('suspect', 'altered')
         OR state IN ('expired', 'deleting') OR state <> outcome"""
 _SET = f"UPDATE backup SET state = :state, expired = :expired WHERE {_HERE}"
+_SEAL = f"UPDATE backup SET sealed = :sealed WHERE {_HERE}"
 _MARK_DELETING = f"UPDATE backup SET state = 'deleting' WHERE {_HERE}"
 _DROP = f"DELETE FROM backup WHERE {_HERE}"
 _DROP_NOTED = tuple(f"DELETE FROM {table} WHERE {_HERE}" for table in NOTED)
@@ -53,6 +54,11 @@ class BackupStateStore(CatalogueSession):
         rows = [{"host": host, "name": name, "state": state, "expired": at} for host, name, state, at in changes]
         with self._writing("states of backups written") as session:
             return session.run_many(_SET, rows)
+
+    def set_seals(self, seals: Iterable[tuple[str, str, int]]) -> None:
+        """Sets the transaction of the last change of backups: (host, name, ctransid). Unknown ones are ignored."""
+        with self._writing("seals of backups written") as session:
+            session.run_many(_SEAL, [{"host": host, "name": name, "sealed": sealed} for host, name, sealed in seals])
 
     def mark_deleting(self, which: Iterable[tuple[str, str | None]]) -> int:
         """These backups, by host and name, are about to be deleted; how many of them are there."""

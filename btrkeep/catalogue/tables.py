@@ -22,7 +22,7 @@ from btrkeep.catalogue.model_verification import ComparedBackup, VerifiedBackup
 from btrkeep.catalogue.sqlite import Session, Values
 from btrkeep.causes import Cause
 
-SCHEMA_VERSION = "0012"
+SCHEMA_VERSION = "0013"
 """The newest migration. Versions are numbers of four digits, so that text order is their order."""
 
 _KINDS: tuple[tuple[Any, str], ...] = (

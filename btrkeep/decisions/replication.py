@@ -44,12 +44,13 @@ class FarBackup:
 
 @dataclass(frozen=True, slots=True)
 class NearBackup:
-    """A final backup of this pool. `going`: retention has marked it."""
+    """A final backup of this pool. `going`: retention has marked it. `is_original`: it was never changed after it was final."""
 
     name: str
     uuid: str
     state: str
     going: bool = False
+    is_original: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,8 @@ def plan_fetches(
     if other := [one.name for one in there if names.get(one.name, one.uuid) != one.uuid]:
         return HostFetches(host, obstacle=Obstacle.OTHER_BACKUP, text=other[0])
     present = {one.uuid for one in here.backups}
-    common = [one for one in there if one.uuid in present]
+    original = {one.uuid for one in here.backups if one.is_original}
+    common = [one for one in there if one.uuid in original]
     new = [one for one in there if one.uuid not in present and one.name not in here.refused and not _is_future(one.name, now)]
     new = _without_replacing(new, here.backups, policy, zone, now)
     kept = _kept([*here.backups, *new], policy, zone, now) if new else frozenset()
@@ -134,7 +136,7 @@ def plan_fetches(
     if newest_only and fetched:
         newest = max(fetched, key=_by_name)
         fetched = [newest] if not common or newest.name > max(common, key=_by_name).name else []
-    again = [one for one in common if one.name in here.damaged]
+    again = [one for one in there if one.uuid in present and one.name in here.damaged]
     return HostFetches(host, _with_parents(fetched, common, again), tuple(one.name for one in common))
 
 

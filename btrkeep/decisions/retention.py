@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from btrkeep.backup_states import COMPLETE, FAILED, SUSPECT
+from btrkeep.backup_states import ALTERED, COMPLETE, FAILED, SUSPECT
 from btrkeep.config import Retention
 from btrkeep.config.keys import RETENTION, TABLE
 from btrkeep.config.problems import InvalidValue, nearest
@@ -67,6 +67,7 @@ class RetentionCode(StrEnum):
     HELD = "held"
     NO_POLICY = "no-policy"
     IN_FUTURE = "in-future"
+    ALTERED = "altered"
     UNKNOWN_STATE = "unknown-state"
     NO_RULE = "no-rule"
     REPLACED = "replaced"
@@ -91,7 +92,8 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A final backup. `state`: complete, suspect or failed, without regard to expiry; `expired`: when it was marked, or None.
+    """A final backup. `state`: complete, suspect, failed or altered, without regard to expiry; `expired`: when it was marked,
+    or None.
 
     `in_use`: it is the base of the run in progress, or of one that will be continued. `asked`: somebody marked it, not a rule.
     `common`: the replica with which this pool has it in common as the newest, which the next difference is to; "" for none.
@@ -324,6 +326,9 @@ def _thinned(
     """Yields what the policy would keep of complete backups, applied to one group. A group grows only at its newer end and expires
     as a whole, so the result does not depend on how often this is called.
     """
+    if state == ALTERED:  # an administrator decides
+        yield from ((place, Reason(RetentionCode.ALTERED)) for place in places)
+        return
     if state not in _KNOWN:  # a later version's; who does not know what it is does not delete it
         yield from ((place, Reason(RetentionCode.UNKNOWN_STATE, text=state)) for place in places)
         return

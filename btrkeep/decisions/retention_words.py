@@ -21,6 +21,7 @@ REASONS = {
     RetentionCode.IN_USE: "base of the run in progress",
     RetentionCode.NO_POLICY: "no retention policy",
     RetentionCode.IN_FUTURE: "stamped in the future",
+    RetentionCode.ALTERED: "changed after it was final",
     RetentionCode.UNKNOWN_STATE: "unknown state {text}",
     RetentionCode.NO_RULE: "no rule keeps it",
     RetentionCode.REPLACED: "two newer complete backups",

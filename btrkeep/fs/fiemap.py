@@ -45,6 +45,11 @@ def extents(fd: int, at_a_time: int = _BATCH) -> Iterator[tuple[int, int, int, i
             yield logical, physical, length, flags
 
 
+def settle(fd: int) -> None:
+    """Writes the file's data out and waits until the filesystem has its extents; no commit, no barrier. Raises OSError."""
+    next(extents(fd, 1), None)
+
+
 def address(fd: int, offset: int) -> int | None:
     """Returns the btrfs logical address of the byte at `offset`; of a compressed extent, the address of its begin. Returns None for
     a hole or inline data, which have no address of their own. Raises OSError.

@@ -33,8 +33,9 @@ _ATTEMPTS, _PAUSE = 8, 0.1  # seconds: less than 3 in all
 _ARGS_V2 = struct.Struct("=qQQ32x4040s")  # fd, transid, flags, unused, name
 _ARGS_V2_BY_ID = struct.Struct("=qQQ32xQ4032x")
 _FLAGS = struct.Struct("=Q")
-# treeid, name, parent_id, dirid, generation, flags, uuid, parent_uuid, received_uuid, four transids, four times, reserved
-_INFO = struct.Struct("=Q256sQQQQ16s16s16sQQ16x64x64x")
+# treeid, name, parent_id, dirid, generation, flags, uuid, parent_uuid, received_uuid, four transids, four times (otime is the
+# second), reserved
+_INFO = struct.Struct("=Q256sQQQQ16s16s16sQQ16x16xQL4x32x64x")
 
 _SNAP_CREATE_V2 = iow(23, 4096)
 _SUBVOL_CREATE_V2 = iow(24, 4096)
@@ -54,7 +55,7 @@ class Subvolume:
 
     `received_uuid` is that of the subvolume in another pool that was received by `btrfs receive`; None if it was made here.
     Generations are transaction numbers: `created` of its creation, `generation` of its last change, possibly only of its location
-    on disk, and `written` of the last change to a file.
+    on disk, and `written` of the last change to a file (ctransid). `created_at` is the time of its creation in nanoseconds.
     """
 
     id: int
@@ -65,14 +66,7 @@ class Subvolume:
     created: int
     received_uuid: str | None = None
     written: int = 0
-
-    @property
-    def content_uuid(self) -> str:
-        """Returns the UUID that identifies the content in every pool: that of the original for a copy, otherwise its own.
-
-        A copy that was written to afterwards is no copy of anything.
-        """
-        return self.received_uuid if self.received_uuid and self.written <= self.created else self.uuid
+    created_at: int = 0
 
 
 def opened(path: Path) -> ClosingFd:
@@ -123,6 +117,7 @@ def describe(path: Path) -> Subvolume | None:
         generation=fields[4],
         created=fields[10],
         written=fields[9],
+        created_at=fields[11] * 10**9 + fields[12],
         received_uuid=str(received) if received.int else None,
     )
 

@@ -13,7 +13,7 @@ from btrfs import ctree
 from btrkeep.treescan.search import HEADER, TYPE_AND_LEN_AT, TreeSearch
 
 _TYPE_AND_LEN = Struct("=LL")
-_INODE = Struct("=8xQQ16xL8xL80xqL")  # transid, size; nlink, mode; mtime: seconds, nanoseconds
+_INODE = Struct("=8xQQ16xL8xL68xqLqL")  # transid, size; nlink, mode; ctime and mtime: seconds, nanoseconds
 _FLAGS = Struct("=64xQ")
 NODATACOW, IMMUTABLE, APPEND = 0x2, 0x40, 0x80
 """Flags of an INODE_ITEM (BTRFS_INODE_...), which are not the numbers that chattr's ioctl has."""
@@ -21,14 +21,15 @@ NODATACOW, IMMUTABLE, APPEND = 0x2, 0x40, 0x80
 
 @dataclass(frozen=True, slots=True)
 class ChangedInode:
-    """An inode that was changed. `mode` has its type, as in stat(2); `size` is in bytes, 0 for an empty folder; `mtime` in
-    nanoseconds.
+    """An inode that was changed. `mode` has its type, as in stat(2); `size` is in bytes, 0 for an empty folder; `mtime` and
+    `ctime` are in nanoseconds.
     """
 
     ino: int
     mode: int
     size: int
     mtime: int
+    ctime: int = 0
 
 
 def changed_inodes(fd: int, since: int) -> Iterator[ChangedInode]:
@@ -43,10 +44,11 @@ def changed_inodes(fd: int, since: int) -> Iterator[ChangedInode]:
         for _ in range(count):
             kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
             if kind == ctree.INODE_ITEM_KEY:
-                transid, length, links, mode, seconds, ns = _INODE.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
+                transid, length, links, mode, *stamps = _INODE.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
                 if transid > since and links:
                     ino = HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1]
-                    found.append(ChangedInode(ino, mode, length, seconds * 1_000_000_000 + ns))
+                    changed, modified = (stamps[at] * 1_000_000_000 + stamps[at + 1] for at in (0, 2))
+                    found.append(ChangedInode(ino, mode, length, modified, changed))
             type_at += size + HEADER.size
         search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
         yield from found

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from btrkeep.backup_states import EXPIRED, FINAL
+from btrkeep.backup_states import EXPIRED, FINISHED
 from btrkeep.catalogue.model import Backup
 from btrkeep.decisions.due import latest
 from btrkeep.units import parse_backup_name, parse_time
 from web.data.same_names import of_answer
 
-RESTORABLE = (*FINAL, EXPIRED)
+RESTORABLE = (*FINISHED, EXPIRED)
 SORTS = ("name", "kind", "size", "mode", "owner", "time")
 PAGE = 500
 """Names on one page of a folder."""

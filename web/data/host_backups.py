@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from btrkeep.backup_states import FINAL
+from btrkeep.backup_states import FINISHED
 from btrkeep.catalogue import Backup
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import StripLetter, kind_of
@@ -100,7 +100,7 @@ def candidates(backups: Iterable[Backup]) -> list[Candidate]:
     return [
         Candidate(one.name, one.started, one.outcome or one.state, one.expired, hold_of(one), one.name == base)
         for one in every
-        if one.name and (one.outcome or one.state) in FINAL
+        if one.name and (one.outcome or one.state) in FINISHED
     ]
 
 

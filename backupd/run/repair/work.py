@@ -142,7 +142,8 @@ def _make(context: ExpiryContext, plan: RepairPlan) -> str:
                 discard(prepared.path, prepared.uuid)
             raise
     assert final.name is not None
-    context.catalogue.put_backup(backup_row(context.pool, final, final.state, prepared.id))
+    notes = read_notes(context.pool.host(backup.host))
+    context.catalogue.put_backup(backup_row(context.pool, final, final.state, prepared.id, notes))
     return final.name
 
 

@@ -1,0 +1,35 @@
+"""When each subvolume of a filesystem was last changed, from one pass through the root tree. Without NumPy, as in links.py.
+
+A ROOT_ITEM (struct btrfs_root_item) has the transaction of the last change to a file of its subvolume, ctransid. Setting or
+clearing the read-only flag, a snapshot, a deletion or a balance do not change it; sharing of data (FIDEDUPERANGE) does.
+"""
+
+from struct import Struct
+
+from btrfs import ctree
+
+from btrkeep.treescan.search import HEADER, TYPE_AND_LEN_AT, TreeSearch
+
+_TYPE_AND_LEN = Struct("=LL")
+_CTRANSID = Struct("=295xQ")
+_FIRST, _LAST = ctree.FIRST_FREE_OBJECTID, (1 << 64) - 256
+
+
+def last_changes(fd: int) -> dict[int, int]:
+    """Returns the transaction of the last change to a file, by the id of each subvolume on the filesystem of `fd`, as of the last
+    commit.
+
+    Raises OSError (EPERM without CAP_SYS_ADMIN).
+    """
+    search = TreeSearch(fd, ctree.ROOT_TREE_OBJECTID, (_FIRST, 0, 0), (_LAST, 255, (1 << 64) - 1))
+    buffer, changes = search.buffer, dict[int, int]()
+    while count := search.fill():
+        type_at, size = search.first_header + TYPE_AND_LEN_AT, 0
+        for _ in range(count):
+            kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
+            if kind == ctree.ROOT_ITEM_KEY and size >= _CTRANSID.size:
+                id_ = HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1]
+                changes[id_] = _CTRANSID.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)[0]
+            type_at += size + HEADER.size
+        search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
+    return changes

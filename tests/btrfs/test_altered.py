@@ -1,0 +1,169 @@
+"""Backups that were changed after they were final: *altered*, never a base, a parent or whole, until an administrator decides."""
+
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.beds import work
+from tests.beds.nights import Nights
+from tests.beds.two_pools import TwoPools
+
+FIRST, SECOND, THIRD = "2026-03-10T22:00:00Z", "2026-03-11T22:00:00Z", "2026-03-12T22:00:00Z"
+MORNING = "2026-03-13T08:00:00Z"
+_FIDEDUPERANGE = 0xC0189436
+_BLOCK = b"x" * (1 << 17)
+
+
+def writable(backup: Path, change: Callable[[Path], object]) -> None:
+    """Changes a final backup as an administrator would, by hand."""
+    work("btrfs", "property", "set", "-f", "-ts", str(backup), "ro", "false")
+    change(backup)
+    work("btrfs", "property", "set", "-ts", str(backup), "ro", "true")
+
+
+def content(backup: Path, name: str) -> Path:
+    return next(backup.rglob(name))
+
+
+def path_of(pool: Path, name: str) -> Path:
+    return pool / "hosts" / "web1" / name
+
+
+def states(nights: Nights, now: str = MORNING) -> dict[str, str]:
+    return {one["name"]: one["state"] for one in nights.json("list", "web1", "--now", now)}
+
+
+def notes(pool: Path) -> Any:
+    return json.loads((pool / "hosts/web1/notes.json").read_text())
+
+
+def share(one: Path, other: Path) -> None:
+    """What duperemove does: the two files share their data, by the kernel's own comparison. Works on read-only subvolumes."""
+    size = one.stat().st_size
+    fds = [os.open(path, os.O_RDONLY) for path in (one, other)]
+    try:
+        request = bytearray(struct.pack("=QQHHI", 0, size, 1, 0, 0) + struct.pack("=qQQiI", fds[1], 0, 0, 0, 0))
+        fcntl.ioctl(fds[0], _FIDEDUPERANGE, request)
+        assert struct.unpack_from("=qQQiI", request, 24)[2:4] == (size, 0)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def test_a_changed_backup_is_no_base_and_no_parent_of_a_copy(two: TwoPools) -> None:
+    (two.source / "secret").write_text("secret")
+    first = two.night(FIRST, "a")
+    assert two.fetch()[0]["fetched"]
+    writable(path_of(two.first.pool, first), lambda backup: content(backup, "secret").unlink())
+    (two.source / "secret").unlink()
+    second = two.night(SECOND, "b")
+    assert states(two.first) == {first: "altered", second: "complete"}
+    assert json.loads((path_of(two.first.pool, second) / "backup.json").read_text())["base"] is None
+    assert two.fetch()[0]["failed"] == []
+    assert two.differences(second) == ""
+    assert not list(path_of(two.second.pool, second).rglob("secret"))
+
+
+def test_a_backup_that_was_changed_since_the_last_check_is_no_parent_either(two: TwoPools) -> None:
+    """Nothing has looked at the first pool since: the sender itself compares with the seals."""
+    (two.source / "secret").write_text("secret")
+    first = two.night(FIRST, "a")
+    two.fetch()
+    (two.source / "secret").unlink()
+    second = two.night(SECOND, "b")
+    writable(path_of(two.first.pool, first), lambda backup: content(backup, "secret").unlink())
+    assert states(two.first)[first] == "complete"  # by the catalogue
+    assert two.fetch()[0]["failed"] == []
+    assert two.differences(second) == ""
+
+
+def test_a_changed_copy_does_not_stop_replication_and_can_be_fetched_again(two: TwoPools) -> None:
+    names = [two.night(FIRST, "a")]
+    two.fetch()
+    names.append(two.night(SECOND, "b"))
+    two.fetch()
+    copy = path_of(two.second.pool, names[1])
+    writable(copy, lambda backup: content(backup, "changed").write_text("by hand"))
+    assert "received_uuid" not in work("btrfs", "subvolume", "show", str(copy)).stdout
+    names.append(two.night(THIRD, "c"))
+    fetched = two.fetch()[0]
+    assert (fetched["failed"], [one["parent"] for one in fetched["fetched"]]) == ([], [names[0]])
+    assert states(two.second) == {names[0]: "complete", names[1]: "altered", names[2]: "complete"}
+    assert two.fetch()[0]["fetched"] == []
+    two.second.backupd("rebuild")
+    assert states(two.second)[names[1]] == "altered"
+    assert [one["backup"] for one in two.fetch("office", "--damaged")[0]["fetched"]] == [names[1]]
+    assert states(two.second)[names[1]] == "complete"
+    assert two.differences(names[1]) == ""
+    two.second.backupd("verify", "--now", MORNING)
+    assert states(two.second)[names[1]] == "complete"
+
+
+def test_shared_data_and_the_read_only_flag_alone_are_no_change(two: TwoPools) -> None:
+    for name in ("one", "other"):
+        (two.source / name).write_bytes(_BLOCK)
+    first = two.night(FIRST, "a")
+    two.fetch()
+    for nights in (two.first, two.second):
+        backup = path_of(nights.pool, first)
+        before = notes(nights.pool)["backups"][first]["seal"]
+        share(content(backup, "one"), content(backup, "other"))
+        writable(backup, lambda _: None)
+        work("btrfs", "filesystem", "sync", str(nights.pool))
+        nights.backupd("verify", "--now", MORNING)
+        after = notes(nights.pool)["backups"][first]
+        assert states(nights) == {first: "complete"}
+        assert (after["seal"]["at"], "altered" in after) == (before["at"], False)
+        assert after["seal"]["ctransid"] > before["ctransid"]
+        writable(backup, lambda backup: (backup / "data/added").write_text("x"))
+        nights.backupd("verify", "--now", MORNING, check=False)
+        assert states(nights) == {first: "altered"}
+
+
+def test_a_backup_without_a_seal_is_sealed_and_a_later_change_noticed(two: TwoPools) -> None:
+    """As after an update: neither the notes nor the rows have seals."""
+    first = two.night(FIRST, "a")
+    file = two.first.pool / "hosts/web1/notes.json"
+    file.write_text('{"format": 1, "backups": {}}')
+    two.first.backupd("rebuild")
+    assert notes(two.first.pool)["backups"][first].keys() == {"seal"}
+    assert states(two.first) == {first: "complete"}
+    writable(path_of(two.first.pool, first), lambda backup: content(backup, "changed").unlink())
+    second = two.night(SECOND, "b")
+    assert states(two.first) == {first: "altered", second: "complete"}
+
+
+def test_a_copy_without_a_seal_that_shares_data_is_still_a_copy(two: TwoPools) -> None:
+    """As after a kill between its name and its seal."""
+    for name in ("one", "other"):
+        (two.source / name).write_bytes(_BLOCK)
+    first = two.night(FIRST, "a")
+    two.fetch()
+    file = two.second.pool / "hosts/web1/notes.json"
+    held = json.loads(file.read_text())
+    held["backups"] = {}
+    file.write_text(json.dumps(held))
+    copy = path_of(two.second.pool, first)
+    share(content(copy, "one"), content(copy, "other"))
+    second = two.night(SECOND, "b")
+    assert [one["parent"] for one in two.fetch()[0]["fetched"]] == [first]
+    assert states(two.second) == {first: "complete", second: "complete"}
+    assert two.differences(second) == ""
+
+
+def test_an_altered_backup_counts_for_nothing_and_is_kept(two: TwoPools) -> None:
+    names = [two.night(FIRST, "a"), two.night(SECOND, "b"), two.night(THIRD, "c")]
+    two.first.tables["retention"] = {"daily": 1, "min_keep": 1, "grace": "1s"}
+    two.first.write()
+    writable(path_of(two.first.pool, names[2]), lambda backup: content(backup, "changed").unlink())
+    two.first.backupd("expire", "web1", "--skip-grace", "--now", MORNING)
+    assert states(two.first) == {names[1]: "complete", names[2]: "altered"}
+    assert (two.first.pool / "hosts/web1/latest").readlink() == Path(names[1])
+    explained = {one["name"]: one for one in two.first.json("retention", "explain", "web1", "--now", MORNING)}
+    assert (explained[names[2]]["keep"], explained[names[2]]["rules"]) == (True, ["altered"])
+    two.first.backupd("delete", f"web1@{names[2]}", "--now-without-grace", "--now", MORNING)
+    assert states(two.first) == {names[1]: "complete"}
