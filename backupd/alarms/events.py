@@ -14,6 +14,7 @@ from backupd.health.status_report import StatusReport
 from backupd.hosts.keys import other_key_hint
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import (
+    ALTERED_BACKUPS,
     BALANCE,
     CATALOGUE,
     CLOCK,
@@ -51,6 +52,7 @@ from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.absence import has_other_key
 from btrkeep.decisions.alarm_patience import message_from
+from btrkeep.decisions.altered import altered_words
 from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.drills import DrillState, failure_words
 from btrkeep.decisions.findings import PoolVerdict
@@ -131,6 +133,7 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
         *_hosts(report, known),
         *_copies(report, known),
         *_damages(report),
+        *_altered(report),
         *_jobs(report),
     ]
     alarms += _drills(report)
@@ -318,6 +321,12 @@ def _damages(report: StatusReport) -> Iterator[Alarm]:
     for host, (backups, files) in sorted(report.damaged.items()):
         grade = (backups * files).bit_length()
         yield Alarm(DEVICES, AlarmSubject(DAMAGED, host), words.damaged(host, backups, files), report.now, grade)
+
+
+def _altered(report: StatusReport) -> Iterator[Alarm]:
+    """Returns one alarm for all altered backups, sent again when there are more."""
+    if report.altered:
+        yield Alarm(FAILURE, AlarmSubject(ALTERED_BACKUPS), altered_words(report.altered), report.now, len(report.altered))
 
 
 def _jobs(report: StatusReport) -> Iterator[Alarm]:

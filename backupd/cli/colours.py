@@ -9,6 +9,7 @@ BACKUP = {
     "partial": "yellow",
     "suspect": "yellow",
     "failed": "red",
+    "altered": "red",
     KILLED: "red",
     "expired": "red",
     "deleting": "red",

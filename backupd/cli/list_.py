@@ -19,7 +19,7 @@ from backupd.repo.compared import comparison_fields
 from backupd.repo.context import PoolContext
 from backupd.repo.notes_json import Notes, hold_of, read_notes
 from backupd.repo.verified import read_verified, verification_fields
-from btrkeep.backup_states import PARTIAL, RUNNING
+from btrkeep.backup_states import ALTERED, PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
 from btrkeep.cli import json_option, stream_json, table
 from btrkeep.cli.progress import prose
@@ -49,8 +49,9 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
     the next run continues it. JSON has every backup.
 
     States: complete; suspect (lost or missed too much, see `backupd accept`); failed (a source path is missing or broken, the rest
-    is there); partial and running; expired (the retention does not keep it; from the time shown on an expiry deletes it, see
-    `backupd unexpire`) and deleting. A backup that is held (`backupd hold`) does not expire.
+    is there); altered (changed after it was final, see `backupd accept`); partial and running; expired (the retention does not keep
+    it; from the time shown on an expiry deletes it, see `backupd unexpire`) and deleting. A backup that is held (`backupd hold`)
+    does not expire.
     """
     with opened(ctx) as context:
         if host:
@@ -184,6 +185,7 @@ def _remark(backup: Backup, notes: _BackupNotes) -> str:
     wrong = error_words(backup.error, backup.cause) or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
     ahead = "stamped in the future: a clock was wrong" if backup.started > latest(notes.now) else None
     found = [
+        "changed after it was final" if ALTERED in (backup.state, backup.outcome) else None,
         damaged_words(verified) if verified.damages else None,
         goes_words(deletable, notes.now) if deletable else None,
         by_hand(notes.asked(backup)),

@@ -24,6 +24,7 @@ from backupd.cli.status_json import (
 from backupd.cli.status_looked import LastLook
 from backupd.cli.status_view import (
     show_all,
+    show_altered,
     show_copies,
     show_damaged,
     show_drills,
@@ -44,6 +45,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings
+from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import COPIES, CopyStatus, RunningFetch, copies_of, copy_statuses, read_running
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doubt
@@ -177,12 +179,18 @@ class _Status:
     unverified: Sequence[str]
     verified: Mapping[VerificationState, int]
     damaged: Mapping[str, tuple[int, int]]
+    altered: Sequence[tuple[str, str]]
     in_doubt: BackupsInDoubt | None
     dedupe: Dedupe | None
     repeated: Sequence[RepeatedFailure]
     failed_jobs: Sequence[StoredAlarm]
     verdict: health.PoolVerdict
     synchronised: bool | None
+
+    @property
+    def command(self) -> str:
+        """Returns how `backupd` is called for this pool."""
+        return backupd_command(self.context.config.name, self.context.config.file)
 
     def as_json(self, alive: Mapping[str, int]) -> dict[str, Any]:
         """`alive`: the bytes of each host by simple quotas."""
@@ -202,6 +210,7 @@ class _Status:
                 "states": {str(state): self.verified[state] for state in VerificationState},
                 "damaged": [{"host": name, "backups": some, "files": most} for name, (some, most) in sorted(self.damaged.items())],
             },
+            "altered": [{"host": name, "name": backup} for name, backup in self.altered],
             "in_doubt": in_doubt_as_json(self.in_doubt),
             "dedupe": dedupe_as_json(self.dedupe) if self.dedupe else None,
             "repeated": [repeated_object(failure) for failure in self.repeated],
@@ -220,6 +229,7 @@ class _Status:
             if not self.hosts and not self.unconfigured:
                 click.echo("no host is in that state" if chosen else "no host is in that group")
             show_damaged(self.damaged)
+            show_altered(self.altered, self.command)
         elif host:
             if self.hosts:
                 show_one(self.hosts[0], self.running, self.moment, self.looks.get(host))
@@ -227,6 +237,7 @@ class _Status:
                 has = counted(self.unconfigured[host], "backup") if host in self.unconfigured else "backups"
                 click.echo(f"{printable(host)} has {has} but is not configured")
             show_damaged({name: one for name, one in self.damaged.items() if name == host})
+            show_altered([one for one in self.altered if one[0] == host], self.command)
             show_lags(self.copies, host)
         else:
             show_all(self.hosts, self.running, self.moment, has_copies=bool(self.copies))
@@ -237,6 +248,7 @@ class _Status:
             show_drills(self.drills)
             show_verification(self.verified)
             show_damaged(self.damaged)
+            show_altered(self.altered, self.command)
             show_unverified(self.unverified, self.context.config.verify.oldest)
             for failure in self.repeated:
                 click.echo(click.style("repeated: ", fg="yellow") + repeated_words(failure))
@@ -277,6 +289,7 @@ def _only(status: "_Status", chosen: frozenset[str], states: Sequence[str]) -> "
         running=[one for one in status.running if one.host in names],
         unverified=[name for name in status.unverified if name in names],
         damaged={name: one for name, one in status.damaged.items() if name in names},
+        altered=[one for one in status.altered if one[0] in names],
     )
 
 
@@ -296,6 +309,7 @@ def _read_status(context: _Opened, host: str | None, synchronised: bool | None) 
         unverified=unverified,
         verified=verification_counts(context.catalogue, moment),
         damaged=damaged_hosts(context.catalogue),
+        altered=context.catalogue.altered_backups(),
         in_doubt=read_in_doubt(context.catalogue),
         dedupe=last_dedupe(context.catalogue),
         repeated=repeated_failures(read_steps(context.catalogue, context.pool.filesystem if context.pool else None), moment),

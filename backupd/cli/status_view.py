@@ -12,6 +12,7 @@ from btrkeep.cli import table
 from btrkeep.cli.progress import prose
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.altered import altered_hint, altered_words
 from btrkeep.decisions.copies import FETCHED_BY, CopyStatus, RunningFetch
 from btrkeep.decisions.copy_words import running_words
 from btrkeep.decisions.drills import DrillState, DrillStatus, failure_words, proven_words
@@ -133,6 +134,13 @@ def show_damaged(damaged: Mapping[str, tuple[int, int]]) -> None:
         prose(f"{head}: {counted(backups, 'backup')}, up to {counted(files, 'file')} in {each}; `backupd damaged` names them")
     if len(damaged) > _MOST_BEHIND:
         click.echo(f"{click.style('damaged: ', fg='red')}backups of {counted(len(damaged) - _MOST_BEHIND, 'more host')}")
+
+
+def show_altered(altered: Sequence[tuple[str, str]], command: str) -> None:
+    """Prints one line for all backups that were changed after they were final; nothing if there are none."""
+    if altered:
+        click.echo(f"{click.style('altered: ', fg='red')}{altered_words(altered)}")
+        click.echo(f"  {altered_hint(altered, command)}")
 
 
 def show_unverified(hosts: Sequence[str], seconds: float) -> None:

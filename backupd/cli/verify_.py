@@ -1,5 +1,6 @@
 """`backupd verify`: the files of backups read from the disk, and compared with what they were."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,9 @@ from backupd.files.backup_selector import Restorable, named
 from backupd.files.tree import DataUnreadable
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
+from backupd.repo.notes_json import read_notes
 from backupd.repo.reconcile import check_seals, reconcile
+from backupd.repo.seals import altered_paths
 from backupd.repo.verified import read_verified, verification_fields, verified_row
 from backupd.run.against_source import SourceScope
 from btrkeep.cli import complain, echo_json, json_option
@@ -33,8 +36,11 @@ from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
 from btrkeep.decisions.verification import Verification, VerificationState, is_empty, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
+from btrkeep.pool.subvolume import describe
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.units import counted, format_size, format_time, local_time, parse_share, printable
+
+_MOST_PATHS = 20  # of what was changed in a backup
 
 
 def _sample(text: str) -> int | float:
@@ -92,7 +98,7 @@ def command(
     With --against-source rsync compares checksums with the host. A file with another content there, though its size and time are
     the same, is damaged in the backup, or was changed on the host and its time put back: the next run fetches it again.
 
-    Exit status 0: nothing is damaged; 1: something is; 3: another verify is under way.
+    Exit status 0: nothing is damaged or altered; 1: something is; 3: another verify is under way.
     """
     with opened(ctx, writes=not dry_run) as context:
         context.config.require_section("verify")
@@ -127,6 +133,7 @@ def command(
             if (changed := check_seals(context.pool, context.catalogue, format_time(moment))) and not as_json:
                 prose(str(changed))
             _tell_catalogue(context, chosen)
+            run.tell_altered([one for one, _ in chosen])
             run.read([one for one, _ in chosen], moment, sample, seconds, pace, own)
             if not after_crash:
                 run.tell_unreadable([one for one in which if "@" not in one] if which else hosts_of(context.pool))
@@ -147,6 +154,8 @@ class _VerifyRun:
     passes: list[Verifier] = field(default_factory=list)
     found: list[dict[str, Any]] = field(default_factory=list)
     """What is printed of each backup."""
+    altered: list[dict[str, Any]] = field(default_factory=list)
+    """The backups that were changed after they were final, with the paths."""
     unreadable: int = 0
     """The backups of which no file could be read."""
 
@@ -203,6 +212,28 @@ class _VerifyRun:
             self.progress.clear()
             self._add(backup, done)
 
+    def tell_altered(self, backups: Sequence[Restorable]) -> None:
+        """Names what was changed in backups after they were final."""
+        for backup in backups:
+            notes = read_notes(self.context.pool.host(backup.host))
+            if not notes.is_altered(backup.name):
+                continue
+            paths, trouble = list[bytes](), ""
+            try:
+                subvolume = describe(backup.path)
+                paths = altered_paths(backup.path, subvolume, notes, backup.name) if subvolume else []
+            except OSError as error:
+                trouble = f"; which ones is unknown: {error.strerror}"
+            names = [os.fsdecode(path) or "." for path in paths]
+            self.altered.append({"host": backup.host, "name": backup.name, "paths": names})
+            if not self.as_json:
+                place = f"{printable(backup.host)} {backup.name}"
+                prose(f"{place}: altered: {counted(len(names), 'path')} changed after it was final{trouble}")
+                for name in names[:_MOST_PATHS]:
+                    prose(f"  {printable(name)}")
+                if len(names) > _MOST_PATHS:
+                    prose(f"  and {len(names) - _MOST_PATHS:,} more; --json has all")
+
     def tell_unreadable(self, hosts: Sequence[str]) -> None:
         """Names the backups of which nothing can be read, not even what they are."""
         for host, name in unreadable_backups(self.context.pool, hosts):
@@ -224,10 +255,10 @@ class _VerifyRun:
         files, size = (sum(getattr(one.count, name) for one in self.passes) for name in ("files", "bytes"))
         is_over = self.passes[-1].is_over
         if self.as_json:
-            echo_json({"files": files, "bytes": size, "is_whole": not is_over, "backups": self.found})
+            echo_json({"files": files, "bytes": size, "is_whole": not is_over, "altered": self.altered, "backups": self.found})
         else:
             prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one goes on" if is_over else ""))
-        has_damage = self.unreadable or any(one["damages"] for one in self.found)
+        has_damage = self.unreadable or self.altered or any(one["damages"] for one in self.found)
         return self.cancellation.exit_status(Exit.ATTENTION if has_damage else Exit.OK)
 
 

@@ -34,7 +34,9 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.keys import NOTIFY, SECRET
+from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.altered import altered_hint, altered_words
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge_pool
 from btrkeep.decisions.privileges import privilege_findings
@@ -250,12 +252,16 @@ def _catalogue(config: Config) -> Iterator[Finding]:
             pool = open_configured(config)
             known, pool_id = catalogue.pool_id(), pool.id
             is_ours = known in (None, pool_id)  # another one's is told nothing
+            altered = catalogue.altered_backups() if is_ours else []
             trust = check_trust(pool, catalogue, datetime.now(UTC)) if is_ours else TrustCheck(lost=False, clock=None)
     except PoolUnusable:
         return
     except OperatorError as error:
         yield Finding("catalogue", "error", error.message, error.hint)
         return
+    if altered:
+        command = backupd_command(config.name, config.file)
+        yield Finding("backups", "warning", altered_words(altered), altered_hint(altered, command))
     facts = PoolFacts(foreign="" if is_ours else known, lost=trust.lost)
     wrong = judge_pool(facts, HealthLimits.of(config)).of(health.CATALOGUE)
     yield from wrong

@@ -87,6 +87,8 @@ class StatusReport:
     """The hosts of which that is too long ago."""
     damaged: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By host, how many of its backups have damaged files, and how many files the worst of them has."""
+    altered: tuple[tuple[str, str], ...] = ()
+    """Host and name of the backups that were changed after they were final."""
     verifications: Mapping[VerificationState, int] = field(default_factory=dict)
     """How many backups there are in each verification state."""
     repeated: tuple[RepeatedFailure, ...] = ()
@@ -177,6 +179,7 @@ def read_status(config: Config, catalogue: Catalogue, now: datetime, *, live: bo
         looks=looks,
         unverified=unverified,
         damaged=damaged_hosts(catalogue),
+        altered=tuple(catalogue.altered_backups()),
         verifications=verification_counts(catalogue, now),
         repeated=repeated_failures(read_steps(catalogue, None), now),
         in_doubt=frozenset(host for host, _ in doubtful.backups) if (doubtful := read_in_doubt(catalogue)) else frozenset(),

@@ -94,7 +94,12 @@ def _changes(path: Path, subvolume: Subvolume, seal: Seal) -> Iterator[ChangedIn
     if not subvolume.read_only:
         commit(path)
     with opened(path) as fd:
-        yield from (inode for inode in changed_inodes(fd, seal.ctransid) if inode.ctime > seal.at)
+        yield from (inode for inode in changed_inodes(fd, seal.ctransid) if _changed_at(inode) > seal.at)
+
+
+def _changed_at(inode: ChangedInode) -> int:
+    """Returns when it was changed. The top folder got a later ctime with the backup's name, which comes after the seal."""
+    return inode.mtime if inode.ino == ROOT_FOLDER else inode.ctime
 
 
 def is_altered(path: Path, subvolume: Subvolume, notes: Notes, name: str) -> bool:

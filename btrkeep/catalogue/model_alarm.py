@@ -19,7 +19,7 @@ OF_HOST = (HOST, CONDITION, HOST_KEY)
 _NAMED = (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, PUSH, FETCHED_BY, OFFSITE, DAMAGED, CONDITION, HOST_KEY, STEP)
 POOL, CATALOGUE, READ_ONLY, EXPIRY, BALANCE = "pool", "catalogue", "read-only", "expiry", "balance"
 DRILL, VERIFICATION = "drill", "verification"
-CONFIGURATION, CLOCK = "configuration", "clock"
+CONFIGURATION, CLOCK, ALTERED_BACKUPS = "configuration", "clock", "altered"
 MIN_FREE, UNALLOCATED, USED, SCHEDULE = "min_free", "unallocated", "used", "schedule"
 """Subjects of which there is one."""
 OF_JOBS = (UNIT, EXPIRY, BALANCE)

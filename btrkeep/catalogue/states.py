@@ -23,6 +23,7 @@ _NOTED = f"""
     SELECT {backup.select(*StateFromNotes._fields)} FROM backup
     WHERE held_why IS NOT NULL OR expired IS NOT NULL OR outcome IN ('suspect', 'altered')
         OR state IN ('expired', 'deleting') OR state <> outcome"""
+_ALTERED = "SELECT host, name FROM backup WHERE outcome = 'altered' ORDER BY host, name"
 _SET = f"UPDATE backup SET state = :state, expired = :expired WHERE {_HERE}"
 _SEAL = f"UPDATE backup SET sealed = :sealed WHERE {_HERE}"
 _MARK_DELETING = f"UPDATE backup SET state = 'deleting' WHERE {_HERE}"
@@ -45,6 +46,10 @@ class BackupStateStore(CatalogueSession):
     def states_from_notes(self) -> list[StateFromNotes]:
         """Backups whose rows say that they are held, marked, going, or once were suspect."""
         return [StateFromNotes._make(row) for row in self._reader.all(_NOTED)]
+
+    def altered_backups(self) -> list[tuple[str, str]]:
+        """Returns host and name of the backups that were changed after they were final."""
+        return [(host, name) for host, name in self._reader.all(_ALTERED)]
 
     def set_states(self, changes: Iterable[tuple[str, str | None, str, datetime | None]]) -> int:
         """Sets (host, name, state, time of expiry) of backups, ignoring unknown ones, and returns how many were changed.

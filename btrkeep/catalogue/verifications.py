@@ -10,7 +10,8 @@ from btrkeep.catalogue.tables import comparison, verification
 
 _DROP = "DELETE FROM verification WHERE host = :host AND name = :name"
 _DROP_COMPARED = "DELETE FROM comparison WHERE host = :host AND name = :name"
-_IS_EMPTY = "coalesce(coalesce(backup.outcome, backup.state) = 'failed' AND coalesce(backup.files, 0) = 0, 0)"
+_STATE = "coalesce(backup.outcome, backup.state)"
+_IS_EMPTY = f"coalesce({_STATE} = 'altered' OR ({_STATE} = 'failed' AND coalesce(backup.files, 0) = 0), 0)"
 _NEWEST = f"""SELECT host, max(looked) AS "looked [moment]"
     FROM (SELECT host, CASE WHEN read > 0 THEN at
             WHEN EXISTS (SELECT 1 FROM backup

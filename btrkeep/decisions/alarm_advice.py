@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from btrkeep.catalogue.model_alarm import (
+    ALTERED_BACKUPS,
     BALANCE,
     CATALOGUE,
     CLOCK,
@@ -80,6 +81,10 @@ TABLE: Mapping[tuple[str, str], Advice] = {
     (FAILURE, CLOCK): Advice(
         "Compare the clock with another machine's, and set it if it is wrong. Nothing expires meanwhile.", "timedatectl"
     ),
+    (FAILURE, ALTERED_BACKUPS): Advice(
+        "Somebody made a backup writable and changed it: see which files. Accept it, delete it, or fetch a copy again.",
+        "backupd verify",
+    ),
     (ROOM, MIN_FREE): Advice(
         "Nothing is backed up until there is room: keep less, balance, or add a device.", "backupd forecast", "pool"
     ),
@@ -133,6 +138,7 @@ EXAMPLES: Mapping[tuple[str, str], str] = {
     (FAILURE, CONFIGURATION): "the configuration is wrong: FILE:LINE: REASON",
     (FAILURE, CATALOGUE): "the catalogue knows none of the backups that are in the pool",
     (FAILURE, CLOCK): "the clock went backwards: it says 2026-11-20T22:00:00Z, and it was 2026-11-23T22:00:00Z already",
+    (FAILURE, ALTERED_BACKUPS): "1 backup was changed after it was final: web1@2026-11-20T220003Z",
     (ROOM, MIN_FREE): "there is less free space than min_free",
     (ROOM, UNALLOCATED): "there is too little unallocated space",
     (FAILURE, SCHEDULE): "web1 will not be backed up in time",

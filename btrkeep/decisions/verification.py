@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
-from btrkeep.backup_states import FAILED
+from btrkeep.backup_states import ALTERED, FAILED
 from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerificationFacts, VerifiedBackup
 from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.due import latest
@@ -145,8 +145,8 @@ def state_of(one: VerificationFacts) -> VerificationState:
 
 
 def is_empty(state: str, files: int | None) -> bool:
-    """Returns True if a backup with that final state failed, and nothing came."""
-    return state == FAILED and not files
+    """Returns True if reading it proves nothing: it failed and nothing came, or it was changed after it was final."""
+    return state == ALTERED or (state == FAILED and not files)
 
 
 def verified(

@@ -112,7 +112,7 @@ def test_shared_data_and_the_read_only_flag_alone_are_no_change(two: TwoPools) -
         backup = path_of(nights.pool, first)
         before = notes(nights.pool)["backups"][first]["seal"]
         share(content(backup, "one"), content(backup, "other"))
-        writable(backup, lambda _: None)
+        writable(backup, lambda backup: list(backup.rglob("*")))  # which writes times of access
         work("btrfs", "filesystem", "sync", str(nights.pool))
         nights.backupd("verify", "--now", MORNING)
         after = notes(nights.pool)["backups"][first]
@@ -167,3 +167,58 @@ def test_an_altered_backup_counts_for_nothing_and_is_kept(two: TwoPools) -> None
     assert (explained[names[2]]["keep"], explained[names[2]]["rules"]) == (True, ["altered"])
     two.first.backupd("delete", f"web1@{names[2]}", "--now-without-grace", "--now", MORNING)
     assert states(two.first) == {names[1]: "complete"}
+
+
+def test_everything_that_reports_names_an_altered_backup_in_one_line(two: TwoPools) -> None:
+    first, second = two.night(FIRST, "a"), two.night(SECOND, "b")
+    two.first.backupd("verify", "--now", MORNING)
+    assert [one["verified"]["state"] for one in two.first.json("list", "web1", "--now", MORNING)] == ["whole", "whole"]
+    backup = path_of(two.first.pool, first)
+    writable(backup, lambda backup: (content(backup, "changed").unlink(), (backup / "data/added").touch()))
+    verified = two.first.backupd("verify", "--now", MORNING, check=False)
+    assert verified.returncode == 1, verified.stdout
+    named = verified.stdout[verified.stdout.index(f"web1 {first}: altered: 3 paths changed") :].splitlines()[1:4]
+    assert named == [
+        "  data",
+        "  data/added",
+        f"  {content(backup, 'new-2026-03-10').parent.relative_to(backup)}",
+    ]
+    line = f"1 backup was changed after it was final: web1@{first}"
+    status = two.first.backupd("status", "--now", MORNING).stdout
+    assert status.count(line) == 1
+    assert "1 never" in status
+    assert line in two.first.backupd("check", check=False).stdout.replace("\n", " ")
+    assert two.first.json("status", "--now", MORNING)["altered"] == [{"host": "web1", "name": first}]
+    listed = {one["name"]: one for one in two.first.json("list", "web1", "--now", MORNING)}
+    assert [listed[name]["verified"] and listed[name]["verified"]["state"] for name in (first, second)] == [None, "whole"]
+    assert "changed after it was final" in two.first.backupd("list", "web1", "--now", MORNING).stdout
+    assert 'btrkeep_backups{state="altered"} 1' in two.first.backupd("metrics", "--now", MORNING).stdout
+    alarms = json.loads(two.first.backupd("notify", "--dry-run", "--json", "--now", MORNING, check=False).stdout)
+    assert [alarm["text"] for alarm in alarms["alarms"] if alarm["subject"] == "altered"] == [line]
+
+
+def test_accepting_changes_does_not_accept_a_suspect_backup(two: TwoPools) -> None:
+    for number in range(200):
+        (two.source / f"file{number}").write_text("x")
+    first = two.night(FIRST, "a")
+    for number in range(200):
+        (two.source / f"file{number}").unlink()
+    second = two.first.backupd("run", "web1", "--now", SECOND, check=False)
+    assert second.returncode == 1
+    names = two.names(two.first.pool)
+    assert states(two.first)[names[1]] == "suspect"
+    writable(path_of(two.first.pool, names[1]), lambda backup: (backup / "data/added").touch())
+    two.first.backupd("verify", "--now", MORNING, check=False)
+    assert states(two.first) == {first: "complete", names[1]: "altered"}
+    said = two.first.backupd("accept", f"web1@{names[1]}", "--now", MORNING).stdout
+    assert "it is suspect" in said.replace("\n", " ")
+    assert states(two.first)[names[1]] == "suspect"
+    two.first.backupd("accept", f"web1@{names[1]}", "--now", MORNING)
+    assert states(two.first)[names[1]] == "complete"
+    two.first.backupd("verify", "--now", MORNING)
+    assert states(two.first)[names[1]] == "complete"
+    assert json.loads((path_of(two.first.pool, two.night(THIRD, "c")) / "backup.json").read_text())["base"] == names[1]
+    assert names[1] not in {one["backup"] for one in two.fetch()[0]["fetched"]}
+    writable(path_of(two.first.pool, names[1]), lambda backup: (backup / "data/added").unlink())
+    two.first.backupd("verify", "--now", MORNING, check=False)
+    assert states(two.first)[names[1]] == "altered"

@@ -153,7 +153,7 @@ def backup_row(
         kind=kind.name if kind else "",
         may_hold=stays and held is None,
         may_release=stays and hold is not None,
-        may_accept=backup.state == "suspect",
+        may_accept=backup.state in ("suspect", "altered"),
         ahead=backup.started > latest(now),
         verified=verified,
         verified_words=verified_words(verified, time_words) if verified else "",

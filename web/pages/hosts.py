@@ -137,7 +137,7 @@ ACTIONS = {
             "Accept it",
             "{backup} of {host} is complete from now on.",
             "may_accept",
-            "This backup is not suspect.",
+            "This backup is neither suspect nor altered.",
             asks_why=True,
         ),
     )

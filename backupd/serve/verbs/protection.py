@@ -6,13 +6,13 @@ from datetime import datetime
 from typing import Any
 
 from backupd.actions.accept import accept as accept_it
+from backupd.actions.accept import state_after
 from backupd.actions.hold import HoldResult, hold_fields
 from backupd.actions.hold import hold as hold_it
 from backupd.actions.hold import release as release_it
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
 from backupd.serve.call import Call
-from btrkeep.backup_states import COMPLETE
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError
 from btrkeep.pool.locks import take_lock
@@ -69,4 +69,5 @@ def accept(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd accept --json`."""
     with _locked(call, "accept") as (context, now):
         name = accept_it(context.pool, context.catalogue, call["host"], call["backup"], _why(call), now, by=call.who)
-    return {"host": call["host"], "name": name, "state": COMPLETE, "at": format_time(now), "why": _why(call)}
+        state = state_after(context.pool, call["host"], name)
+    return {"host": call["host"], "name": name, "state": state, "at": format_time(now), "why": _why(call)}
