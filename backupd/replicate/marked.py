@@ -10,7 +10,7 @@ from backupd.replicate.outcome import (
     ReplicationContext,
 )
 from backupd.repo.listing import names_of
-from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, read_notes, write_notes
+from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, NotesFull, has_room_for_foreign, read_notes, write_notes
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.replication import (
     HostFetches,
@@ -23,6 +23,7 @@ from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time, parse_time
 
 _PARTS = ("at", "until", "why")  # of a note
+_LONGEST_WHY = 1000  # letters of a reason that another pool sends
 
 
 def mark_of(notes: Notes) -> ReplicaMark | None:
@@ -71,7 +72,10 @@ def require_marked(context: ReplicationContext, far: FarPool, host: str) -> None
 
 
 def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: str) -> None:
-    """Takes a hold and an acceptance over along with the backup; what is noted here stays, also if it comes again."""
+    """Takes a hold and an acceptance over along with the backup; what is noted here stays, also if it comes again.
+
+    Long reasons are cut. Raises NotesFull when the other pool's notes would take more than half of the file.
+    """
     found = {key: note for key in (HOLD, ACCEPTED) if (note := announced.notes.get(key)) and _is_note(note)}
     if not found:
         return
@@ -80,9 +84,14 @@ def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: 
     for key, note in found.items():
         if before.note(name, key):  # the other side must not end it
             continue
-        kept = {part: str(note[part]) if note[part] is not None else None for part in _PARTS if part in note}
+        kept = {part: str(note[part])[:_LONGEST_WHY] if note[part] is not None else None for part in _PARTS if part in note}
         notes = notes.with_note(name, key, {**kept, "from": replica})
     if notes != before:
+        if not has_room_for_foreign(notes):
+            raise NotesFull(
+                f"{host}@{name} is not fetched: the notes of the other pool's backups would take more than half of notes.json",
+                f"release holds there, or delete old backups of {host} here",
+            )
         write_notes(folder, notes)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
+from backupd.repo.json_file import NOT_UNDERSTOOD, has_room, text_of_file
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import write_atomically
@@ -170,7 +170,10 @@ def _write(folder: Path, replica: str, fields: Mapping[str, Any]) -> None:
     path = folder / f"{replica}.json"
     if not path.exists() and len(list(folder.iterdir())) >= _MOST:
         raise OperatorError(f"{folder} has {_MOST} replicas already", "delete those that are given up")
-    write_atomically(path, json.dumps({"format": FORMAT, **fields}) + "\n")
+    text = json.dumps({"format": FORMAT, **fields}) + "\n"
+    if not has_room(text):
+        raise OperatorError(f"{path} would be too large to be read again: the other pool lists too much")
+    write_atomically(path, text)
 
 
 def _record(pool: Pool, replica: str) -> _Record:

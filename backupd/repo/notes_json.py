@@ -23,9 +23,10 @@ from typing import Any
 
 from backupd.repo.actions_log import UserAction, record_action
 from backupd.repo.backup_json import Record, UnreadableRecord
-from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
+from backupd.repo.json_file import LARGEST, NOT_UNDERSTOOD, has_room, text_of_file
 from btrkeep.backup_states import ALTERED, COMPLETE, EXPIRED, SUSPECT
 from btrkeep.decisions.retention import Hold
+from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
@@ -43,6 +44,10 @@ _REMEMBERED = 500  # deletions by hand of a host: the newest
 _ACTIONS = 100  # of users on a host: the newest
 
 _log = logging.getLogger(__name__)
+
+
+class NotesFull(OperatorError):
+    """The notes of a host would be larger than what is read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +179,28 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
 
 
 def write_notes(folder: Path, notes: Notes) -> None:
-    """Replaces the notes as a whole, on disk before this returns. On a full pool they take the reserve. Raises OSError."""
-    pool = folder.parent.parent
-    with_reserve(pool, lambda: write_atomically(folder / NOTES, text_of(notes)))
+    """Replaces the notes as a whole, on disk before this returns. On a full pool they take the reserve.
+
+    Raises OSError, and NotesFull if they would be larger than what is read again.
+    """
+    pool, text = folder.parent.parent, bounded_text(folder, notes)
+    with_reserve(pool, lambda: write_atomically(folder / NOTES, text))
+
+
+def bounded_text(folder: Path, notes: Notes) -> str:
+    """Returns the content of the file in that folder. Raises NotesFull."""
+    text = text_of(notes)
+    if not has_room(text):
+        raise NotesFull(
+            f"{folder / NOTES} would be larger than {LARGEST >> 20} MiB, and then nobody could read it",
+            f"delete backups of {folder.name}, or release holds with long reasons",
+        )
+    return text
+
+
+def has_room_for_foreign(notes: Notes) -> bool:
+    """Returns True if notes with what another pool sent leave half of the file to this pool's own notes."""
+    return len(text_of(notes)) <= LARGEST // 2  # json.dumps writes ASCII
 
 
 def write_with_action(pool: Pool, notes: Notes, action: UserAction) -> None:

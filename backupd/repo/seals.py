@@ -17,7 +17,7 @@ from datetime import datetime
 from enum import Enum, auto
 from pathlib import Path
 
-from backupd.repo.notes_json import ACCEPTED, ALTERED_NOTE, SEAL, Notes, Seal, read_notes, write_notes
+from backupd.repo.notes_json import ACCEPTED, ALTERED_NOTE, SEAL, Notes, NotesFull, Seal, read_notes, write_notes
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, commit, describe, opened
 from btrkeep.treescan import ChangedInode, changed_inodes
@@ -134,7 +134,7 @@ def with_change_accepted(notes: Notes, name: str, subvolume: Subvolume, now: dat
 def seal_backup(path: Path, name: str) -> None:
     """Seals the read-only subvolume at `path`, which has that name or is about to get it. Raises UnreadableRecord.
 
-    An error of the disk is only logged: the backup is there, and the next check seals it.
+    An error of the disk, or notes that are full, are only logged: the backup is there, and the next check seals it.
     """
     folder = path.parent
     notes = read_notes(folder)
@@ -142,5 +142,5 @@ def seal_backup(path: Path, name: str) -> None:
         subvolume = describe(path)
         if subvolume:
             write_notes(folder, with_seal(notes.without(name, ALTERED_NOTE), name, new_seal(subvolume)))
-    except OSError as error:
-        _log.warning("%s: %s is not sealed yet: %s", folder, name, error.strerror)
+    except (OSError, NotesFull) as error:
+        _log.warning("%s: %s is not sealed yet: %s", folder, name, error)

@@ -169,12 +169,18 @@ def test_an_altered_backup_counts_for_nothing_and_is_kept(two: TwoPools) -> None
     assert states(two.first) == {names[1]: "complete"}
 
 
+def change(backup: Path) -> None:
+    """Deletes one file and adds another."""
+    content(backup, "changed").unlink()
+    (backup / "data/added").touch()
+
+
 def test_everything_that_reports_names_an_altered_backup_in_one_line(two: TwoPools) -> None:
     first, second = two.night(FIRST, "a"), two.night(SECOND, "b")
     two.first.backupd("verify", "--now", MORNING)
     assert [one["verified"]["state"] for one in two.first.json("list", "web1", "--now", MORNING)] == ["whole", "whole"]
     backup = path_of(two.first.pool, first)
-    writable(backup, lambda backup: (content(backup, "changed").unlink(), (backup / "data/added").touch()))
+    writable(backup, change)
     verified = two.first.backupd("verify", "--now", MORNING, check=False)
     assert verified.returncode == 1, verified.stdout
     named = verified.stdout[verified.stdout.index(f"web1 {first}: altered: 3 paths changed") :].splitlines()[1:4]
@@ -192,7 +198,7 @@ def test_everything_that_reports_names_an_altered_backup_in_one_line(two: TwoPoo
     listed = {one["name"]: one for one in two.first.json("list", "web1", "--now", MORNING)}
     assert [listed[name]["verified"] and listed[name]["verified"]["state"] for name in (first, second)] == [None, "whole"]
     assert "changed after it was final" in two.first.backupd("list", "web1", "--now", MORNING).stdout
-    assert 'btrkeep_backups{state="altered"} 1' in two.first.backupd("metrics", "--now", MORNING).stdout
+    assert 'btrkeep_backups{pool="main",state="altered"} 1' in two.first.backupd("metrics", "--now", MORNING).stdout
     alarms = json.loads(two.first.backupd("notify", "--dry-run", "--json", "--now", MORNING, check=False).stdout)
     assert [alarm["text"] for alarm in alarms["alarms"] if alarm["subject"] == "altered"] == [line]
 

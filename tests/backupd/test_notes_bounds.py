@@ -1,0 +1,56 @@
+"""No writer of notes.json makes it larger than what is read again, whatever another pool sends."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from backupd.replicate.far_answers import Announced
+from backupd.replicate.marked import take_notes
+from backupd.repo.json_file import LARGEST
+from backupd.repo.notes_json import HOLD, NOTES, Notes, NotesFull, hold_of, read_notes, write_notes
+
+AT = "2026-03-01T00:00:00Z"
+
+
+def pool(top: Path) -> Any:
+    (top / "hosts/web1").mkdir(parents=True)
+    return cast("Any", SimpleNamespace(path=top, host=lambda name: top / "hosts" / name))
+
+
+def sent(why: str) -> Announced:
+    return Announced({HOLD: {"at": AT, "until": None, "why": why}}, None, 1, None)
+
+
+def test_notes_of_another_pool_leave_half_of_the_file_to_this_one(tmp_path: Path) -> None:
+    here = pool(tmp_path)
+    folder = here.host("web1")
+    many = Notes({f"n{number}": {HOLD: {"at": AT, "until": None, "why": "x" * 1000, "from": "office"}} for number in range(7_350)})
+    write_notes(folder, many)
+
+    def take_many() -> None:
+        for number in range(200):
+            take_notes(here, "web1", f"new{number}", sent("\u2603" * 64_000), "office")
+
+    with pytest.raises(NotesFull, match="more than half"):
+        take_many()
+    assert (folder / NOTES).stat().st_size <= LARGEST // 2
+    write_notes(folder, read_notes(folder).with_note("own", HOLD, {"at": AT, "until": None, "why": "y" * (7 << 20)}))
+    assert hold_of(read_notes(folder), "own")
+
+
+def test_a_long_reason_of_another_pool_is_cut_and_its_hold_holds(tmp_path: Path) -> None:
+    here = pool(tmp_path)
+    take_notes(here, "web1", "n1", sent("x" * 60_000), "office")
+    hold = hold_of(read_notes(here.host("web1")), "n1")
+    assert hold is not None
+    assert (hold.until, hold.why) == (None, "x" * 1000)
+
+
+def test_notes_that_nobody_could_read_again_are_not_written(tmp_path: Path) -> None:
+    folder = pool(tmp_path).host("web1")
+    write_notes(folder, Notes({"n1": {HOLD: {"at": AT, "until": None, "why": ""}}}))
+    with pytest.raises(NotesFull):
+        write_notes(folder, read_notes(folder).with_note("n2", HOLD, {"at": AT, "until": None, "why": "x" * LARGEST}))
+    assert read_notes(folder).backups.keys() == {"n1"}
