@@ -90,18 +90,27 @@ def _remove_synced_mark(pool: Pool, host: str) -> None:
 
 
 def in_doubt_verifier(
-    context: PoolContext, record: BootRecord, cancellation: Cancellation, tell: Callable[[ReadCount], None]
+    context: PoolContext,
+    record: BootRecord,
+    cancellation: Cancellation,
+    tell: Callable[[ReadCount], None],
+    seconds: float | None = None,
 ) -> Verifier:
-    """Returns a verifier that reads all that was written into backups in doubt, and once more what was read before this boot."""
+    """Returns a verifier that reads all that was written into backups in doubt, and once more what was read before this boot.
+
+    After `seconds` no file is begun; None: no limit.
+    """
     moment = context.clock.now()
-    scope = ReadScope(forgets=clock_doubt(context.catalogue, moment, rehearsal=context.pool.rehearsal) is None, crash=record.seen)
+    forgets = clock_doubt(context.catalogue, moment, rehearsal=context.pool.rehearsal) is None
+    scope = ReadScope(seconds=seconds, forgets=forgets, crash=record.seen)
     return Verifier(context.pool, context.catalogue, moment, scope, cancellation, tell)
 
 
 def read_in_doubt(
     record: BootRecord, work: Verifier, hosts: Collection[str] | None = None
 ) -> Iterator[tuple[Restorable, Verification] | OperatorError]:
-    """Reads those in doubt, of these hosts (None: of all), until it is cancelled; the error of one that cannot be opened.
+    """Reads those in doubt, of these hosts (None: of all), until it is cancelled or its time is over; the error of one that cannot
+    be opened. What was not read to its end stays in doubt.
 
     Whoever asks has the lock `verify`. Raises OSError.
     """
@@ -109,7 +118,7 @@ def read_in_doubt(
     for host, name in sorted(record.unread):
         if hosts is not None and host not in hosts:
             continue
-        if work.cancellation:
+        if _has_ended(work):
             return
         result: tuple[Restorable, Verification] | OperatorError
         try:
@@ -120,12 +129,16 @@ def read_in_doubt(
             continue
         except OperatorError as error:  # deleted meanwhile, or its record cannot be read
             result = error
-        if work.cancellation:
+        if _has_ended(work):
             return
         record = replace(record, unread=record.unread - {(host, name)})
         write_boot(pool, record)
         _note_in_catalogue(catalogue, record)
         yield result
+
+
+def _has_ended(work: Verifier) -> bool:
+    return work.is_over
 
 
 def doubt_under_both_names(pool: Pool, old: str, new: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from backupd.actions.after_crash import has_backups_in_doubt, in_doubt_verifier, read_in_doubt, record_boot
 from backupd.repo.context import PoolContext
 from backupd.repo.reconcile import reconcile
+from btrkeep.clock import elapsed
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
@@ -15,18 +16,22 @@ _PAUSE = 1.0  # seconds
 
 
 def read_last_written(
-    context: PoolContext, hosts: Collection[str] | None, notice: Callable[[str], None], cancellation: Cancellation
+    context: PoolContext,
+    hosts: Collection[str] | None,
+    notice: Callable[[str], None],
+    cancellation: Cancellation,
+    seconds: float | None = None,
 ) -> None:
-    """Reads those of these hosts, None: of all. If another process is reading, waits for its end. The catalogue is up to date with
-    the pool.
+    """Reads those of these hosts, None: of all, for so many seconds at most. If another process is reading, waits for its end. The
+    catalogue is up to date with the pool.
 
     Errors are reported and do not fail a backup.
     """
-    told = False
-    while not cancellation and has_backups_in_doubt(context.pool, hosts):
+    told, end = False, None if seconds is None else elapsed() + seconds
+    while not cancellation and has_backups_in_doubt(context.pool, hosts) and (end is None or elapsed() < end):
         try:
             with take_lock(context.pool.locks / VERIFY_LOCK, "backupd run", format_time(context.clock.now())):
-                _read(context, hosts, notice, cancellation)
+                _read(context, hosts, notice, cancellation, None if end is None else end - elapsed())
             return
         except LockHeld as error:
             if not told:
@@ -52,11 +57,18 @@ def read_before_waiting(context: PoolContext, notice: Callable[[str], None], can
         raise OperatorError(why, "`backupd verify --after-crash` says why")
 
 
-def _read(context: PoolContext, hosts: Collection[str] | None, notice: Callable[[str], None], cancellation: Cancellation) -> None:
+def _read(
+    context: PoolContext,
+    hosts: Collection[str] | None,
+    notice: Callable[[str], None],
+    cancellation: Cancellation,
+    seconds: float | None,
+) -> None:
     record = record_boot(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
     if record.unread:
-        notice(f"{in_doubt_words(BackupsInDoubt(record.seen, record.unread))}: these are read first")
-    for one in read_in_doubt(record, in_doubt_verifier(context, record, cancellation, lambda _: None), hosts):
+        some = "these are" if hosts is None else "those of the hosts that are backed up now are"
+        notice(f"{in_doubt_words(BackupsInDoubt(record.seen, record.unread))}: {some} read first")
+    for one in read_in_doubt(record, in_doubt_verifier(context, record, cancellation, lambda _: None, seconds), hosts):
         if isinstance(one, OperatorError):
             notice(one.message)
         elif damages := one[1].damages:

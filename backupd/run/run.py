@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from backupd.actions.after_crash import has_backups_in_doubt
 from backupd.health.callers import caller
 from backupd.health.trust import check_trust
 from backupd.repo.context import PoolContext
@@ -25,6 +26,7 @@ from backupd.run.read_after_crash import read_last_written
 from backupd.run.source_share import compare_share
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.causes import Cause, CauseCode
+from btrkeep.decisions.due import window_end
 from btrkeep.decisions.schedule import CALLERS_FACT, with_call
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.locks import NIGHT_LOCK, take_lock
@@ -76,7 +78,9 @@ def run_hosts(
             sinks.notice(notice)
         cancellation = Cancellation()
         with cancellation.listening():
-            read_last_written(opened, names, sinks.notice, cancellation)
+            if has_backups_in_doubt(opened.pool):
+                hosts, seconds = (names, None) if names is not None else _due_now(opened, planned())
+                read_last_written(opened, hosts, sinks.notice, cancellation, seconds)
         if cancellation:
             return RunEnd((), cancellation.signal)
         run = RunContext(
@@ -104,6 +108,17 @@ def run_hosts(
             if why := keep_history(opened.pool, opened.catalogue, opened.clock.now(), daily=not night):
                 sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
         return RunEnd(results, signalled, runner.unusable, ledger.trouble)
+
+
+def _due_now(opened: PoolContext, planned: Sequence[PlannedHost]) -> tuple[list[str], float | None]:
+    """Returns the hosts that a night would begin with, and the seconds until the last of their windows closes; None: one has no
+    window. Only their backups in doubt have to be read before it begins.
+    """
+    due, now, zone = [entry for entry in planned if entry.runs], opened.clock.now(), opened.config.pool.zone
+    ends = [window_end(entry.host.window, zone, now) if entry.bound and entry.host.window else None for entry in due]
+    closing = [end for end in ends if end]
+    limit = (max(closing) - now).total_seconds() if closing and len(closing) == len(due) else None
+    return [entry.host.name for entry in due], limit
 
 
 def note_caller(opened: PoolContext, ledger: Ledger) -> None:

@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import btrfs
+
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.atomic import NO_ROOM
@@ -26,7 +28,7 @@ _MOST = 256 << 20
 _SHARE = 100
 _METADATA = 16 << 20  # to replace one file the kernel wants more than 6 MiB promised; what it writes is some leaves
 _METADATA_SHARE = 256
-_LEAF = 16_000  # bytes of an attribute that has a leaf of 16 KiB for itself
+_LEAF_LESS = 384  # bytes by which an attribute that has a leaf for itself is shorter than the leaf
 
 
 def size_of(total: int) -> int:
@@ -67,8 +69,10 @@ def _ensure_metadata_reserve(pool: Path, room: Room) -> None:
     making.unlink(missing_ok=True)
     making.touch(mode=0o600)
     try:
-        for number in range(_METADATA // _LEAF):
-            os.setxattr(making, f"user.{number}", bytes(_LEAF))
+        with ClosingFd(os.open(making, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+            size = btrfs.ioctl.fs_info(fd).nodesize - _LEAF_LESS  # 4 KiB was the default of mkfs.btrfs until 2013
+            for number in range(_METADATA // size):
+                os.setxattr(fd, f"user.{number}", bytes(size))
         making.replace(path)
     except OSError:
         making.unlink()

@@ -4,9 +4,11 @@ import fcntl
 import hashlib
 import json
 import os
+import sqlite3
 import subprocess
 from collections.abc import Callable
-from datetime import UTC, datetime
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,28 @@ def test_a_night_reads_it_before_it_becomes_a_base(make_btrfs: Callable[..., Pat
     assert noted(nights)["unread"] == []
     assert nights.json("status")["in_doubt"] is None
     assert "crash" not in nights.backupd("run", "--all").stdout
+
+
+def test_a_night_waits_for_the_hosts_that_are_due_alone(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    for host, every in (("db", "30d"), ("web", "1m")):
+        nights.host(host, tree, every=every)
+    nights.run("db", "web")
+    ago = datetime.now(UTC) - timedelta(hours=1)
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as catalogue, catalogue:
+        for column in ("started", "finished"):
+            catalogue.execute(
+                f"UPDATE backup SET {column} = ? WHERE host = 'web'", (ago.isoformat(timespec="microseconds")[:-6] + "Z",)
+            )
+            catalogue.execute(
+                f"UPDATE run SET {column} = ? WHERE host = 'web'", (ago.isoformat(timespec="microseconds")[:-6] + "Z",)
+            )
+    reboot(nights)
+    said = nights.backupd("run").stdout
+    assert "web 1 of 1" in said or "1 complete" in said, said
+    assert [host for host, _ in noted(nights)["unread"]] == ["db"]
+    assert nights.backupd("verify", "--after-crash").returncode == 0
+    assert noted(nights)["unread"] == []
 
 
 def test_a_clean_stop_leaves_no_doubt_but_of_what_was_written_later(make_btrfs: Callable[..., Path], tree: Path) -> None:
