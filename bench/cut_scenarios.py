@@ -120,6 +120,25 @@ def suspect(site: Site) -> Iterator[Step]:
     yield run()
 
 
+def altered(site: Site) -> Iterator[Step]:
+    """The newest backup was changed by hand: a run takes an older base, and somebody accepts the change, which the next one has as
+    base.
+    """
+    _backed_up(site, "web")
+    site.change()
+    site.run()
+    name = site.names("web")[-1]
+    backup = site.backup("web", name)
+    work("btrfs", "property", "set", "-f", "-ts", backup, "ro", "false")
+    (backup / "data" / "by hand").write_bytes(site.noise(7000))
+    work("btrfs", "property", "set", "-ts", backup, "ro", "true")
+    site.touch_up()
+    yield run()
+    yield Step(("accept", "web", name, "--why", "mine"), (0, 1))
+    site.touch_up()
+    yield run()
+
+
 def expire(site: Site) -> Iterator[Step]:
     """Marks what is too old, and deletes it two days later, with the mount option switched meanwhile."""
     names = site.histories("web", "db", "mail")
@@ -360,6 +379,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         many_continued,
         continued,
         suspect,
+        altered,
         expire,
         notes,
         rename,

@@ -7,12 +7,12 @@ from backupd.repo.actions_log import UserAction
 from backupd.repo.final_backups import own_final, records_newest_first
 from backupd.repo.notes_json import ACCEPTED, BY, effective_state, read_notes, write_with_action
 from backupd.repo.reconcile import follow_notes
-from backupd.repo.seals import with_change_accepted
+from backupd.repo.seals import seal_backup, with_change_accepted
 from btrkeep.backup_states import ALTERED, SUSPECT
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import StateConflict
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.subvolume import describe, set_read_only
+from btrkeep.pool.subvolume import set_read_only
 from btrkeep.units import format_time
 
 
@@ -35,9 +35,10 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
             final = own_final(path, host)
             if final and not final[0].read_only:
                 set_read_only(path)
-            if not final or not (subvolume := describe(path)):
+            if not final:
                 raise StateConflict(f"{host} {name} was deleted or moved a moment ago", f"`backupd list {host}`")
-            notes = with_change_accepted(notes, name, subvolume, now, by)
+            seal_backup(path, name)
+            notes = with_change_accepted(notes, name, now, by)
         else:
             notes = notes.with_note(name, ACCEPTED, {"at": format_time(now), "why": why, BY: by})
         write_with_action(pool, notes, UserAction(now, "accept", by, host, name, why))

@@ -20,7 +20,6 @@ from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import keep_names
-from backupd.repo.notes_json import read_notes
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
@@ -294,8 +293,7 @@ class _Import:
 
     def _note(self, tree: OldTree, made: ImportedBackup) -> None:
         record = made.record
-        notes = read_notes(self.context.pool.host(record.host))
-        self.context.catalogue.put_backup(backup_row(self.context.pool, record, record.state, made.subvolume_id, notes))
+        self.context.catalogue.put_backup(backup_row(self.context.pool, record, record.state, made.subvolume_id))
         said = {"host": record.host, "name": record.name, "from": str(tree.folder), "files": record.files, "bytes": made.literal}
         self.backups.append(said)
         if not self.as_json:

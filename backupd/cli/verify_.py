@@ -221,7 +221,7 @@ class _VerifyRun:
             paths, trouble = list[bytes](), ""
             try:
                 subvolume = describe(backup.path)
-                paths = altered_paths(backup.path, subvolume, notes, backup.name) if subvolume else []
+                paths = altered_paths(backup.path, subvolume) if subvolume else []
             except OSError as error:
                 trouble = f"; which ones is unknown: {error.strerror}"
             names = [os.fsdecode(path) or "." for path in paths]

@@ -20,13 +20,14 @@ from backupd.repo.final_backups import LATEST, delete_working, unfinished
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import NOTES, read_notes
 from backupd.repo.received import discard_received
+from backupd.repo.seals import SEALS
 from backupd.repo.verified import VERIFIED
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.units import printable
 
-_FILES = {name + end for name in (NOTES, CHECKSUMS, CHECKSUMS_LOG, VERIFIED, DAMAGED, COMPARED) for end in ("", ".new")}
+_FILES = {name + end for name in (NOTES, CHECKSUMS, CHECKSUMS_LOG, VERIFIED, DAMAGED, COMPARED, SEALS) for end in ("", ".new")}
 _LINKS = {LATEST, f".{LATEST}.new"}
 
 

@@ -23,7 +23,7 @@ from backupd.repo.received import discard_received, drop_empty_mark
 from backupd.repo.reconcile import final_row
 from backupd.repo.recorded_rows import forget_gone, forget_recorded
 from backupd.repo.room import require_room
-from backupd.repo.seals import is_original
+from backupd.repo.seals import is_original, sealed_row
 from btrkeep.catalogue import Backup
 from btrkeep.decisions.replication import (
     FarBackup,
@@ -196,7 +196,7 @@ class HostCopies:
         if fetch.again:
             forget_recorded(self.context.pool, self.host, name)
         parent = fetch.parent.name if fetch.parent else None
-        row = final_row(self.context.pool, self.host, record, subvolume, read_notes(folder))
+        row = sealed_row(folder, final_row(self.context.pool, self.host, record, subvolume, read_notes(folder)))
         self.watched.tell(Fetched(self.host, name, parent, size, seconds, fetch.again), row)
 
 

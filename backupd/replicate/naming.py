@@ -16,7 +16,7 @@ from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import is_named, own_backup
 from backupd.repo.hardlinks import STAGING
-from backupd.repo.notes_json import read_notes
+from backupd.repo.notes_json import ALTERED_NOTE, read_notes, write_notes
 from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.received import REPLACED, discard_replaced
 from backupd.repo.seals import seal_backup
@@ -121,6 +121,9 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
         with Checkpoint("damaged copy replaced"):
             exchange(other, final)
         seal_backup(final, expected.name)
+        notes = read_notes(final.parent)
+        if not notes.is_original(expected.name):
+            write_notes(final.parent, notes.without(expected.name, ALTERED_NOTE))
         discard_replaced(pool, expected.host)
     return found
 

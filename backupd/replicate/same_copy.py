@@ -54,7 +54,7 @@ def _changed_by_hand(pool: Pool, host: str, copy: Path) -> list[bytes]:
     notes, subvolume = read_notes(pool.host(host)), describe(copy)
     if subvolume is None or not notes.is_altered(copy.name):
         return []
-    return altered_paths(copy, subvolume, notes, copy.name)
+    return altered_paths(copy, subvolume)
 
 
 def _is_below(path: bytes, changed: AbstractSet[bytes]) -> bool:

@@ -2,7 +2,7 @@
 
 from backupd.repo.backup_json import Record
 from backupd.repo.json_file import LARGEST_NUMBER
-from backupd.repo.notes_json import ALTERED_NOTE, HOLD, Notes, accepted_state, hold_of
+from backupd.repo.notes_json import HOLD, Notes, accepted_state, hold_of
 from btrkeep.backup_states import ALTERED, FINAL, GOING, RUNNING, SUSPECT
 from btrkeep.catalogue import Backup, StateFromNotes
 from btrkeep.decisions.retention import Hold
@@ -57,21 +57,8 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
         held_until=hold.until if hold else None,
         held_why=hold.why if hold else None,
         expired=notes.expired_at(name) if name else None,
-        sealed=_sealed(notes, name, subvolume_id) if name else None,
         detail={} if state == RUNNING else {key: value for key, value in record.to_fields().items() if key not in _COLUMNS},
     )
-
-
-def _sealed(notes: Notes, name: str, subvolume_id: int | None) -> int | None:
-    """Returns the transaction of the last change that is known of a backup; None without a seal of this very subvolume.
-
-    None also for one whose changes were accepted: whoever needs an unchanged one has to read the notes.
-    """
-    if not notes.is_original(name):
-        number = (notes.note(name, ALTERED_NOTE) or {}).get("ctransid")
-        return number if notes.is_altered(name) and isinstance(number, int) else None
-    seal = notes.seal(name)
-    return seal.ctransid if seal and seal.subvolume == subvolume_id else None
 
 
 def _column(number: int | None) -> int | None:

@@ -15,7 +15,7 @@ from backupd.repo.backup_json import DATA, Record
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from backupd.repo.received import drop_empty_mark
-from backupd.repo.seals import is_altered, seal_backup
+from backupd.repo.seals import is_altered, read_seals, seal_backup
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.checkpoints import Checkpoint
@@ -76,8 +76,8 @@ def own_backup(path: Path, host: str) -> tuple[Subvolume, Record] | None:
 
 
 def _is_sealed(path: Path, subvolume: Subvolume) -> bool:
-    """Returns True if the notes beside it have a seal of this very subvolume. Raises UnreadableRecord."""
-    seal = read_notes(path.parent).seal(path.name) if path.name != WORKING else None
+    """Returns True if there is a seal of this very subvolume, by that name."""
+    seal = read_seals(path.parent).get(path.name) if path.name != WORKING else None
     return seal is not None and seal.subvolume == subvolume.id
 
 

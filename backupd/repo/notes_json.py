@@ -4,9 +4,9 @@ It lies beside the backups and is authoritative; the catalogue's rows follow it.
 any action that depends on it. If it cannot be read, nothing of this host is deleted.
 
     {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"},
-     "expired": {"at", "why", "rules"}, "seal": {"subvolume", "ctransid", "at"}, "altered": {"at", "subvolume", "ctransid",
-     "accepted"}}}, "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}},
-     "replica": {"pool", "name", "at", "demoted"}, "machine": ID, "actions": [{"at", "what", "by", "host", "backup", "why"}]}
+     "expired": {"at", "why", "rules"}, "altered": {"at", "subvolume", "accepted"}}}, "was": [OLDER NAMES], "forgotten": {"at"},
+     "deleted": {NAME: {"asked", "at", "why"}}, "replica": {"pool", "name", "at", "demoted"}, "machine": ID,
+     "actions": [{"at", "what", "by", "host", "backup", "why"}]}
 
 "by" in a note is the login name of the user who asked for it; notes of older versions have none. "actions" are what users did,
 the newest ones, so a hold leaves a trace after its release. A backup whose deletion was requested also has
@@ -35,7 +35,7 @@ from btrkeep.units import parse_time
 FORMAT = 1
 NOTES = "notes.json"
 ACCEPTED, HOLD = "accepted", "hold"  # keys of a backup's notes, beside EXPIRED
-SEAL, ALTERED_NOTE = "seal", ALTERED  # others: what it was when it became final, and that it was changed since (seals.py)
+ALTERED_NOTE = ALTERED  # another: it was changed after it was final (seals.py)
 BY = "by"  # a key of each note that a user asked for: the login name
 ASKED = "asked"  # a key of EXPIRED: what was asked for with `backupd delete`
 RULES = "rules"  # another: the codes of the reasons that `why` tells in words; notes of older versions have none
@@ -48,22 +48,6 @@ _log = logging.getLogger(__name__)
 
 class NotesFull(OperatorError):
     """The notes of a host would be larger than what is read again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """What a backup was when it became final.
-
-    `subvolume`: its id. `ctransid`: the transaction of its last change. `at`: the time by this server's clock, in nanoseconds.
-    """
-
-    subvolume: int
-    ctransid: int
-    at: int
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the note."""
-        return {"subvolume": self.subvolume, "ctransid": self.ctransid, "at": self.at}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +75,6 @@ class Notes:
     def accepted(self, name: str) -> bool:
         """Returns True if a suspect backup was accepted."""
         return bool(self.note(name, ACCEPTED))
-
-    def seal(self, name: str) -> Seal | None:
-        """Returns the seal of a backup; None for one of an older version, or if the note is not understood."""
-        note = self.note(name, SEAL)
-        try:
-            return Seal(int(note["subvolume"]), int(note["ctransid"]), int(note["at"])) if note else None
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return None
 
     def is_altered(self, name: str) -> bool:
         """Returns True if the backup was changed after it was final, and nobody accepted that."""

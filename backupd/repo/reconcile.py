@@ -18,7 +18,7 @@ from backupd.repo.hardlinks import STAGING
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import ALTERED_NOTE, Notes, effective_state, read_notes, write_notes
 from backupd.repo.recorded_rows import recall_looks
-from backupd.repo.seals import SealState, check_seal, with_altered, with_seal
+from backupd.repo.seals import SealState, check_seal, read_seals, with_altered, write_seals
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import FINAL, PARTIAL
 from btrkeep.catalogue import KILLED, Backup, Catalogue, Run, StateFromNotes
@@ -226,35 +226,40 @@ def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: Reconciled |
 def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, names: AbstractSet[str], since: str) -> Counter[str]:
     """Seals backups of one host, or marks them as altered, under its lock."""
     folder, counts = pool.host(host), Counter[str]()
-    notes = before = read_notes(folder)
-    changed, seals = set[str](), list[tuple[str, str, int]]()
+    notes = notes_before = read_notes(folder)
+    seals = seals_before = read_seals(folder)
+    changed, rows = set[str](), list[tuple[str, str, int]]()
     for name in sorted(names):
         try:
             backup = own_backup(folder / name, host)
             if backup is None:
                 continue
-            check = check_seal(folder / name, backup[0], notes, name)
+            check = check_seal(folder / name, backup[0], seals, name)
         except (UnreadableRecord, OSError) as error:
             log.warning("%s %s: not compared with its seal: %s", host, name, error)
             continue
         if check.state is SealState.ALTERED:
-            counts[_ALTERED] += not notes.is_altered(name)
-            notes = with_altered(notes, name, backup[0], since)
-            changed.add(name)
+            if not notes.is_altered(name):
+                counts[_ALTERED] += 1
+                notes = with_altered(notes, name, backup[0], since)
+                changed.add(name)
             continue
-        stale = notes.note(name, ALTERED_NOTE)
-        if stale and stale.get("subvolume") != backup[0].id:  # of the one that was here before it was fetched again
+        note = notes.note(name, ALTERED_NOTE)
+        if note and note.get("subvolume") != backup[0].id:  # of the one that was here before it was fetched again
             notes = notes.without(name, ALTERED_NOTE)
             changed.add(name)
-        if check.state is not SealState.UNCHANGED or notes.seal(name) != check.seal:
-            counts[_SEALED] += check.state is SealState.NEW
-            notes = with_seal(notes, name, check.seal)
-        seals.append((host, name, check.seal.ctransid))
-    if notes != before:
+        counts[_SEALED] += check.state is SealState.NEW
+        seals = {**seals, name: check.seal}
+        if notes.is_original(name):
+            rows.append((host, name, check.seal.ctransid))
+    if seals != seals_before:
+        there = names_of(pool, host)
+        write_seals(folder, {name: seal for name, seal in seals.items() if name in there})
+    if notes != notes_before:
         write_notes(folder, notes)
-    catalogue.set_seals(seals)
     for name in changed:
         _add(pool, catalogue, host, name, notes)
+    catalogue.set_seals(rows)
     if changed:
         point_latest(pool, host)
     return counts

@@ -1,6 +1,11 @@
 """Seals of final backups: what a subvolume was when it became final, so that a later change is noticed.
 
-A seal is the subvolume's id, the transaction of its last change (ctransid), and the time. The ctransid only says where to search:
+A seal is the subvolume's id, the transaction of its last change (ctransid), and the time in nanoseconds by this server's clock.
+seals.json in the host's folder has those of all its backups; it is replaced as a whole:
+
+    {"format": 1, "backups": {NAME: [SUBVOLUME, CTRANSID, TIME]}}
+
+The ctransid only says where to search:
 sharing of data (`backupd dedupe`, duperemove) raises it too. A backup is *altered* if one of its inodes has a later ctime than the
 seal. Every change by a program sets that time; sharing, balance and the read-only flag do not.
 
@@ -9,22 +14,67 @@ Any other backup without a seal (of an older version, or imported with the pool)
 next check, so changes from then on are noticed.
 """
 
+import json
 import logging
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
 from pathlib import Path
 
-from backupd.repo.notes_json import ACCEPTED, ALTERED_NOTE, SEAL, Notes, NotesFull, Seal, read_notes, write_notes
+from backupd.repo.json_file import NOT_UNDERSTOOD, has_room, text_of_file
+from backupd.repo.notes_json import ACCEPTED, ALTERED_NOTE, Notes, read_notes
+from btrkeep.catalogue import Backup
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.pool.atomic import write_atomically
+from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, commit, describe, opened
 from btrkeep.treescan import ChangedInode, changed_inodes
 from btrkeep.treescan.links import InodeNames
 from btrkeep.units import format_time
 
+SEALS = "seals.json"
+_FORMAT = 1
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What a backup was when it became final.
+
+    `subvolume`: its id. `ctransid`: the transaction of its last change. `at`: the time by this server's clock, in nanoseconds.
+    """
+
+    subvolume: int
+    ctransid: int
+    at: int
+
+
+Seals = Mapping[str, Seal]
+"""By the name of a host's backup."""
+
+
+def read_seals(folder: Path) -> Seals:
+    """Returns the seals in a host's folder. A file that cannot be read is logged and counts as none: nothing is altered by that."""
+    try:
+        fields = json.loads(text_of_file(folder / SEALS))
+        if fields["format"] != _FORMAT:
+            raise ValueError(f"format {fields['format']}")
+        return {str(name): Seal(*map(int, numbers)) for name, numbers in fields["backups"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, *NOT_UNDERSTOOD) as error:
+        _log.warning("%s cannot be read: %s", folder / SEALS, error)
+        return {}
+
+
+def write_seals(folder: Path, seals: Seals) -> None:
+    """Replaces the seals of a host, on the disk before this returns. On a full pool they take the reserve. Raises OSError."""
+    rows = {name: [seal.subvolume, seal.ctransid, seal.at] for name, seal in sorted(seals.items())}
+    text = json.dumps({"format": _FORMAT, "backups": rows}) + "\n"
+    if has_room(text):  # of 200,000 backups it would not be
+        with_reserve(folder.parent.parent, lambda: write_atomically(folder / SEALS, text))
 
 
 class SealState(Enum):
@@ -44,9 +94,9 @@ class SealCheck:
     seal: Seal
 
 
-def check_seal(path: Path, subvolume: Subvolume, notes: Notes, name: str) -> SealCheck:
+def check_seal(path: Path, subvolume: Subvolume, seals: Seals, name: str) -> SealCheck:
     """Compares a final backup with its seal. Raises OSError if its metadata cannot be read."""
-    seal = effective_seal(subvolume, notes, name)
+    seal = effective_seal(subvolume, seals, name)
     if seal is None:
         return SealCheck(SealState.NEW, new_seal(subvolume))
     if seal.ctransid == subvolume.written:
@@ -56,9 +106,9 @@ def check_seal(path: Path, subvolume: Subvolume, notes: Notes, name: str) -> Sea
     return SealCheck(SealState.MOVED, Seal(subvolume.id, subvolume.written, seal.at))
 
 
-def effective_seal(subvolume: Subvolume, notes: Notes, name: str) -> Seal | None:
+def effective_seal(subvolume: Subvolume, seals: Seals, name: str) -> Seal | None:
     """Returns the backup's seal, or the implicit one of a copy; None if it has none."""
-    seal = notes.seal(name)
+    seal = seals.get(name)
     if seal and seal.subvolume == subvolume.id:
         return seal
     if not subvolume.received_uuid:
@@ -71,21 +121,17 @@ def new_seal(subvolume: Subvolume) -> Seal:
     return Seal(subvolume.id, subvolume.written, time.time_ns())
 
 
-def altered_inodes(path: Path, subvolume: Subvolume, notes: Notes, name: str) -> list[ChangedInode]:
-    """Returns the files and folders of a backup that were changed after its seal. Raises OSError."""
-    seal = effective_seal(subvolume, notes, name)
-    return list(_changes(path, subvolume, seal)) if seal else []
-
-
-def altered_paths(path: Path, subvolume: Subvolume, notes: Notes, name: str) -> list[bytes]:
+def altered_paths(path: Path, subvolume: Subvolume) -> list[bytes]:
     """Returns the paths in the subvolume, relative to it, of all that was changed after its seal, sorted; b"" is its top folder.
 
     A folder is among them if a name in it was made, deleted or changed. Raises OSError.
     """
-    paths = list[bytes]()
+    paths, seal = list[bytes](), effective_seal(subvolume, read_seals(path.parent), path.name)
+    if seal is None:
+        return []
     with opened(path) as root:
         names = InodeNames(root)
-        for inode in altered_inodes(path, subvolume, notes, name):
+        for inode in list(_changes(path, subvolume, seal)):
             paths += [b""] if inode.ino == ROOT_FOLDER else names.of(subvolume.id, inode.ino)
     return sorted(paths)
 
@@ -104,43 +150,46 @@ def _changed_at(inode: ChangedInode) -> int:
 
 def is_altered(path: Path, subvolume: Subvolume, notes: Notes, name: str) -> bool:
     """Returns True if the backup is not what it was when it became final, by its notes or as it is now. Raises OSError."""
-    return notes.is_altered(name) or check_seal(path, subvolume, notes, name).state is SealState.ALTERED
+    return notes.is_altered(name) or check_seal(path, subvolume, read_seals(path.parent), name).state is SealState.ALTERED
 
 
 def is_original(path: Path, subvolume: Subvolume, notes: Notes, name: str) -> bool:
     """Returns True if the backup was never changed, so it can be the parent of a difference. Raises OSError."""
-    return notes.is_original(name) and check_seal(path, subvolume, notes, name).state is not SealState.ALTERED
-
-
-def with_seal(notes: Notes, name: str, seal: Seal) -> Notes:
-    """Returns the notes with the seal of that backup."""
-    return notes.with_note(name, SEAL, seal.as_json())
+    if not notes.is_original(name):
+        return False
+    return check_seal(path, subvolume, read_seals(path.parent), name).state is not SealState.ALTERED
 
 
 def with_altered(notes: Notes, name: str, subvolume: Subvolume, now: str) -> Notes:
     """Returns the notes in which that backup is altered. The time of the first notice stays."""
     before = notes.note(name, ALTERED_NOTE) or {}
     at = before["at"] if before.get("subvolume") == subvolume.id and not before.get(ACCEPTED) and before.get("at") else now
-    return notes.with_note(name, ALTERED_NOTE, {"at": at, "subvolume": subvolume.id, "ctransid": subvolume.written})
+    return notes.with_note(name, ALTERED_NOTE, {"at": at, "subvolume": subvolume.id})
 
 
-def with_change_accepted(notes: Notes, name: str, subvolume: Subvolume, now: datetime, by: str) -> Notes:
-    """Returns the notes in which the changes so far are accepted: sealed as it is, but no copy of its original any more."""
+def with_change_accepted(notes: Notes, name: str, now: datetime, by: str) -> Notes:
+    """Returns the notes in which the changes so far are accepted; it is no copy of its original any more."""
     note = dict(notes.note(name, ALTERED_NOTE) or {}) | {ACCEPTED: {"at": format_time(now), "by": by}}
-    return with_seal(notes.with_note(name, ALTERED_NOTE, note), name, new_seal(subvolume))
+    return notes.with_note(name, ALTERED_NOTE, note)
+
+
+def sealed_row(folder: Path, row: Backup) -> Backup:
+    """Returns the row with the transaction of its seal; without, the next check opens the backup once."""
+    seal = read_seals(folder).get(row.name or "")
+    if seal and seal.subvolume == row.subvolume_id and read_notes(folder).is_original(row.name or ""):
+        return replace(row, sealed=seal.ctransid)
+    return row
 
 
 @Checkpoint("backup sealed")
 def seal_backup(path: Path, name: str) -> None:
-    """Seals the read-only subvolume at `path`, which has that name or is about to get it. Raises UnreadableRecord.
+    """Seals the subvolume at `path`, which has that name or is about to get it.
 
-    An error of the disk, or notes that are full, are only logged: the backup is there, and the next check seals it.
+    An error of the disk is only logged: the backup is there, and the next check seals it.
     """
     folder = path.parent
-    notes = read_notes(folder)
     try:
-        subvolume = describe(path)
-        if subvolume:
-            write_notes(folder, with_seal(notes.without(name, ALTERED_NOTE), name, new_seal(subvolume)))
-    except (OSError, NotesFull) as error:
-        _log.warning("%s: %s is not sealed yet: %s", folder, name, error)
+        if subvolume := describe(path):
+            write_seals(folder, {**read_seals(folder), name: new_seal(subvolume)})
+    except OSError as error:
+        _log.warning("%s: %s is not sealed yet: %s", folder, name, error.strerror)

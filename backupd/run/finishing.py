@@ -19,7 +19,7 @@ from backupd.repo.synced import mark_synced
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
 from backupd.run.share_with import SharedData, ShareWith, share_written
 from backupd.run.unsynced import drop_unsynced
-from btrkeep.backup_states import EXPIRED, FAILED, PARTIAL
+from btrkeep.backup_states import ALTERED, EXPIRED, FAILED, PARTIAL
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
@@ -117,11 +117,12 @@ def finalise(
 
 
 def _forget_former_notes(folder: Path, name: str) -> None:
-    """Forgets that a backup of that name had expired or was accepted. It was deleted by hand, or by an expiry that was killed; the
-    new one, of an import that was repeated, would be deleted for it. A hold stays, which does no harm. Raises UnreadableRecord.
+    """Forgets that a backup of that name had expired, was accepted or altered. It was deleted by hand, or by an expiry that was
+    killed; the new one, of an import that was repeated, would be deleted for it. A hold stays, which does no harm. Raises
+    UnreadableRecord.
     """
     notes = read_notes(folder)
-    left = notes.without(name, EXPIRED).without(name, ACCEPTED)
+    left = notes.without(name, EXPIRED).without(name, ACCEPTED).without(name, ALTERED)
     if left != notes:
         write_notes(folder, left)
 

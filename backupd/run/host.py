@@ -22,8 +22,8 @@ from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import FetchedHost, discard, require_own
 from backupd.repo.holes import WORTH_COUNTING, WORTH_PUNCHING, data_written, punch_written
 from backupd.repo.listing import names_of
-from backupd.repo.notes_json import read_notes
 from backupd.repo.recorded_rows import forgotten_damages
+from backupd.repo.seals import sealed_row
 from backupd.rsync.confined import require_harmless
 from backupd.rsync.messages import tells_of_damage
 from backupd.rsync.process import RunCancellation
@@ -310,7 +310,7 @@ class HostRun:
             judge=self._emptied_judge(prepared),
         )
         final = replace(final, duration=round(elapsed() - self.begun, 3))  # the row knows what the file could not yet
-        row = backup_row(context.pool, final, final.state, prepared.id, read_notes(context.pool.host(self.host.name)))
+        row = sealed_row(context.pool.host(self.host.name), backup_row(context.pool, final, final.state, prepared.id))
         fields = {
             **self._run_fields(final.error, final.cause),
             "finished": self._moment(),

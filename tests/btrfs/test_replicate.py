@@ -289,10 +289,9 @@ def test_a_change_by_hand_is_noticed_and_not_built_upon(two: TwoPools, by: str) 
     (copy / "mine").write_text("x")
     flag_by_ioctl(copy, 2)
     second = two.night("2026-03-02T22:00:00Z", "b")
-    (failed,) = two.fetch(status=1)[0]["failed"]
-    assert failed["host"] == "web1"
-    assert f"web1@{first} is not here any more" in failed["error"] or "is no copy of it" in failed["error"], second
-    assert two.names(two.second.pool) == [first]
+    assert [(one["backup"], one["parent"]) for one in two.fetch()[0]["fetched"]] == [(second, None)]
+    assert {one["name"]: one["state"] for one in two.second.json("list", "web1")} == {first: "altered", second: "complete"}
+    assert two.differences(second) == ""
 
 
 def test_the_last_common_backup_stays_on_both_sides(two: TwoPools) -> None:

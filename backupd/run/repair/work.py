@@ -142,8 +142,7 @@ def _make(context: ExpiryContext, plan: RepairPlan) -> str:
                 discard(prepared.path, prepared.uuid)
             raise
     assert final.name is not None
-    notes = read_notes(context.pool.host(backup.host))
-    context.catalogue.put_backup(backup_row(context.pool, final, final.state, prepared.id, notes))
+    context.catalogue.put_backup(backup_row(context.pool, final, final.state, prepared.id))
     return final.name
 
 
