@@ -105,7 +105,8 @@ def test_every_attack_harms_its_own_host_alone_and_the_next_night_is_well(nights
     assert found["neighbour"].outcome == "complete"
     assert contents(nights.backup("neighbour", nights.names("neighbour")[0])) == before
     assert sorted(path.name for path in (nights.pool / "hosts" / "neighbour").iterdir() if not path.name.startswith("20")) == [
-        "latest"
+        "latest",
+        "seals.json",
     ]
     assert written_elsewhere(nights, started) == []
     assert not EVIL.exists()

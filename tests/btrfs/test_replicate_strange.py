@@ -29,7 +29,7 @@ def everything(top: Path) -> dict[str, tuple[int, ...]]:
     found = {}
     for path in top.rglob("*"):
         name, status = str(path.relative_to(top)), path.lstat()
-        if not name.startswith(".btrkeep") and path.name != "notes.json":
+        if not name.startswith(".btrkeep") and path.name not in ("notes.json", "seals.json"):
             found[name] = (status.st_mode, status.st_uid, *((status.st_size, status.st_mtime_ns) if path.is_file() else ()))
     return found
 

@@ -61,6 +61,6 @@ def test_a_stream_that_would_change_the_one_before_it_makes_no_backup_of_anythin
     folder = two.second.pool / "hosts/web1"
     names = ["2026-03-01T220000Z"][:named]
     assert two.names(two.second.pool) == names
-    assert {path.name for path in folder.iterdir()} == {*names, *(["latest"] if named else []), "notes.json"}
+    assert {path.name for path in folder.iterdir()} == {*names, *(["latest", "seals.json"] if named else []), "notes.json"}
     for name in names:
         assert json.loads((folder / name / "backup.json").read_text())["name"] == name
