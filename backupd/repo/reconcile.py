@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -213,39 +213,39 @@ def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: Reconciled |
     with _told(done.trouble, "seals of backups"):
         with opened(pool.path) as fd:
             changes = last_changes(fd)
-        doubtful: dict[str, set[str]] = {}
+        doubtful: dict[str, dict[str, int]] = {}
         for row in catalogue.states():
             if row.name and row.subvolume_id in changes and changes[row.subvolume_id] != row.sealed:
-                doubtful.setdefault(row.host, set()).add(row.name)
+                doubtful.setdefault(row.host, {})[row.name] = row.subvolume_id
         for host, names in doubtful.items():
             with _told(done.trouble, host), suppress(LockHeld), take_lock(pool.host_lock(host), RECONCILING, since):
                 done.counts.update(_check_seals_of(pool, catalogue, host, names, since))
     return done
 
 
-def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, names: AbstractSet[str], since: str) -> Counter[str]:
-    """Seals backups of one host, or marks them as altered, under its lock."""
+def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, names: Mapping[str, int], since: str) -> Counter[str]:
+    """Seals backups of one host, or marks them as altered, under its lock. `names`: with the subvolumes that are ours."""
     folder, counts = pool.host(host), Counter[str]()
     notes = notes_before = read_notes(folder)
     seals = seals_before = read_seals(folder)
     changed, rows = set[str](), list[tuple[str, str, int]]()
     for name in sorted(names):
         try:
-            backup = own_backup(folder / name, host)
-            if backup is None:
+            subvolume = describe(folder / name)
+            if subvolume is None or subvolume.id != names[name]:  # another one lies there now; only ours get a seal
                 continue
-            check = check_seal(folder / name, backup[0], seals, name)
-        except (UnreadableRecord, OSError) as error:
+            check = check_seal(folder / name, subvolume, seals, name)
+        except OSError as error:
             log.warning("%s %s: not compared with its seal: %s", host, name, error)
             continue
         if check.state is SealState.ALTERED:
             if not notes.is_altered(name):
                 counts[_ALTERED] += 1
-                notes = with_altered(notes, name, backup[0], since)
+                notes = with_altered(notes, name, subvolume, since)
                 changed.add(name)
             continue
         note = notes.note(name, ALTERED_NOTE)
-        if note and note.get("subvolume") != backup[0].id:  # of the one that was here before it was fetched again
+        if note and note.get("subvolume") != subvolume.id:  # of the one that was here before it was fetched again
             notes = notes.without(name, ALTERED_NOTE)
             changed.add(name)
         counts[_SEALED] += check.state is SealState.NEW
