@@ -52,6 +52,7 @@ from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import mount_options
+from btrkeep.pool.subvolume import describe
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.cancellation import Cancelled
 from btrkeep.process.proc import start_time
@@ -272,7 +273,8 @@ class HostRun:
         self.seconds["prepare"] = round(time.monotonic() - begun, 3)
         if recovered:
             context.catalogue.drop_backup(self.host.name, None)
-            context.catalogue.put_backup(backup_row(context.pool, recovered, recovered.state))
+            subvolume = describe(context.pool.host(self.host.name) / str(recovered.name))  # without its number no seal is compared
+            context.catalogue.put_backup(backup_row(context.pool, recovered, recovered.state, subvolume.id if subvolume else None))
         running.expected_files = prepared.base.total("files") if prepared.base else None
         first = working.first_record(prepared, self.host, self.started)
         self.row = backup_row(context.pool, first, RUNNING, prepared.id)
