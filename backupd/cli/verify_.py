@@ -27,6 +27,7 @@ from backupd.repo.reconcile import check_seals, reconcile
 from backupd.repo.seals import altered_paths
 from backupd.repo.verified import read_verified, verification_fields, verified_row
 from backupd.run.against_source import SourceScope
+from btrkeep.backup_states import ALTERED
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
@@ -246,7 +247,8 @@ class _VerifyRun:
             )
 
     def _add(self, backup: Restorable, done: Verification) -> None:
-        self.found.append(_fields(backup, done))
+        is_altered = any((one["host"], one["name"]) == (backup.host, backup.name) for one in self.altered)
+        self.found.append(_fields(backup, done, is_altered=is_altered))
         if not self.as_json:
             _say(backup, done)
 
@@ -292,10 +294,10 @@ def _last(known: Verification | None, now: datetime) -> float:
     return known.at.timestamp() if known and known.at <= latest(now) else 0.0
 
 
-def _fields(backup: Restorable, found: Verification | None) -> dict[str, Any]:
+def _fields(backup: Restorable, found: Verification | None, *, is_altered: bool = False) -> dict[str, Any]:
     if found is None:
         return {"host": backup.host, "name": backup.name, "state": str(VerificationState.NEVER)}
-    empty = is_empty(backup.record.state, backup.record.files)
+    empty = is_empty(ALTERED if is_altered else backup.record.state, backup.record.files)
     state = verified(found, None, found.damages, found.at, empty=empty).state  # as this look alone has it
     return {"host": backup.host, "name": backup.name, "state": str(state), **verification_fields(found)}
 

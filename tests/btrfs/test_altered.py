@@ -185,6 +185,9 @@ def test_everything_that_reports_names_an_altered_backup_in_one_line(two: TwoPoo
     writable(backup, change)
     verified = two.first.backupd("verify", "--now", MORNING, check=False)
     assert verified.returncode == 1, verified.stdout
+    read = json.loads(two.first.backupd("verify", "--json", "--now", MORNING, check=False).stdout)
+    assert [one["name"] for one in read["altered"]] == [first]
+    assert {one["name"]: one["state"] for one in read["backups"]} == {first: "never", second: "whole"}
     named = verified.stdout[verified.stdout.index(f"web1 {first}: altered: 3 paths changed") :].splitlines()[1:4]
     assert named == [
         "  data",
