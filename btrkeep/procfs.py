@@ -90,7 +90,15 @@ class Mount:
 
 def mounts(process: int | str = "self") -> list[Mount]:
     """All mounts that a process sees, in the order in which they were made. Raises OSError."""
-    return [_parse(line) for line in Path(f"/proc/{process}/mountinfo").read_bytes().splitlines()]
+    return parse_mounts(Path(f"/proc/{process}/mountinfo").read_bytes())
+
+
+def parse_mounts(text: bytes) -> list[Mount]:
+    """Parses the content of a mountinfo. Raises ValueError if it is none."""
+    try:
+        return [_parse(line) for line in text.splitlines()]
+    except IndexError:
+        raise ValueError("a line has too few fields") from None
 
 
 def _parse(line: bytes) -> Mount:

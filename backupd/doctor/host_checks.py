@@ -3,22 +3,33 @@
 import asyncio
 import os
 import re
+import shlex
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from backupd.doctor.mounted_twice import is_excluded, mounted_twice, places_of
 from backupd.hosts.keys import files_with_key, other_key_hint
 from backupd.rsync.confined import confinement, require_harmless
+from backupd.rsync.host_mounts import read_host_mounts
 from backupd.rsync.left_out import is_expected, left_out_words
 from backupd.rsync.probe import HostAccess, left_empty, probe
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from backupd.rsync.version import rsync_version
 from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.reading import backupd_command
+from btrkeep.config.self_exclusion import below
+from btrkeep.config.sources import literal_pattern
 from btrkeep.decisions.absence import is_absent
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError
-from btrkeep.pool.marker import HOSTS
+from btrkeep.pool.marker import HOSTS, MARKER
+from btrkeep.pool.mounts import mount_of
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.programs import Finished
+from btrkeep.procfs import Mount, boot_id
 from btrkeep.units import counted, printable
 
 
@@ -51,10 +62,96 @@ async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, conf
                     break
             if host.one_file_system and not found:
                 found += [note for path in host.paths if (note := await _left_out(config, host, path, confined, connection))]
+            if all(finding.level in ("note", "unknown") for finding in found):
+                found += await _mounts(config, host, confined, connection)
         finally:
             await connection.close()
     reached = Finding("host", "ok", f"reached, {counted(len(host.paths), 'path')} can be listed", subject=host.name)
     return found if any(finding.level in ("warning", "error") for finding in found) else [reached, *found]
+
+
+async def _mounts(config: Config, host: HostConfig, confined: bool, connection: SharedConnection) -> list[Finding]:
+    """Returns what is fetched twice, and the pool and the state folder where the host's backups would have them."""
+    try:
+        answer = await read_host_mounts(host, config.ssh, await connection.socket(Cancellation()))
+    except (OperatorError, NotConnected) as error:
+        why = error.message if isinstance(error, OperatorError) else "the host could not be reached again"
+        text = f"whether something is fetched twice, such as by a bind mount, is unknown: {why}"
+        unknown = Finding("host", "unknown", text, "`findmnt` on the host lists what is mounted", subject=host.name)
+        own = await _own_folders_by_name(config, host, confined, connection)
+        return [unknown, *(_own_folder(config, host, what, place) for what, place in own)]
+    found = twice_findings(config, host, answer.mounts)
+    if answer.boot_id == boot_id():  # this machine, or a container on it: device numbers mean the same
+        found += [
+            _own_folder(config, host, what, place)
+            for what, folder in _own_folders(config)
+            for place in places_of(str(folder), mount_of(folder), answer.mounts, host)
+        ]
+    return found
+
+
+def _own_folders(config: Config) -> list[tuple[str, Path]]:
+    folders = (("the pool", config.pool.path), ("the state folder", config.pool.state))
+    return [(what, folder.resolve()) for what, folder in folders if folder.is_dir()]
+
+
+async def _own_folders_by_name(
+    config: Config, host: HostConfig, confined: bool, connection: SharedConnection
+) -> list[tuple[str, str]]:
+    """Returns the pool and the state folder if the host's address is one of this machine's and has the pool at its path."""
+    folders = [
+        (what, str(folder))
+        for what, folder in _own_folders(config)
+        if any(
+            below(str(folder), path) and not is_excluded(str(folder), path, (*host.exclude, *host.left_out)) for path in host.paths
+        )
+    ]
+    if not folders or not await asyncio.to_thread(is_own_address, host.address or ""):
+        return []
+    with suppress(OperatorError, NotConnected):
+        marker = f"{config.pool.path.resolve()}/{MARKER}/pool.json"
+        done = await probe(config, host, marker, HostAccess(confined, await connection.socket(Cancellation())))
+        if done.returncode == 0:
+            return folders
+    return []
+
+
+def is_own_address(address: str) -> bool:
+    """Returns True if an address is one of this machine's: only those can be bound to. Asks the name service."""
+    name = address.rpartition("@")[2].removeprefix("[").removesuffix("]")
+    with suppress(OSError, UnicodeError):
+        for family, kind, protocol, _, place in socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM):
+            with suppress(OSError), socket.socket(family, kind, protocol) as trial:
+                trial.bind(place)
+                return True
+    return False
+
+
+def twice_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) -> list[Finding]:
+    """Returns a warning for each folder that a host's backups fetch twice, by its mounts."""
+    return [
+        Finding(
+            "host",
+            "warning",
+            f"{printable(pair.again)} has the same files as {printable(pair.folder)}, as by a bind mount: they are fetched twice",
+            _exclude_hint(config, host, pair.again),
+            subject=host.name,
+        )
+        for pair in mounted_twice(mounts, host)
+    ]
+
+
+def _own_folder(config: Config, host: HostConfig, what: str, place: str) -> Finding:
+    text = f"{what} of this server is at {printable(place)} of this host: each backup would contain all others"
+    return Finding("host", "error", text, _exclude_hint(config, host, place), subject=host.name)
+
+
+def _exclude_hint(config: Config, host: HostConfig, folder: str) -> str:
+    pattern = literal_pattern(folder)
+    if any(below(path, folder) for path in host.paths):
+        return "remove that folder from `paths`"
+    command = backupd_command(config.name, config.file)
+    return f"leave it out: {command} host set {shlex.quote(host.name)} {shlex.quote(f'exclude+={pattern}')}"
 
 
 async def _left_out(config: Config, host: HostConfig, path: str, confined: bool, connection: SharedConnection) -> Finding | None:

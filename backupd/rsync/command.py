@@ -211,6 +211,11 @@ def master_command(host: HostConfig, ssh: SshSettings, control: Path) -> tuple[s
     return (*words, "-o", "ControlPersist=no", "-N", *_destination(host))
 
 
+def host_command(host: HostConfig, ssh: SshSettings, control: Path | None, words: Sequence[str]) -> tuple[str, ...]:
+    """Returns an ssh that runs `words` on the host, as its login shell reads them; a restricted key permits none."""
+    return (*ssh_command(host, ssh, control), *_destination(host), *words)
+
+
 def _destination(host: HostConfig) -> tuple[str, ...]:
     user, at, machine = (host.address or "").rpartition("@")
     return (*(("-l", user) if at else ()), "--", machine.removeprefix("[").removesuffix("]"))

@@ -23,6 +23,7 @@ from typing import Any
 from backupd.files.tree import Tree, joined
 from backupd.files.walking import entries
 from backupd.repo.backup_json import DATA, PathResult, Record
+from backupd.run.unlisted import stored_size
 from backupd.run.verdict import Emptied, EmptiedWhy, decide_run, judge_emptied
 from btrkeep.backup_states import COMPLETE, SUSPECT
 from btrkeep.causes import Cause, CauseCode
@@ -68,15 +69,19 @@ def judged(record: Record, subvolume: Path, base: Record, base_path: Path, limit
     """
     if record.state != COMPLETE:
         return record
+    numbers = {result.path: _numbers(result, base) for result in record.paths}
     try:
-        emptied = _emptied(subvolume, record, base, base_path, limit, _Patience(cancelled))
+        emptied = _emptied(subvolume, record, base, base_path, numbers, limit, _Patience(cancelled))
     except _Stopped:
         return _not_compared(record, "the run was stopped")
     except OSError as error:
         return _not_compared(record, error.strerror or str(error))
     if not emptied:
         return record
-    paths = tuple(_judged_path(result, base, emptied, limit) for result in record.paths)
+    paths = tuple(
+        judge_emptied(result, numbers[result.path], emptied[result.path], limit) if result.path in emptied else result
+        for result in record.paths
+    )
     warnings = [warning for new, old in zip(paths, record.paths, strict=True) for warning in new.warnings[len(old.warnings) :]]
     verdict = decide_run(paths)
     assert verdict.state is not None
@@ -120,11 +125,6 @@ def _not_compared(record: Record, why: str) -> Record:
     return replace(record, state=SUSPECT, error=cause_words(cause), cause=cause)
 
 
-def _judged_path(result: PathResult, base: Record, emptied: Mapping[str, Emptied], limit: float) -> PathResult:
-    folders = emptied.get(result.path)
-    return judge_emptied(result, _numbers(result, base), folders, limit) if folders else result
-
-
 def _numbers(result: PathResult, base: Record) -> Mapping[str, int]:
     """Returns the numbers of a source path in the base; its own if the base has it only as a part of another path."""
     before = base.path(result.path)
@@ -143,13 +143,20 @@ def _why(record: Record, base: Record) -> EmptiedWhy:
 
 
 def _emptied(
-    subvolume: Path, record: Record, base: Record, base_path: Path, limit: float, patience: _Patience
+    subvolume: Path,
+    record: Record,
+    base: Record,
+    base_path: Path,
+    numbers: dict[str, Mapping[str, int]],
+    limit: float,
+    patience: _Patience,
 ) -> dict[str, Emptied]:
     """Returns those folders by source path, as the record has it: what the base says may come from another pool.
 
-    Counts what is missing only until it is too much. Raises OSError, _Stopped.
+    Counts what is missing only until it is too much. `numbers`: of the base, by source path. Their bytes are rsync's, with holes;
+    those without holes, for which the base is walked, replace them here where that may matter. Raises OSError, _Stopped.
     """
-    emptied, uncertain = dict[str, Emptied](), _why(record, base)
+    emptied, uncertain, walked = dict[str, Emptied](), _why(record, base), set[str]()
     folders = list(_empty_folders(subvolume, patience))
     if not folders:  # so nothing depends on the base, which may have been deleted meanwhile
         return emptied
@@ -162,11 +169,14 @@ def _emptied(
                 why = _reason(mtime, tree.stat(folder).mtime, base.started, uncertain)
                 if why is None:
                     continue
-                numbers, before = _numbers(path, base), emptied.get(path.path)
-                if before and before.is_too_much(numbers, limit):
+                before = emptied.get(path.path)
+                if before and before.is_too_much(numbers[path.path], limit):
                     continue
                 start = replace(before, others=before.others + 1) if before else Emptied(_shown(folder), why=why)
-                counted = _counted(tree, folder, start, numbers, limit, patience)
+                counted = _counted(tree, folder, start, numbers[path.path], limit, patience)
+                if counted.bytes and path.path not in walked and not counted.is_too_much(numbers[path.path], limit):
+                    walked.add(path.path)
+                    numbers[path.path] = {**numbers[path.path], "bytes": _stored(tree, path.path, patience)}
             except OSError as error:
                 if error.errno in _NO_FOLDER:  # the base has no folder there
                     continue
@@ -193,11 +203,19 @@ def _counted(tree: Tree, folder: bytes, start: Emptied, numbers: Mapping[str, in
     next(below)
     for entry in below:
         patience.check()
-        size = entry.size if entry.kind in ("file", "symlink") else 0
-        sum_ = replace(sum_, files=sum_.files + 1, bytes=sum_.bytes + size)
+        sum_ = replace(sum_, files=sum_.files + 1, bytes=sum_.bytes + stored_size(entry))
         if sum_.is_too_much(numbers, limit):
             break
     return sum_
+
+
+def _stored(tree: Tree, path: str, patience: _Patience) -> int:
+    """Returns the bytes of a source path without holes."""
+    total = 0
+    for entry in entries(tree, fsencode(path)):
+        patience.check()
+        total += stored_size(entry)
+    return total
 
 
 def _empty_folders(subvolume: Path, patience: _Patience) -> Iterator[tuple[bytes, int]]:

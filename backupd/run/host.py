@@ -32,6 +32,7 @@ from backupd.run import work_subvolume as working
 from backupd.run.base import is_damaged
 from backupd.run.context import HostResult, RunContext, RunningTransfer
 from backupd.run.emptied import judged, with_emptied
+from backupd.run.fetched_twice import with_fetched_twice
 from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import SumLimits
 from backupd.run.orphaned_receivers import take_host_lock
@@ -45,6 +46,7 @@ from btrkeep.catalogue import Backup, Damage
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.clock import elapsed
 from btrkeep.config import HostConfig
+from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.lasting import follow
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, is_caused_by_damage, is_damage
@@ -228,6 +230,14 @@ class HostRun:
                 await self._note_left_out(prepared, transfer)
         finally:
             await transfer.connection.close()
+        if verdict.state is not None:
+            begun, results = time.monotonic(), list(transfer.results.values())
+            command = backupd_command(self.context.config.name, self.context.config.file)
+            results = await asyncio.to_thread(
+                with_fetched_twice, self.context.pool, self.host, prepared, results, self.cancellation, command
+            )
+            transfer.results = {result.path: result for result in results}
+            self.seconds["repeats"] = round(time.monotonic() - begun, 3)
         return verdict
 
     async def _note_left_out(self, prepared: Prepared, transfer: HostTransfer) -> None:

@@ -10,7 +10,7 @@ host can send paths with many possible meanings.
 from collections.abc import Iterable
 from pathlib import Path
 
-from backupd.files.tree import Tree, components, joined
+from backupd.files.tree import Entry, Tree, components, joined
 from backupd.files.walking import entries
 from btrkeep.process.cancellation import Cancellation
 
@@ -58,9 +58,13 @@ def stored_bytes(subvolume: Path, source: str, cancelled: Cancellation | None = 
         for entry in entries(tree, b"/" + source.encode("utf-8", "surrogateescape").strip(b"/")):
             if cancelled:
                 return None
-            if entry.kind == "file":
-                total += min(entry.size, entry.allocated)
+            total += stored_size(entry)
     return total
+
+
+def stored_size(entry: Entry) -> int:
+    """Returns the bytes of a file on the disk, before compression and without holes; 0 for anything else."""
+    return min(entry.size, entry.allocated) if entry.kind == "file" else 0
 
 
 class _Look:

@@ -110,6 +110,35 @@ def test_few_files_of_many_bytes_are_no_trifle(nights: Nights) -> None:
     assert nights.run("web", status=1)["web"]["outcome"] == "suspect"
 
 
+def sparse_file(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+        file.write(b"x" * 4096)
+
+
+def test_holes_are_no_bytes_of_which_the_lost_ones_are_a_small_part(nights: Nights) -> None:
+    tree = fill(nights.source / "srv", 180)
+    sparse_file(tree / "image")
+    point = mount_point(tree / "disk")
+    nights.host("web", tree, unreadable_limit="10%", shrink_limit="95%")
+    with mounted(point):
+        fill(point / "in", 1, 1_000_000)
+        nights.run("web")
+    assert nights.run("web", status=1)["web"]["outcome"] == "suspect"
+
+
+def test_a_sparse_file_that_is_not_mounted_any_more_has_few_bytes(nights: Nights) -> None:
+    tree = fill(nights.source / "srv", 180)
+    point = mount_point(tree / "disk")
+    nights.host("web", tree, unreadable_limit="10%", shrink_limit="95%")
+    with mounted(point):
+        sparse_file(point / "image")
+        nights.run("web")
+    result = nights.run("web")["web"]
+    assert result["outcome"] == "complete"
+    assert str(point) in result["warnings"][0]
+
+
 def test_it_is_seen_when_the_night_was_killed_before_and_goes_on(nights: Nights) -> None:
     tree, _ = a_night_with_a_mount(nights)
     fill(tree / "new", 1, 20_000_000)

@@ -1,0 +1,111 @@
+"""Decides which folders of a host a backup fetches twice, and whether it fetches the pool itself, by the host's mounts. Pure.
+
+A bind mount, and btrfs whose top is mounted beside its subvolumes, show the same files at a second place.
+"""
+
+import posixpath
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from backupd.rsync.left_out import is_expected
+from btrkeep.config import HostConfig
+from btrkeep.procfs import Mount
+
+
+@dataclass(frozen=True, slots=True)
+class MountedTwice:
+    """`again` has the files of `folder` a second time."""
+
+    folder: str
+    again: str
+
+
+def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwice]:
+    """Returns what the backups of a host fetch twice. `mounts`: of the host, in the order in which they were made."""
+    seen, pairs = _seen(mounts), list[MountedTwice]()
+    order = {str(mount.target): number for number, mount in enumerate(mounts)}
+    for place, mount in seen.items():
+        for target, other in seen.items():
+            if target == place or other.device != mount.device or not _is_below(mount.root, other.root):
+                continue
+            same = _moved(mount.root, other.root, target)
+            is_later = other.root == mount.root and order[target] > order[place]
+            if is_later or _at(seen, same) is not other:
+                continue
+            if all(_is_fetched(path, seen, host) for path in (place, same)):
+                is_view = f"subvol={mount.root}" in mount.super_options and other.root == "/" != mount.root and target != "/"
+                is_source = any(_is_below(path, place) for path in host.paths)
+                pair = MountedTwice(place, same) if is_view or is_source else MountedTwice(same, place)
+                pairs.append(pair)
+    return _outermost(pairs)
+
+
+def places_of(folder: str, own: Mount, mounts: Sequence[Mount], host: HostConfig) -> list[str]:
+    """Returns where the backups of a host would meet `folder`, or a part of it. `own`: the mount that has it on this machine."""
+    within = _moved(folder, str(own.target), own.root)
+    places = list[str]()
+    seen = _seen(mounts)
+    for target, mount in seen.items():
+        if mount.device != own.device:
+            continue
+        if _is_below(within, mount.root):
+            places.append(_moved(within, mount.root, target))
+        elif _is_below(mount.root, within):
+            places.append(target)
+    return [place for place in dict.fromkeys(places) if _is_fetched(place, seen, host)]
+
+
+def is_excluded(path: str, source: str, patterns: Iterable[str]) -> bool:
+    """Returns True if one of the patterns leaves out `path`, a folder above it below its source path, or all of its content."""
+    parts = path.strip("/").split("/")
+    start = len(source.strip("/").split("/")) if source != "/" else 0  # a source path is fetched whatever the patterns are
+    above = ["/" + "/".join(parts[: depth + 1]) for depth in range(start, len(parts))]
+    for pattern in patterns:
+        bare = pattern.rstrip("/") or "/"
+        for end in ("/***", "/**", "/*"):
+            bare = bare.removesuffix(end)
+        for folder in above:
+            name = folder if bare.startswith("/") else folder.rpartition("/")[2] if "/" not in bare else folder[-len(bare) :]
+            if fnmatchcase(name, bare) and name.count("/") == bare.count("/"):
+                return True
+    return False
+
+
+def _seen(mounts: Sequence[Mount]) -> dict[str, Mount]:
+    """Returns the mounts by their places: of several at one place only the last one is seen."""
+    return {str(mount.target): mount for mount in mounts}
+
+
+def _at(seen: dict[str, Mount], path: str) -> Mount | None:
+    target = max((target for target in seen if _is_below(path, target)), key=len, default=None)
+    return None if target is None else seen[target]
+
+
+def _is_fetched(path: str, seen: dict[str, Mount], host: HostConfig) -> bool:
+    source = next((source for source in host.paths if _is_below(path, source)), None)
+    if source is None or is_expected(path, source) or is_excluded(path, source, (*host.exclude, *host.left_out)):
+        return False
+    return not host.one_file_system or _device(_at(seen, path)) == _device(_at(seen, source))
+
+
+def _device(mount: Mount | None) -> tuple[str, str]:
+    """Returns what makes up the device number of its files: on btrfs each subvolume has its own."""
+    if mount is None:
+        return "", ""
+    options = (word for word in mount.super_options if word.startswith("subvolid="))
+    return mount.device, next(options, "") if mount.filesystem == "btrfs" else ""
+
+
+def _outermost(pairs: Sequence[MountedTwice]) -> list[MountedTwice]:
+    """Returns the pairs without those that lie in another one's second place."""
+    again = {pair.again for pair in pairs}
+    return [pair for pair in pairs if not any(other != pair.again and _is_below(pair.again, other) for other in again)]
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _moved(path: str, above: str, to: str) -> str:
+    return posixpath.normpath(f"{to.rstrip('/')}/{path[len(above.rstrip('/')) :].lstrip('/')}")
