@@ -80,7 +80,7 @@ async def _mounts(config: Config, host: HostConfig, confined: bool, connection: 
         unknown = Finding("host", "unknown", text, "`findmnt` on the host lists what is mounted", subject=host.name)
         own = await _own_folders_by_name(config, host, confined, connection)
         return [unknown, *(_own_folder(config, host, what, place) for what, place in own)]
-    found = twice_findings(config, host, answer.mounts)
+    found = await asyncio.to_thread(twice_findings, config, host, answer.mounts)
     if answer.boot_id == boot_id():  # this machine, or a container on it: device numbers mean the same
         found += [
             _own_folder(config, host, what, place)

@@ -12,6 +12,8 @@ from backupd.rsync.left_out import is_expected
 from btrkeep.config import HostConfig
 from btrkeep.procfs import Mount
 
+_MOST = 100  # pairs: the mounts are the host's words
+
 
 @dataclass(frozen=True, slots=True)
 class MountedTwice:
@@ -26,6 +28,8 @@ def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwic
     seen, pairs = _seen(mounts), list[MountedTwice]()
     order = {str(mount.target): number for number, mount in enumerate(mounts)}
     for place, mount in seen.items():
+        if not _is_fetched(place, seen, host) and not any(_is_below(path, place) for path in host.paths):
+            continue
         for target, other in seen.items():
             if target == place or other.device != mount.device or not _is_below(mount.root, other.root):
                 continue
@@ -38,6 +42,8 @@ def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwic
                 is_source = any(_is_below(path, place) for path in host.paths)
                 pair = MountedTwice(place, same) if is_view or is_source else MountedTwice(same, place)
                 pairs.append(pair)
+                if len(pairs) >= _MOST:
+                    return _outermost(pairs)
     return _outermost(pairs)
 
 
@@ -78,8 +84,9 @@ def _seen(mounts: Sequence[Mount]) -> dict[str, Mount]:
 
 
 def _at(seen: dict[str, Mount], path: str) -> Mount | None:
-    target = max((target for target in seen if _is_below(path, target)), key=len, default=None)
-    return None if target is None else seen[target]
+    while path not in seen and path != "/":
+        path = path.rpartition("/")[0] or "/"
+    return seen.get(path)
 
 
 def _is_fetched(path: str, seen: dict[str, Mount], host: HostConfig) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.rsync.command import host_command
+from backupd.rsync.left_out import is_expected
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import ENDS_WITH_US, Group
@@ -15,6 +16,7 @@ _COMMAND = ("cat", "/proc/sys/kernel/random/boot_id", "/proc/self/mountinfo")
 _SECONDS = 30.0
 _LARGEST = 4 << 20  # bytes of its answer
 _BOOT_ID = 36
+_MOST, _LONGEST = 1000, 1000  # mounts that are compared, and bytes of a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,11 @@ def parse_answer(answer: bytes) -> HostMounts:
     for number, line in enumerate(lines):
         if len(line) == _BOOT_ID and line.count(b"-") == 4:
             try:
-                mounts = parse_mounts(b"\n".join(lines[number + 1 :]))
+                mounts = parse_mounts(b"\n".join(line for line in lines[number + 1 :] if len(line) <= _LONGEST))
             except ValueError:
                 break
+            mounts = [mount for mount in mounts if not is_expected(str(mount.target), "/")]
+            if len(mounts) > _MOST:  # comparing each with each would take long
+                raise OperatorError(f"the host has more than {_MOST:,} mounts")
             return HostMounts(line.decode("ascii", "replace"), tuple(mounts))
     raise OperatorError("the host has no /proc, or its answer cannot be read")
