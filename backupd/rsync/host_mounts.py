@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,11 +45,14 @@ async def read_host_mounts(host: HostConfig, ssh: SshSettings, control: Path | N
         raise
     if status or len(heard) >= _LARGEST:
         raise OperatorError("the host does not run `cat`: its key permits rsync only, perhaps")
-    return parse_answer(bytes(heard))
+    return parse_answer(bytes(heard), host.paths)
 
 
-def parse_answer(answer: bytes) -> HostMounts:
-    """Parses what the command prints; a login shell may print lines before that. Raises OperatorError."""
+def parse_answer(answer: bytes, paths: Sequence[str]) -> HostMounts:
+    """Parses what the command prints; a login shell may print lines before that. Leaves out mounts that no backup of `paths` needs.
+
+    Raises OperatorError.
+    """
     lines = answer.splitlines()
     for number, line in enumerate(lines):
         if len(line) == _BOOT_ID and line.count(b"-") == 4:
@@ -56,7 +60,7 @@ def parse_answer(answer: bytes) -> HostMounts:
                 mounts = parse_mounts(b"\n".join(line for line in lines[number + 1 :] if len(line) <= _LONGEST))
             except ValueError:
                 break
-            mounts = [mount for mount in mounts if not is_expected(str(mount.target), "/")]
+            mounts = [mount for mount in mounts if not all(is_expected(str(mount.target), path) for path in paths)]
             if len(mounts) > _MOST:  # comparing each with each would take long
                 raise OperatorError(f"the host has more than {_MOST:,} mounts")
             return HostMounts(line.decode("ascii", "replace"), tuple(mounts))

@@ -23,8 +23,17 @@ from backupd.run.finishing import Prepared
 from backupd.run.limits import LimitWatch
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.quota import HostQuota
-from backupd.run.unlisted import files_below, stored_bytes
-from backupd.run.verdict import PathEvidence, SuspectLimits, conditions_in, enough_below, judge_path, shrank_by_size, waited_in_vain
+from backupd.run.unlisted import NOTHING, Contents, contents_of, files_below, stored_bytes
+from backupd.run.verdict import (
+    PathEvidence,
+    SuspectLimits,
+    conditions_in,
+    enough_below,
+    has_shrunk,
+    judge_path,
+    shrank_by_size,
+    waited_in_vain,
+)
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.conditions import ConditionKey
 from btrkeep.config import HostConfig
@@ -204,15 +213,31 @@ class HostTransfer:
             if unknown and not ended.stopped:
                 ended = replace(ended, stopped=self.cancellation.reason)  # if that was why
         evidence = PathEvidence(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below)
-        result = judge_path(evidence)
+        result, less = judge_path(evidence), NOTHING
+        if before and has_shrunk(result) and (less := await asyncio.to_thread(self._excluded_since, path)) != NOTHING:
+            before = {**before, "files": before.get("files", 0) - less.files, "bytes": before.get("bytes", 0) - less.bytes}
+            evidence = replace(evidence, base=before)
+            result = judge_path(evidence)
         if shrank_by_size(result, before) and (stored := await asyncio.to_thread(self._stored, path)):
-            result = judge_path(replace(evidence, stored=stored))
+            result = judge_path(replace(evidence, stored=(stored[0] - less.stored, stored[1])))
         if ended.stopped:
             # ssh, which ends with rsync, may have said 255 for it
             cause, means = replace(ended.stopped, path=path), meaning(20)
             result = replace(result, outcome=PathOutcome.UNFINISHED, reason=cause_words(cause), cause=cause)
             result = replace(result, meaning=means.words, exit_cause=means.cause)
         return replace(result, numbers=dict(numbers))
+
+    def _excluded_since(self, path: str) -> Contents:
+        """Returns what the base has in folders of a source path that were excluded after it, by their names: nobody lost that."""
+        base = self.prepared.base
+        if base is None or base.name is None:
+            return NOTHING
+        new = [pattern for pattern in self.host.exclude if pattern not in base.settings.get("exclude", ())]
+        try:
+            return contents_of(self.context.pool.host(self.host.name) / base.name, path, new, self.cancellation)
+        except OSError as error:  # then it counts as lost
+            log.warning("%s: %s: excluded files could not be counted: %s", self.host.name, path, error.strerror or error)
+            return NOTHING
 
     def _stored(self, path: str) -> tuple[int, int] | None:
         """Returns the bytes on the disk of a source path in the base and in `.working`; None if they cannot be counted."""

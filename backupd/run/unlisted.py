@@ -7,7 +7,10 @@ rsync prints one line for such a folder, lists nothing below it and deletes noth
 host can send paths with many possible meanings.
 """
 
+import os
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.files.tree import Entry, Tree, components, joined
@@ -46,6 +49,36 @@ def files_below(
                 if count >= enough:
                     return count, unknown
     return count, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Names of any kind, their bytes, and their bytes without holes."""
+
+    files: int = 0
+    bytes: int = 0
+    stored: int = 0
+
+
+NOTHING = Contents()
+
+
+def contents_of(subvolume: Path, source: str, patterns: Iterable[str], cancelled: Cancellation | None = None) -> Contents:
+    """Returns what a backup has in those folders below a source path whose patterns are plain absolute paths. Raises OSError."""
+    top = source.rstrip("/") + "/"
+    plain = sorted({pattern.rstrip("/") for pattern in patterns if pattern.startswith(top) and not set(pattern) & set("*?[\\")})
+    folders = [folder for folder in plain if folder and not any(folder.startswith(f"{other}/") for other in plain)]
+    files = size = stored = 0
+    with Tree(subvolume) as tree:
+        for folder in folders:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                for entry in entries(tree, os.fsencode(folder)):
+                    if cancelled:
+                        return NOTHING
+                    files += 1
+                    size += entry.size if entry.kind == "file" else 0
+                    stored += stored_size(entry)
+    return Contents(files, size, stored)
 
 
 def stored_bytes(subvolume: Path, source: str, cancelled: Cancellation | None = None) -> int | None:

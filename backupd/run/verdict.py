@@ -45,6 +45,11 @@ class PathEvidence:
     stored: tuple[int, int] | None = None
 
 
+def has_shrunk(result: PathResult) -> bool:
+    """Returns True if the path is suspect only because it has fewer files or bytes than in the base."""
+    return result.cause is not None and result.cause.code in (CauseCode.FEWER_FILES, CauseCode.FEWER_BYTES)
+
+
 def shrank_by_size(result: PathResult, base: Mapping[str, int] | None) -> bool:
     """Returns True if the path is suspect only because rsync's sizes shrank: holes count there, so the disk has to be asked.
 

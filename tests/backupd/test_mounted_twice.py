@@ -77,17 +77,17 @@ def test_the_pool_is_found_at_each_of_its_places() -> None:
 
 def test_an_answer_may_have_lines_of_a_login_shell_before_it() -> None:
     boot = "0f6e8d3c-0000-4000-8000-0123456789ab"
-    answer = parse_answer(b"welcome\n" + boot.encode() + b"\n" + text(*PLAIN))
+    answer = parse_answer(b"welcome\n" + boot.encode() + b"\n" + text(*PLAIN), ("/",))
     assert (answer.boot_id, len(answer.mounts)) == (boot, 1)  # those of the kernel are left out
 
 
 @pytest.mark.parametrize("answer", [b"", b"rrsync: only rsync", b"0f6e8d3c-0000-4000-8000-0123456789ab\n36 35 98:0\n"])
 def test_an_answer_that_is_none_is_unknown(answer: bytes) -> None:
     with pytest.raises(OperatorError):
-        parse_answer(answer)
+        parse_answer(answer, ("/",))
 
 
 def test_a_host_with_very_many_mounts_is_unknown_and_not_compared_for_hours() -> None:
     lines = [f"8:1 /a /{number} ext4" for number in range(1200)]
     with pytest.raises(OperatorError, match="more than 1,000 mounts"):
-        parse_answer(b"0f6e8d3c-0000-4000-8000-0123456789ab\n" + text(*lines))
+        parse_answer(b"0f6e8d3c-0000-4000-8000-0123456789ab\n" + text(*lines), ("/",))

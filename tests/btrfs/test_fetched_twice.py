@@ -127,7 +127,7 @@ def test_a_key_that_permits_rsync_only_makes_it_unknown(nights: Nights, tree: Pa
 
 @pytest.mark.parametrize("key", ["any command", "rsync only"])
 def test_a_host_that_is_this_machine_and_has_the_pool_is_named(nights: Nights, sshd: Sshd, key: str) -> None:
-    (nights.source / "file").write_text("x")
+    fill(nights.source, 60)
     restricted = sshd.authorize('restrict,command="rrsync -ro /"') if key == "rsync only" else sshd.key
     nights.settings("ssh", command="ssh -F none", key=str(restricted), known_hosts=str(sshd.known_hosts))
     nights.host("h", nights.top, address=sshd.address, port=sshd.port, exclude=[f"{nights.pool}/hosts"])  # or it would grow on
