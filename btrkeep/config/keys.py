@@ -94,7 +94,7 @@ TABLE = (
         "all, large ones or none."),
     ConfigKey("shrink_limit", _ALL, kinds.SHARE, "50%", '"20%"',
         "How much of a source path, in files or in bytes, may be missing compared with the previous backup. If more is missing, "
-        "the backup is suspect."),
+        "the backup is suspect. What was excluded since by a plain path is no loss."),
     ConfigKey("unreadable_limit", _ALL, kinds.SHARE, "1%", '"5%"',
         "How many of a source path's files may be unreadable; a folder counts as everything that the previous backup has below it. "
         "If more are, or if nothing could be read, the backup is suspect. So it is if more of its files, or of its bytes, are "
