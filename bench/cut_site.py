@@ -113,6 +113,7 @@ class Site(Nights):
             opened.write(bytes(100))
         os.utime(file, ns=(stamp, stamp))
         work("btrfs", "property", "set", backup, "ro", "true")
+        (backup.parent / "seals.json").unlink(missing_ok=True)  # a disk does this without any trace
         self.spoilt = (host, name, str(file).removeprefix(f"{backup}/data"))
 
     def fill(self) -> None:
