@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from backupd.actions.naming import DayMeaning, resolve_name
+from backupd.actions.naming import DayMeaning, require_readable, resolve_name
 from backupd.repo.actions_log import UserAction
 from backupd.repo.final_backups import own_final, records_newest_first
 from backupd.repo.notes_json import ACCEPTED, BY, effective_state, read_notes, write_with_action
@@ -23,10 +23,13 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
     now. Raises UsageError for an unknown name, StateConflict for a backup that is neither.
     """
     notes = read_notes(pool.host(host))
-    records = {str(record.name): record for record in records_newest_first(pool, host, now)}
+    unread = list[str]()
+    records = {str(record.name): record for record in records_newest_first(pool, host, now, unread)}
     states = {own: effective_state(record, notes) for own, record in records.items()}
     waiting = [own for own, state in states.items() if state in (SUSPECT, ALTERED)]
-    name = resolve_name(host, name, list(records), waiting.__contains__, "suspect or altered", day=DayMeaning.ONLY)
+    kind = "suspect or altered"
+    name = resolve_name(host, name, list(records), waiting.__contains__, kind, day=DayMeaning.ONLY, others=unread)
+    require_readable(host, name, unread)
     if name not in waiting and not notes.accepted(name) and notes.is_original(name):
         raise StateConflict(f"{host} {name} is {states[name]}, not suspect", "only a suspect or altered backup can be accepted")
     if name in waiting:  # else a run of this command was killed before the row

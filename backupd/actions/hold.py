@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from backupd.actions.naming import DayMeaning, resolve_name
+from backupd.actions.naming import DayMeaning, require_readable, resolve_name
 from backupd.repo.actions_log import UserAction
 from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import point_latest, records_newest_first
@@ -98,8 +98,11 @@ class _Work:
         self.rows = {row.name: row for row in catalogue.backups(host)}
 
     def choose(self, name: str, fits: Callable[[Record], bool], kind: str, *, day: DayMeaning) -> str:
-        records = {str(record.name): record for record in records_newest_first(self.pool, self.host, self.now)}
-        return resolve_name(self.host, name, list(records), lambda one: fits(records[one]), kind, day=day)
+        unread = list[str]()
+        records = {str(record.name): record for record in records_newest_first(self.pool, self.host, self.now, unread)}
+        chosen = resolve_name(self.host, name, list(records), lambda one: fits(records[one]), kind, day=day, others=unread)
+        require_readable(self.host, chosen, unread)
+        return chosen
 
     def row(self, name: str) -> str | None:
         """The state that the catalogue knows."""

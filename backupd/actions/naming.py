@@ -5,11 +5,11 @@ only when it has one backup, and one that deletes takes none. Other beginnings o
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from enum import Enum
 
 from backupd.repo.final_backups import LATEST
-from btrkeep.errors import UsageError, did_you_mean
+from btrkeep.errors import StateConflict, UsageError, did_you_mean
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _SHOWN = 10
@@ -54,6 +54,14 @@ def resolve_name(
     if not matching:
         raise no_backup(host, name, names)
     return next((one for one in matching if fits(one)), matching[0])
+
+
+def require_readable(host: str, name: str, unread: Container[str]) -> None:
+    """Raises StateConflict for a backup that the disk does not give back: nothing proves that it is that one."""
+    if name in unread:
+        raise StateConflict(
+            f"{host} {name} cannot be read: read error", f"`backupd damaged {host}` lists the damage; it is kept as it is"
+        )
 
 
 def no_backup(host: str, name: str, known: Sequence[str]) -> UsageError:

@@ -145,10 +145,13 @@ def _require_demotable(context: PoolContext, host: str, far: FarHost | None) -> 
     """
     if context.pool.working(host).exists():
         raise OperatorError(f"{host}: a backup of it is not finished", f"`backupd run {host}` or `backupd discard {host}`")
-    notes = read_notes(context.pool.host(host))
+    notes, unread = read_notes(context.pool.host(host)), list[str]()
     here = [
-        NearBackup(one.path.name, one.record.uuid, effective_state(one.record, notes)) for one in final_backups(context.pool, host)
+        NearBackup(one.path.name, one.record.uuid, effective_state(one.record, notes))
+        for one in final_backups(context.pool, host, unread)
     ]
+    for name in unread:
+        prose(f"{host}: {name} cannot be read, so it is passed over; `backupd damaged {host}` lists the damage", err=True)
     there = far.backups if far else ()
     if found := demotion_obstacle(there, here, is_copy_there=bool(far and far.copy_of)):
         raise OperatorError(f"{host}: {obstacle_words(HostFetches(host, obstacle=found[0], text=found[1]))}", "nothing was changed")

@@ -162,15 +162,18 @@ def _below(history: OldHistory, kind: str, path: str) -> OldHistory:
 
 def _todo(context: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], dict[str, set[str]], dict[str, str]]:
     """All trees by host, those that have a backup too; the names of the backups of each host; and the trees that cannot be
-    imported, with the reason: they are stamped in the future. Raises UsageError.
+    imported, with the reason: they are stamped in the future, or their backup cannot be read. Raises UsageError.
     """
     found, known, ahead = dict[str, list[OldTree]](), dict[str, set[str]](), dict[str, str]()
     until = latest(context.clock.now())
     for host in history.hosts:
-        here = known_backups(context.pool, host)
-        known[host] = set(here)
+        unread = list[str]()
+        here = known_backups(context.pool, host, unread)
+        known[host] = {*here, *unread}
         for one in history.of(host):
-            if one.started > until:
+            if backup_name(one.started) in unread:
+                ahead[str(one.folder)] = f"its backup cannot be read (`backupd damaged {host}`)"
+            elif one.started > until:
                 ahead[str(one.folder)] = "it is stamped in the future"
             else:
                 found.setdefault(host, []).append(one)
@@ -247,7 +250,7 @@ class _Import:
         complain(OperatorError(f"{host}: {error}", error.hint if isinstance(error, OperatorError) else ""))
 
     async def _host(self, host: str, trees: Sequence[OldTree]) -> None:
-        newest, before, known = None, None, known_backups(self.context.pool, host)
+        newest, before, known = None, None, known_backups(self.context.pool, host, [])
         new = [one for one in trees if backup_name(one.started) not in known]
         for tree, after in zip_longest(trees, trees[1:]):
             if here := known.get(backup_name(tree.started)):

@@ -17,11 +17,14 @@ from backupd.expire.context import ExpiryContext
 from backupd.files.backup_selector import find, parse_which
 from backupd.health.trust import lost
 from backupd.repo.context import PoolContext, writing
+from backupd.repo.final_backups import is_unreadable
+from backupd.repo.listing import names_of
 from backupd.repo.notes_json import read_notes
 from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner
 from backupd.run.repair.proof import RepairProof
 from backupd.run.repair.work import RepairDone, repair
 from btrkeep.backup_states import EXPIRED
+from btrkeep.catalogue import WHOLE
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
@@ -88,45 +91,49 @@ def command(
                 complain(lost(context.config.pool.state))
             return int(Exit.ATTENTION)
         try:
-            plans, is_whole = _plans(context, which, [one.absolute() for one in folders], cancellation, unproven=unproven)
+            plans, is_whole, unreadable = _plans(
+                context, which, [one.absolute() for one in folders], cancellation, unproven=unproven
+            )
         except Cancelled:
             return cancellation.exit_status()
         todo = [one for one in plans if one.repairs or one.repaired_in]
+        unplanned = [_lost_fields(host, name) for host, name in unreadable]
         if not as_json:
-            _show(plans)
+            _show(plans, unreadable)
+        is_left = bool(unplanned) or not is_whole or any(one.leaves for one in plans)
         if dry_run or not todo:
             if as_json:
-                echo_json({"dry_run": dry_run, "backups": [_fields(one) for one in plans], "failed": {}})
-            leaves = any(one.leaves or (dry_run and one.repairs) for one in plans)
-            return int(Exit.ATTENTION if leaves or not is_whole else Exit.OK)
+                echo_json({"dry_run": dry_run, "backups": [*map(_fields, plans), *unplanned], "failed": {}})
+            return int(Exit.ATTENTION if is_left or (dry_run and any(one.repairs for one in plans)) else Exit.OK)
         confirmed(f"{counted(len(todo), 'backup')} get a repaired copy", "repair", yes, as_json)
         done, failed, status = _repaired(context, todo, cancellation, as_json=as_json)
     if as_json:
         made = {(one.plan.backup.host, one.plan.backup.name): one for one in done}
         said = [_fields(one, made.get((one.backup.host, one.backup.name))) for one in plans]
-        echo_json({"dry_run": False, "backups": said, "failed": failed})
-    return cancellation.exit_status(status or (Exit.OK if is_whole and not any(one.leaves for one in plans) else Exit.ATTENTION))
+        echo_json({"dry_run": False, "backups": [*said, *unplanned], "failed": failed})
+    return cancellation.exit_status(status or (Exit.ATTENTION if is_left else Exit.OK))
 
 
 def _plans(
     context: PoolContext, which: tuple[str, ...], folders: Sequence[Path], cancellation: Cancellation, *, unproven: bool
-) -> tuple[list[RepairPlan], bool]:
-    """Returns plans for the requested damaged backups, by host, oldest first, and whether none of them is left out.
+) -> tuple[list[RepairPlan], bool, list[tuple[str, str]]]:
+    """Returns plans for the requested damaged backups, by host, oldest first, and whether none of them is left out. Also returns
+    host and name of those that cannot be read at all, for which there is no plan.
 
     Expired ones are skipped. Without names, damaged copies of another pool do not keep the other hosts from being repaired. Raises
     UsageError if there is nothing but such copies, or they are named; OSError.
     """
-    own = OwnReads(context, context.clock.now())  # what it enters is planned for, too
+    own, unreadable = OwnReads(context, context.clock.now()), list[tuple[str, str]]()  # what it enters is planned for, too
     refused: list[UsageError] = []
     try:
-        plans = list(_planned(context, which, folders, cancellation, own, refused, unproven=unproven))
+        plans = list(_planned(context, which, folders, cancellation, own, refused, unreadable, unproven=unproven))
     finally:
         own.forget()
     if refused and (which or not plans):
         raise refused[0]
     for error in refused:
         complain(error)
-    return plans, not refused
+    return plans, not refused, unreadable
 
 
 def _planned(
@@ -136,6 +143,7 @@ def _planned(
     cancellation: Cancellation,
     own: OwnReads,
     refused: list[UsageError],
+    unreadable: list[tuple[str, str]],
     *,
     unproven: bool,
 ) -> Iterator[RepairPlan]:
@@ -144,7 +152,8 @@ def _planned(
     for text in which or sorted({one.host for one in context.catalogue.damages() if one.fate is None}):
         host, name = parse_which(text)
         require_host_or_folder(context, host)
-        wanted.setdefault(host, set()).add(find(context.pool, host, name).name if name else "")
+        is_lost = name in names_of(context.pool, host) and is_unreadable(context.pool.host(host) / name)
+        wanted.setdefault(host, set()).add(name if is_lost else find(context.pool, host, name).name if name else "")
     for host, names in wanted.items():
         try:
             planner = RepairPlanner(context, host, folders, lambda: not cancellation, own, unproven=unproven)
@@ -155,6 +164,7 @@ def _planned(
             error = UsageError(f"the backups of {printable(host)} are copies, fetched from another pool", printable(refetch))
             refused.append(error)
             continue
+        unreadable += [(host, name) for name in planner.unreadable if "" in names or name in names]
         for backup in planner.damaged:
             if ("" in names and backup.state != EXPIRED) or backup.name in names:
                 plan = planner.plan(backup)
@@ -192,10 +202,13 @@ def _repaired(
     return done, failed, status
 
 
-def _show(plans: Sequence[RepairPlan]) -> None:
+def _show(plans: Sequence[RepairPlan], unreadable: Sequence[tuple[str, str]]) -> None:
     """Prints one line for each file that is treated alike in several backups."""
+    for host, name in unreadable:
+        prose(f"{printable(host)}@{name} cannot be read at all, so it cannot be repaired; it stays and is no base of later backups")
     if not plans:
-        prose("nothing is known to be damaged that was not repaired")
+        if not unreadable:
+            prose("nothing is known to be damaged that was not repaired")
         return
     known: dict[str, list[str]] = {}
     for plan in plans:
@@ -213,6 +226,11 @@ def _line(plan: RepairPlan, one: DamagedCopy) -> tuple[str, str, str, str]:
     if one.fate == FileFate.REPAIRED and one.copy:
         return plan.backup.host, fsdecode(one.path), one.copy.name, _PROVEN[one.copy.proof]
     return plan.backup.host, fsdecode(one.path), "-", _LEFT[one.fate]
+
+
+def _lost_fields(host: str, name: str) -> dict[str, Any]:
+    files = [{"path": WHOLE, "fate": FileFate.NO_FILE, "copy": None, "proof": None}]
+    return {"host": host, "name": name, "repaired_in": None, "stays": None, "files": files}
 
 
 def _fields(plan: RepairPlan, done: RepairDone | None = None) -> dict[str, Any]:

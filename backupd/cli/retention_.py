@@ -182,6 +182,7 @@ def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterato
         if facts.trouble:
             trouble[facts.host] = facts.trouble.error
             continue
+        trouble |= {f"{facts.host} {name}": "it cannot be read, so it is kept" for name in facts.unread}
         found, policy = _explained(asked, facts)
         counts[0] += found.going
         counts[1] += found.today

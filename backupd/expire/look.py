@@ -22,7 +22,7 @@ from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
 from btrkeep.decisions.expiry_plan import HostBackups, UnreadableHost
 from btrkeep.decisions.retention import Candidate, DeletionRequest
-from btrkeep.errors import DAMAGED
+from btrkeep.errors import DAMAGED, is_caused_by_damage, is_damage
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, describe
@@ -67,10 +67,11 @@ def _facts(
         notes = read_notes(folder)
         policy, configured = policy_of(config, host, notes), configured or is_fetched(config, notes)
         base = _base_in_use(rows)
+        unread = list[str]()
         candidates = [
             one
             for name in _names(folder, rows)
-            if (one := _from_row(rows.get(name), notes, base) or _from_pool(folder, name, notes, base))
+            if (one := _from_row(rows.get(name), notes, base) or _from_pool(folder, name, notes, base, unread))
         ]
         candidates = _with_common(candidates, common)
     except UnreadableRecord as error:
@@ -80,7 +81,7 @@ def _facts(
         return HostBackups(host, (), policy, configured=configured, trouble=trouble)
     states = {name: row.state for name, row in rows.items()}
     stale = bool(notes.backups) and bool(gone_names(folder, notes))
-    return HostBackups(host, candidates, policy, states, forgotten_at(notes), configured, stale=stale)
+    return HostBackups(host, candidates, policy, states, forgotten_at(notes), configured, stale=stale, unread=tuple(sorted(unread)))
 
 
 def _names(folder: Path, rows: Mapping[str, object]) -> list[str]:
@@ -119,11 +120,18 @@ def _from_row(row: BackupState | None, notes: Notes, base: str | None) -> Candid
     return Candidate(name, row.started, state, notes.expired_at(name), hold_of(notes, name), name == base, asked_of(notes, name))
 
 
-def _from_pool(folder: Path, name: str, notes: Notes, base: str | None) -> Candidate | None:
-    """Returns the candidate by its own record; None if it is not ours, not final, or cannot be read."""
-    with suppress(UnreadableRecord):
+def _from_pool(folder: Path, name: str, notes: Notes, base: str | None, unread: list[str]) -> Candidate | None:
+    """Returns the candidate by its own record; None if it is not ours, not final, or cannot be read. Adds it to `unread` if
+    the disk does not give it back.
+    """
+    try:
         if found := own_final(folder / name, folder.name):
             return _candidate(found[1], notes, base)
+    except (UnreadableRecord, OSError) as error:
+        if not isinstance(error, UnreadableRecord) and not is_damage(error):
+            raise
+        if is_caused_by_damage(error):
+            unread.append(name)
     return None
 
 

@@ -7,7 +7,7 @@ A signal stops it between any two small steps, and everything is consistent then
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -28,7 +28,7 @@ from backupd.repo.reconcile import reconcile
 from btrkeep.backup_states import DELETING
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import elapsed
-from btrkeep.decisions.expiry_plan import Plan, make_plan, only
+from btrkeep.decisions.expiry_plan import HostBackups, Plan, make_plan, only
 from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import ConfigError, LockHeld, OperatorError
@@ -84,9 +84,19 @@ def _plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
         forced = replace(forced, pool=True)
     if context.config.unread:  # it may have the retention, or a host whose backups are about to go
         raise ConfigError(context.config.unread, "nothing is deleted until that file can be read: mend it, or move it away")
-    facts = look(context.pool, context.catalogue, context.config, scope.hosts)
+    facts = _named(context, look(context.pool, context.catalogue, context.config, scope.hosts))
     plan = make_plan(facts, context.zone, context.now, forced, clock_waits=context.clock_waits)
     return only(plan, scope.asked) if scope.asked else plan
+
+
+def _named(context: ExpiryContext, facts: Iterable[HostBackups]) -> Iterator[HostBackups]:
+    """Yields them, and names the backups that cannot be read and so are kept."""
+    for host in facts:
+        for name in host.unread:
+            context.sinks.notice(
+                f"{host.host} {name} cannot be read, so it is kept; `backupd damaged {host.host}` lists the damage"
+            )
+        yield host
 
 
 class ExpiryRunner:

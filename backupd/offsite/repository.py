@@ -19,7 +19,7 @@ from backupd.repo.notes_json import Notes, read_notes, write_notes
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.copies import COPIED, OFFSITE_THERE, copied_backups_text, note_stored, offsite_newest, read_offsite
-from btrkeep.decisions.offsite import OffsiteSnapshot, complete_there, left_by_tag, newest_there, placed
+from btrkeep.decisions.offsite import OffsiteSnapshot, complete_there, left_by_tag, newest_there, placed, tagged_incomplete
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
@@ -30,6 +30,7 @@ _ID = re.compile(r"[0-9a-f]{8,64}")
 MOST_AT_ONCE = 500
 """Ids in one command of restic."""
 _POOL, _BACKUP, _MACHINE = "pool:", "backup:", "machine:"
+_INCOMPLETE = "incomplete"
 
 
 def tags_of(pool: Pool, name: str, machine: str) -> tuple[str, ...]:
@@ -86,6 +87,13 @@ def note_machines(restic: Restic, there: Sequence[OffsiteSnapshot], incomplete: 
     return bool(found or left)
 
 
+def tag_incomplete(restic: Restic, ids: Sequence[str], look: Callable[[], None]) -> None:
+    """Has the repository keep that these snapshots lack files, for a server whose catalogue is lost. Their ids change. Raises
+    ResticFailed: the key may not delete.
+    """
+    _ask_of(restic, ("tag", "--add", _INCOMPLETE), ids, look)
+
+
 def _ask_of(restic: Restic, words: Sequence[str], ids: Sequence[str], look: Callable[[], None]) -> None:
     for first in range(0, len(ids), MOST_AT_ONCE):
         restic.ask(*words, *ids[first : first + MOST_AT_ONCE], look=look)
@@ -127,7 +135,8 @@ def _snapshot(said: dict[str, Any]) -> OffsiteSnapshot | None:
         raise ValueError(said["id"])
     if not started or name_fault(host):
         return None
-    return OffsiteSnapshot(said["id"], host, name, started, machine, original=str(said.get("original") or ""))
+    original, incomplete = str(said.get("original") or ""), _INCOMPLETE in (said.get("tags") or ())
+    return OffsiteSnapshot(said["id"], host, name, started, machine, original=original, incomplete=incomplete)
 
 
 def _tagged(said: dict[str, Any], kind: str) -> str:
@@ -162,9 +171,10 @@ class KnownRepository:
 
     def incomplete(self, there: Iterable[OffsiteSnapshot]) -> frozenset[str]:
         """Returns the ids of snapshots that restic made without reading everything, and of those whose end is unknown."""
-        said = read_offsite(self._catalogue, self._name)
+        said, every = read_offsite(self._catalogue, self._name), list(there)
         unheard = {tuple(one) for one in said.get("unheard", ())}
-        return frozenset(said.get("incomplete", ())) | {one.id for one in there if (one.label or one.host, one.name) in unheard}
+        unknown = {one.id for one in every if (one.label or one.host, one.name) in unheard}
+        return frozenset(said.get("incomplete", ())) | unknown | tagged_incomplete(every)
 
     @property
     def newest(self) -> dict[str, str]:

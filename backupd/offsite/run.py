@@ -14,7 +14,16 @@ from typing import Any
 
 from backupd.expire.clocks import clock_doubt
 from backupd.files.tree import require_nothing_mounted
-from backupd.offsite.repository import MOST_AT_ONCE, KnownRepository, machine_of, note_machines, restic_time, snapshots, tags_of
+from backupd.offsite.repository import (
+    MOST_AT_ONCE,
+    KnownRepository,
+    machine_of,
+    note_machines,
+    restic_time,
+    snapshots,
+    tag_incomplete,
+    tags_of,
+)
 from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, limit_words
 from backupd.replicate.outcome import HostFailed
 from backupd.repo.final_backups import bases, find_base
@@ -25,7 +34,7 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.clock import elapsed
 from btrkeep.config import Config
 from btrkeep.config.model import OffsiteSettings
-from btrkeep.decisions.offsite import OffsiteSnapshot, Removal, given_up, to_remove, to_send
+from btrkeep.decisions.offsite import OffsiteSnapshot, Removal, given_up, tagged_incomplete, to_remove, to_send
 from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Forced
 from btrkeep.errors import ConfigError, LockHeld, OperatorError
 from btrkeep.pool.locks import at_work
@@ -255,7 +264,15 @@ class OffsiteRun:
             raise ResticFailed("restic ended without a snapshot")
         if answer.status == INCOMPLETE:
             there[:] = snapshots(self.restic, self.pool)  # restic before 0.15 tells the first letters of an id alone
-            incomplete.update(one.id for one in there if one.id.startswith(said["snapshot_id"]))
+            ids = [one.id for one in there if one.id.startswith(said["snapshot_id"])]
+            incomplete.update(ids)  # first: the tag may fail, or be cut off
+            KnownRepository(self.catalogue, self.settings.name).note(there, incomplete, {(host, name)})
+            try:
+                tag_incomplete(self.restic, ids, watch.look)
+                there[:] = snapshots(self.restic, self.pool)
+            except ResticFailed as error:
+                self.sinks.notice(f"{host}@{name}: only this server records that its snapshot lacks files: {error.message}")
+            incomplete.update(tagged_incomplete(there))
             raise IncompleteSnapshot(
                 "restic could not read all of it", "see dmesg and `backupd scrub`: what it made there is not counted"
             )

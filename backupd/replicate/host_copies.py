@@ -4,10 +4,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from backupd.replicate.far_pool import FarPool
+from backupd.replicate.inherited_damage import still_damaged
 from backupd.replicate.marked import require_marked, take_notes
 from backupd.replicate.naming import Expected, NotReceived
 from backupd.replicate.outcome import (
@@ -16,29 +17,38 @@ from backupd.replicate.outcome import (
 )
 from backupd.replicate.receive_program import newest_received
 from backupd.replicate.receiver import Receiving
+from backupd.replicate.wire import UnreadableThere
 from backupd.repo.backup_json import Record
-from backupd.repo.final_backups import own_backup, point_latest
+from backupd.repo.damages import read_damaged
+from backupd.repo.final_backups import is_unreadable, own_backup, point_latest
 from backupd.repo.notes_json import read_notes
 from backupd.repo.received import discard_received, drop_empty_mark
 from backupd.repo.reconcile import final_row
 from backupd.repo.recorded_rows import forget_gone, forget_recorded
 from backupd.repo.room import require_room
 from backupd.repo.seals import is_original, sealed_row
-from btrkeep.catalogue import Backup
+from btrkeep.catalogue import Backup, Damage
 from btrkeep.decisions.replication import (
     FarBackup,
     Fetch,
+    HostFetches,
+    planned_again,
 )
 from btrkeep.decisions.stream_limit import longest_stream
-from btrkeep.errors import OperatorError
+from btrkeep.errors import OperatorError, is_caused_by_damage
 from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume
-from btrkeep.units import format_size, format_time
+from btrkeep.units import format_size, format_time, printable
 
 _LOOK, _LOOK_AFTER = 64 << 20, 3.0  # bytes, seconds between two looks at the room
 _MOST_TOGETHER, _MOST_BYTES, _LONGEST_TOGETHER = 16, 64 << 20, 10.0  # backups, bytes, seconds: what a cut may cost
 _LOOK_THERE = "look at the other server: no backup is that long"
+_STILL_DAMAGED = "run `backupd replicate --damaged` again, which now fetches both"
+_UNREADABLE_THERE = (
+    "run `backupd verify {host}` and `backupd repair {host}` on that server; what cannot be repaired goes with "
+    "`backupd delete {host}@{name} --why damaged`"
+)
 
 
 class Watched(Protocol):
@@ -63,8 +73,57 @@ class Watched(Protocol):
     def tell(self, done: Fetched, row: Backup) -> None:
         """Takes what has come, and its row."""
 
+    def tell_failed(self, why: str) -> None:
+        """Takes why a backup does not come; the others of this host go on."""
+
+    def tell_unreadable(self, name: str) -> None:
+        """Takes that the disk does not give back the metadata of a copy here."""
+
+    def fetch_again(self, planned: HostFetches) -> None:
+        """Has these fetches done once more, later."""
+
     def finish(self, work: Callable[[], None]) -> None:
         """Has that done, now or beside what comes next, which is of this host only if nothing went wrong."""
+
+
+class FetchQueue:
+    """What is still to be fetched of a host, in order, and the parents that there are for it.
+
+    `pending`: what was taken and has no name yet, in order; the last of it was taken last.
+    """
+
+    def __init__(self, planned: HostFetches) -> None:
+        self.planned, self._parents = planned, planned.parents
+        self._fetches = deque(planned.fetches)
+        self.pending = list[Fetch]()
+
+    def __bool__(self) -> bool:
+        return bool(self._fetches)
+
+    def take(self) -> Fetch:
+        """Returns the next one; what comes after it can be a difference to it."""
+        fetch = self._fetches.popleft()
+        self.pending.append(fetch)
+        self._parents = self._parents.with_fetched(fetch)
+        return fetch
+
+    def end(self, name: str) -> None:
+        """Takes that this one has its name."""
+        self.pending = [one for one in self.pending if one.backup.name != name]
+
+    def put_back(self, fetches: Iterable[Fetch], unreadable: FarBackup) -> None:
+        """Puts back what has not come. What was to be a difference to the `unreadable` one becomes one to another."""
+        back = tuple(fetches)
+        for backup in (unreadable, *(one.backup for one in (*back, *self.pending))):
+            self._parents = self._parents.without(backup)
+        self.pending = []
+        self._fetches = deque(planned_again((*back, *self._fetches), self._parents))
+
+    def drain(self) -> HostFetches:
+        """Returns all that is left, for another time."""
+        left = replace(self.planned, fetches=tuple(self._fetches), parents=self._parents)
+        self._fetches.clear()
+        return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +135,57 @@ class HostCopies:
     host: str
     watched: Watched
 
-    def fetch(self, fetches: Iterable[Fetch]) -> None:
-        """Fetches them in that order. Raises OperatorError, OSError; PoolUnusable when nothing more can be fetched at all.
+    def fetch(self, planned: HostFetches) -> None:
+        """Fetches what is planned, in that order. Raises OperatorError, OSError; PoolUnusable when nothing more can be fetched at
+        all.
 
-        It gives way to a night, an expiry and a balance between two backups, and the host's lock is free meanwhile.
+        It gives way to a night, an expiry and a balance between two backups, and the host's lock is free meanwhile. One that the
+        other pool cannot read is passed over, and so is a parent that cannot be read: the next one is a difference to another.
         """
-        left = deque(fetches)
-        while left and self.watched.wait():
-            with ExitStack() as held:
-                lock = self._locked(held)
-                if self._by_rsync:
-                    self._copy(left, lock)
-                else:
-                    self._receive(left, held)
+        left = FetchQueue(planned)
+        while left and self.watched.wait() and left:  # what comes beside it may have taken the rest
+            try:
+                with ExitStack() as held:
+                    lock = self._locked(held)
+                    if self._by_rsync:
+                        self._copy(left, lock)
+                    else:
+                        self._receive(left, held)
+            except (OperatorError, OSError) as error:
+                if not self._passes_over(left, error):
+                    raise
+
+    def _passes_over(self, left: FetchQueue, error: OperatorError | OSError) -> bool:
+        """Puts back what has not come, to be fetched with another parent, or without the one that the other pool cannot read.
+
+        Returns False if the error is none of these.
+        """
+        pending = left.pending
+        if not pending:
+            return False
+        if isinstance(error, UnreadableThere):
+            *others, last = pending
+            if error.parent and last.parent:
+                left.put_back(pending, last.parent)
+                return True
+            left.put_back(others, last.backup)
+            hint = _UNREADABLE_THERE.format(host=self.host, name=last.backup.name)
+            self.watched.tell_failed(f"{printable(error.message)}; {hint}")
+            return True
+        if not (isinstance(error, NotReceived) or is_caused_by_damage(error)):
+            return False
+        coming = {one.backup for one in pending}
+        for parent in dict.fromkeys(one.parent for one in pending):
+            if parent and parent not in coming and self._is_unreadable(parent):
+                left.put_back(pending, parent)
+                self.watched.tell_unreadable(parent.name)
+                return True
+        return False
+
+    def _is_unreadable(self, backup: FarBackup) -> bool:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return is_unreadable(self.context.pool.host(self.host) / backup.name)
+        return False
 
     def _locked(self, held: ExitStack) -> Lock:
         """Takes the host's lock, which `held` gives back; nothing is left of an earlier time then."""
@@ -107,21 +204,22 @@ class HostCopies:
     def _by_rsync(self) -> bool:
         return self.context.replica.engine == "rsync"
 
-    def _copy(self, left: deque[Fetch], lock: Lock) -> None:
+    def _copy(self, left: FetchQueue, lock: Lock) -> None:
         """Fetches by rsync, one after the other, until something else works in the pool."""
         from backupd.replicate.rsync_engine import fetch_by_rsync  # only this engine needs asyncio
 
         context, host = self.context, self.host
         while left and self.watched.may_go_on():
-            fetch, begun = left.popleft(), time.monotonic()
+            fetch, begun = left.take(), time.monotonic()
             _require_parent(context.pool, host, fetch.parent)
             forget_gone(context.pool, host, fetch.backup.name)
             size = fetch_by_rsync(context, self.far, lock, host, fetch, self.watched.follow)
             found = own_backup(context.pool.host(host) / fetch.backup.name, host)
+            left.end(fetch.backup.name)
             if found:
                 self._tell(fetch, size, time.monotonic() - begun, *found)
 
-    def _receive(self, left: deque[Fetch], held: ExitStack) -> None:
+    def _receive(self, left: FetchQueue, held: ExitStack) -> None:
         """Receives some as streams, until something else works in the pool, and has what `held` holds end when they have names."""
         receiving = held.enter_context(
             Receiving(self.context.pool, self.host, confined=self.context.confined, patience=self.context.replica.stall)
@@ -131,22 +229,27 @@ class HostCopies:
             self._take_some(left, receiving, came)
         except BaseException:
             with suppress(OperatorError, OSError):
-                self._publish(receiving, came)
+                self._publish(receiving, came, left)
             raise
         receiving.end_input()
         later = held.pop_all()
 
         def finish() -> None:
-            with later:
-                self._publish(receiving, came)
+            try:
+                with later:
+                    self._publish(receiving, came, left)
+            except (OperatorError, OSError) as error:
+                if not self._passes_over(left, error):
+                    raise
+                self.watched.fetch_again(left.drain())  # another host may have the connection now
 
         self.watched.finish(finish)
 
-    def _take_some(self, left: deque[Fetch], receiving: Receiving, came: dict[str, tuple[Fetch, int, float]]) -> None:
+    def _take_some(self, left: FetchQueue, receiving: Receiving, came: dict[str, tuple[Fetch, int, float]]) -> None:
         """Takes the streams of the first of `left`, which are added to `came`: by name, with the bytes and the seconds of each."""
         since, size = time.monotonic(), 0
         while left and (not came or self.watched.may_go_on()):
-            fetch, begun = left.popleft(), time.monotonic()
+            fetch, begun = left.take(), time.monotonic()
             if not (fetch.parent and fetch.parent.name in came):
                 _require_parent(self.context.pool, self.host, fetch.parent)
             come = self._take(fetch, receiving)
@@ -187,17 +290,24 @@ class HostCopies:
             far.look = is_stopped
         return far.bytes - before
 
-    def _publish(self, receiving: Receiving, came: Mapping[str, tuple[Fetch, int, float]]) -> None:
+    def _publish(self, receiving: Receiving, came: Mapping[str, tuple[Fetch, int, float]], left: FetchQueue) -> None:
         for expected, subvolume, record in receiving.publish(lambda: self.watched.is_stopped):
+            left.end(expected.name)
             self._tell(*came[expected.name], subvolume, record)
 
     def _tell(self, fetch: Fetch, size: int, seconds: float, subvolume: Subvolume, record: Record) -> None:
         folder, name = self.context.pool.host(self.host), fetch.backup.name
+        pool, host, damages = self.context.pool, self.host, list[Damage]()
         if fetch.again:
-            forget_recorded(self.context.pool, self.host, name)
+            damages = still_damaged(pool, host, name, self.context.now)
+            forget_recorded(pool, host, name, damages)
+        elif fetch.parent:
+            damages = [one for one in read_damaged(folder, host) if one.name == name]
         parent = fetch.parent.name if fetch.parent else None
         row = sealed_row(folder, final_row(self.context.pool, self.host, record, subvolume, read_notes(folder)))
-        self.watched.tell(Fetched(self.host, name, parent, size, seconds, fetch.again), row)
+        self.watched.tell(Fetched(self.host, name, parent, size, seconds, fetch.again, tuple(damages)), row)
+        if fetch.again and damages:
+            self.watched.tell_failed(f"{host}@{name} shares damaged data with {parent}: {_STILL_DAMAGED}")
 
 
 def _require_parent(pool: Pool, host: str, parent: FarBackup | None) -> None:

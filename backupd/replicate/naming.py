@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.files.sameness import Pulse, steady
+from backupd.replicate.inherited_damage import inherited_damages
 from backupd.replicate.same_copy import changed_since
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
+from backupd.repo.damages import replace_damaged
 from backupd.repo.final_backups import is_named, own_backup
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.notes_json import ALTERED_NOTE, read_notes, write_notes
@@ -73,6 +75,10 @@ def named(pool: Pool, expected: Expected, path: Path, pulse: Pulse = steady) -> 
     Raises NotReceived, OSError.
     """
     final = pool.host(expected.host) / expected.name
+    if expected.parent and not expected.again:  # before it has its name: a kill must not leave damage that nobody knows
+        rows = inherited_damages(pool, expected.host, expected.parent.name, expected.name, path)
+        if rows:
+            replace_damaged(pool, expected.host, expected.name, rows)
     if expected.again:
         return _put_in_place(pool, expected, path, final, pulse)
     if is_there(final):

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.replicate.far_pool import FarPool
-from btrkeep.catalogue import Catalogue
+from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.config import Config
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.replication import HostFetches, Obstacle
@@ -69,7 +69,10 @@ class ReplicationPlan:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A backup that has come: its bytes in the stream, and seconds. `again`: in the place of a damaged one."""
+    """A backup that has come: its bytes in the stream, and seconds. `again`: in the place of a damaged one.
+
+    `damages`: what is known to be damaged in it, and what others have like it.
+    """
 
     host: str
     name: str
@@ -77,6 +80,15 @@ class Fetched:
     bytes: int
     seconds: float
     again: bool = False
+    damages: tuple[Damage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableCopy:
+    """A copy here whose metadata the disk does not give back, met while a difference to it was received."""
+
+    host: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

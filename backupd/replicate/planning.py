@@ -3,7 +3,7 @@
 Deletions, ends of holds and new names never come along: whoever owns the other pool cannot take away what is here.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from backupd.replicate.far_answers import FarHost
@@ -13,10 +13,11 @@ from backupd.replicate.outcome import (
     ReplicationContext,
     ReplicationPlan,
 )
+from backupd.repo.final_backups import is_unreadable
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
-from btrkeep.backup_states import ALTERED, FINISHED
-from btrkeep.catalogue import Catalogue
+from btrkeep.backup_states import FINISHED
+from btrkeep.catalogue import WHOLE, Catalogue
 from btrkeep.decisions.replication import (
     HostFetches,
     NearBackup,
@@ -40,7 +41,7 @@ def make_plan(
     if far.id == context.pool.id:
         raise OperatorError("that is this very pool", "fetch from another one")
     mark = ReplicaMark(far.id, context.replica.name)
-    near = _near_hosts(context.pool, context.catalogue, damaged=damaged)
+    near = _near_hosts(context.pool, context.catalogue)
     hosts, obstacles, present, listed, total = [], [], dict[str, tuple[str, ...]](), dict[str, FarHost](), 0
     all_there = list(far.hosts())
     owned = {one.name: (one.was, one.backups) for one in all_there if one.copy_of != context.pool.id}
@@ -50,7 +51,7 @@ def make_plan(
             continue
         listed[far_host.name] = far_host
         total += len(far_host.backups)
-        found = _plan_host(context, far_host, near, mark, elsewhere)
+        found = _plan_host(context, far_host, near, mark, elsewhere, damaged=damaged)
         if found.obstacle:
             obstacles.append(found)
             continue
@@ -73,6 +74,8 @@ def _plan_host(
     near: Mapping[str, NearHost],
     mark: ReplicaMark,
     elsewhere: tuple[Mapping[str, str], Mapping[str, str]],
+    *,
+    damaged: bool,
 ) -> HostFetches:
     """`elsewhere` is what `misplaced` returns."""
     here, (renamed, held) = near.get(far.name, NearHost()), elsewhere
@@ -90,23 +93,24 @@ def _plan_host(
     if not here.forgotten and (name := held.get(far.name)):
         return HostFetches(far.name, obstacle=Obstacle.OTHER_NAME_HERE, text=name)
     zone, policy, newest_only = context.config.pool.zone, context.replica.retention, context.replica.newest_only
-    return plan_fetches(far.name, far.backups, here, mark, policy, zone, context.now, newest_only=newest_only)
+    now = context.now
+    return plan_fetches(far.name, far.backups, here, mark, policy, zone, now, newest_only=newest_only, damaged=damaged)
 
 
-def _near_hosts(pool: Pool, catalogue: Catalogue, *, damaged: bool) -> dict[str, NearHost]:
+def _near_hosts(pool: Pool, catalogue: Catalogue) -> dict[str, NearHost]:
     """Returns every host of this pool, as the catalogue and the notes describe it."""
-    bad = catalogue.damaged_files() if damaged else {}
+    damaged, unreadable = dict[str, set[str]](), dict[str, set[str]]()
+    for (host, name), path in catalogue.first_damaged().items():
+        is_lost = path == WHOLE and is_unreadable(pool.host(host) / name)  # a disk may have been away when it was read
+        (unreadable if is_lost else damaged).setdefault(host, set()).add(name)
     backups: dict[str, list[NearBackup]] = {}
     for row in catalogue.states():
         of_host = backups.setdefault(row.host, [])
         if row.name and row.uuid and (row.outcome or row.state) in FINISHED:
             of_host.append(NearBackup(row.name, row.uuid, row.outcome or row.state, row.expired is not None))
     hosts = [host for host in hosts_of(pool) if host in backups or _is_marked(pool, host)]
-    altered = {host: {one.name for one in backups.get(host, ()) if damaged and one.state == ALTERED} for host in hosts}
-    return {
-        host: _near(pool, host, backups.get(host, []), altered[host] | {name for other, name in bad if other == host})
-        for host in hosts
-    }
+    near = {host: _near(pool, host, backups.get(host, [])) for host in hosts}
+    return {host: replace(one, damaged=damaged.get(host, ()), unreadable=unreadable.get(host, ())) for host, one in near.items()}
 
 
 def _is_marked(pool: Pool, host: str) -> bool:
@@ -114,7 +118,7 @@ def _is_marked(pool: Pool, host: str) -> bool:
     return read_notes(pool.host(host)).replica is not None
 
 
-def _near(pool: Pool, host: str, found: list[NearBackup], damaged: Collection[str]) -> NearHost:
+def _near(pool: Pool, host: str, found: list[NearBackup]) -> NearHost:
     notes = read_notes(pool.host(host))
     found = [replace(one, is_original=notes.is_original(one.name)) for one in found]
-    return NearHost(found, mark_of(notes), notes.forgotten is not None, frozenset(notes.deleted), known=True, damaged=damaged)
+    return NearHost(found, mark_of(notes), notes.forgotten is not None, frozenset(notes.deleted), known=True)

@@ -10,6 +10,7 @@ A hard link that the other pool's backup does not have any more is split before 
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -19,19 +20,22 @@ from dataclasses import dataclass
 from backupd.replicate.connecting import own_modules, replica_buckets
 from backupd.replicate.far_answers import CopyAnnouncement
 from backupd.replicate.far_pool import FarPool
+from backupd.replicate.inherited_damage import recorded_damages
 from backupd.replicate.marked import take_notes
 from backupd.replicate.naming import Expected, NotReceived, publish_copy
 from backupd.replicate.outcome import ReplicationContext
-from backupd.replicate.wire import ConnectionBroken
+from backupd.replicate.wire import ConnectionBroken, UnreadableThere
 from backupd.repo.hardlinks import split_hard_links
 from backupd.repo.holes import punch_written
 from backupd.repo.received import RECEIVING, discard_received
 from backupd.repo.room import require_room
 from backupd.rsync.command import METADATA, remote_shell, shell_command
 from backupd.rsync.confined import ConfinedTransfer
+from backupd.rsync.messages import tells_of_damage
 from backupd.rsync.output import Output
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.remote_end import RemoteEnd, expected_words
+from backupd.run.drop_damaged import drop_damaged
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig, SshSettings
@@ -41,6 +45,7 @@ from btrkeep.decisions.rsync_meaning import meaning
 from btrkeep.decisions.stream_limit import longest_stream
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock
+from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import create, inodes_made, set_received, snapshot
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.proc import become_reaper, members, physical_memory
@@ -48,6 +53,7 @@ from btrkeep.units import format_duration, format_size
 
 _SUBVOLUME = "backup"
 _LOOK = 0.5  # seconds between two looks
+_PARTIAL = 23  # rsync's exit status
 _STALL_OF_CHECKSUMS = 6 * 3600.0  # seconds: while a large file is read for its checksum nothing comes
 _SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: as for streams
 _CHECKSUMS_TAKE = 12  # times as long
@@ -101,8 +107,10 @@ def fetch_by_rsync(
     with syncing(context.pool.path) as disk:
         try:
             if fetch.parent:
-                snapshot(context.pool.host(host) / fetch.parent.name, path)
+                parent = context.pool.host(host) / fetch.parent.name
+                snapshot(parent, path)
                 split_hard_links(path, cancelled=context.cancellation)
+                drop_damaged(path, parent, _damaged_paths(context.pool, host, fetch.parent.name))
             else:
                 create(path)
             copying = _Copying(context, far, lock, expected, told, follow)
@@ -230,12 +238,23 @@ class _Copying:
         if not ended.exit_code and not ended.stopped:
             return
         said = list(ended.messages.last)
+        if ended.exit_code == _PARTIAL and any(map(_is_unreadable_there, said)):
+            raise UnreadableThere(f"{self.expected.host}@{self.expected.name} cannot be sent: Input/output error")
         means = meaning(ended.exit_code, said)
         why = next((line.removeprefix("error: ") for line in said if line.startswith("error: ")), means.line)
         words = f"rsync: {why or means.words}" if ended.exit_code else "rsync was stopped"
         if any("No space left on device" in line and "receiver" in line.lower() for line in said):
             raise PoolUnusable(f"{self.context.pool.path} is full", MAKE_ROOM)
         raise NotReceived(f"{self.expected.host}@{self.expected.name}: {words}")
+
+
+def _is_unreadable_there(line: str) -> bool:
+    return "[sender]" in line and tells_of_damage(line)
+
+
+def _damaged_paths(pool: Pool, host: str, name: str) -> list[bytes]:
+    """Returns the files that are known to be damaged in a backup: rsync, which goes by size and time, would keep them."""
+    return sorted({os.fsencode(row.path) for row in recorded_damages(pool, host, name)})
 
 
 def far_end(context: ReplicationContext) -> _FarEnd:

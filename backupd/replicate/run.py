@@ -24,10 +24,12 @@ from backupd.replicate.outcome import (
     ReplicationPlan,
     ReplicationProgress,
     ReplicationSummary,
+    UnreadableCopy,
 )
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
+from backupd.repo.damages import enter_damages
 from backupd.repo.received import discard_received, has_received
-from btrkeep.catalogue import Backup
+from btrkeep.catalogue import WHOLE, Backup, Damage
 from btrkeep.clock import elapsed
 from btrkeep.decisions.replication import (
     HostFetches,
@@ -160,7 +162,7 @@ class _Work:
         self._common = dict(common)
         self._noted, self._took, self._told = 0.0, 0.0, time.monotonic()
         self._waiting: queue.SimpleQueue[HostFetches] = queue.SimpleQueue()
-        self._events: queue.SimpleQueue[tuple[ReplicationEvent | None, Backup | None]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[ReplicationEvent | UnreadableCopy | None, Backup | None]] = queue.SimpleQueue()
         self._progress: dict[str, HostProgress] = {}
         self._looked, self._who = -_LOOK_AROUND, ""
         self._unusable: PoolUnusable | None = None
@@ -211,9 +213,13 @@ class _Work:
                 continue
             if row:
                 self.context.catalogue.put_backup(row)
+            if isinstance(event, UnreadableCopy):
+                self._note_unreadable(event)
+                continue
             if isinstance(event, Fetched):
                 if event.again:
                     self.context.catalogue.forget_looks(event.host, event.name)
+                self.context.catalogue.put_damages(event.damages)
                 self.summary.fetched.append(event)
                 self._common[event.host] = max(event.name, self._common.get(event.host, ""))
                 if time.monotonic() - self._noted > _EASE * self._took:
@@ -222,6 +228,16 @@ class _Work:
                 self.summary.failed.append(event)
             self.context.observer(event)
             self._tell()
+
+    def _note_unreadable(self, copy: UnreadableCopy) -> None:
+        """Records a copy as damaged as a whole, so that no later difference is to it."""
+        context = self.context
+        enter_damages(
+            context.pool, context.catalogue, [copy.host], [Damage(copy.host, copy.name, WHOLE, 0, 0, "verify", context.now)]
+        )
+        context.observer.notice(
+            f"{copy.host}@{copy.name}: some of its metadata cannot be read here, so another copy is the parent of what comes"
+        )
 
     def note_common(self) -> dict[str, str]:
         """Has this pool keep what both have by now, whatever becomes of this process; returns it.
@@ -256,7 +272,7 @@ class _Work:
                 if far := lent:
                     held.callback(setattr, far, "look", far.look)
                     far.look = self._require_going
-                while not self.is_over and (planned := self._next()):
+                while not self.is_over and (planned := self._next() or self._next_after(finisher)):
 
                     def fetch(planned: HostFetches = planned) -> None:
                         nonlocal far
@@ -310,6 +326,11 @@ class _Work:
         except queue.Empty:
             return None
 
+    def _next_after(self, finisher: Finisher) -> HostFetches | None:
+        """What is to be fetched once more, of which nobody knew before all that was begun had ended."""
+        finisher.wait()
+        return self._next()
+
     def _others(self) -> str:
         """Who makes, expires or balances backups here, as of half a second ago at most: a look takes a millisecond or more."""
         if time.monotonic() - self._looked > _LOOK_AROUND:
@@ -332,7 +353,7 @@ class _Work:
         host = _HostWatched(self, far, planned.host, finisher)
         self._progress[planned.host] = host.progress
         try:
-            HostCopies(self.context, far, planned.host, host).fetch(planned.fetches)
+            HostCopies(self.context, far, planned.host, host).fetch(planned)
         finally:
             host.progress.is_received = True
 
@@ -346,9 +367,13 @@ class _Work:
             self._wait(far, finisher)
         return not self._begins_no_more
 
-    def tell(self, done: Fetched, row: Backup) -> None:
-        """Has the thread that began the workers know what has come."""
-        self._events.put((done, row))
+    def tell(self, event: Fetched | HostFailed | UnreadableCopy, row: Backup | None = None) -> None:
+        """Has the thread that began the workers know what has come, or has not."""
+        self._events.put((event, row))
+
+    def fetch_again(self, planned: HostFetches) -> None:
+        """Puts a host back, of which some fetches have another parent now."""
+        self._waiting.put(planned)
 
 
 class _HostWatched:
@@ -373,6 +398,15 @@ class _HostWatched:
     def tell(self, done: Fetched, row: Backup) -> None:
         self.progress.named += done.bytes
         self._work.tell(done, row)
+
+    def tell_failed(self, why: str) -> None:
+        self._work.tell(HostFailed(self._host, why))
+
+    def tell_unreadable(self, name: str) -> None:
+        self._work.tell(UnreadableCopy(self._host, name))
+
+    def fetch_again(self, planned: HostFetches) -> None:
+        self._work.fetch_again(planned)
 
     def finish(self, work: Callable[[], None]) -> None:
         def name() -> None:

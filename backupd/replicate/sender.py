@@ -10,7 +10,7 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -19,10 +19,22 @@ from typing import Any
 
 from backupd.replicate.changes import size_and_time_tell
 from backupd.replicate.far_answers import time_in
-from backupd.replicate.wire import BEAT, END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, widen, write_all
+from backupd.replicate.wire import (
+    BEAT,
+    END,
+    LONGEST_PIECE,
+    PIECE,
+    PROTOCOL,
+    UNREADABLE,
+    UNREADABLE_PARENT,
+    frame,
+    object_frame,
+    widen,
+    write_all,
+)
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
-from backupd.repo.final_backups import FinalBackup, own_backup
+from backupd.repo.final_backups import FinalBackup, is_unreadable, own_backup
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
 from backupd.repo.read_lock import lock_for_reading
@@ -32,7 +44,7 @@ from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE, SUSPECT
 from btrkeep.catalogue import Backup, BackupState, Catalogue
 from btrkeep.config.sources import name_fault
-from btrkeep.errors import OperatorError
+from btrkeep.errors import OperatorError, is_damage
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import read_room
 from btrkeep.pool.send import newest_stream, send
@@ -51,7 +63,11 @@ _TOGETHER = 0.001  # seconds
 
 
 class SendRefused(OperatorError):
-    """The request is invalid, or what it names is not in the pool as it was listed."""
+    """The request is invalid, or what it names is not in the pool as it was listed. `code`: of the wire, or ""."""
+
+    def __init__(self, message: str, hint: str = "", code: str = "") -> None:
+        super().__init__(message, hint)
+        self.code = code
 
 
 Verbs = Mapping[str, Callable[[Mapping[str, Any]], None]]
@@ -61,19 +77,20 @@ Verbs = Mapping[str, Callable[[Mapping[str, Any]], None]]
 def serve(lines: Iterator[bytes], verbs: Verbs, out: int) -> None:
     """Answers one request after the other, until there are no more. Raises OSError when nobody reads the answers."""
     for line in lines:
-        trouble = None
+        trouble, code = None, ""
         try:
             asked = _parsed(line)
             verbs[asked["verb"]](asked)
         except OperatorError as error:
-            trouble = error.message
+            trouble, code = error.message, error.code if isinstance(error, SendRefused) else ""
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             trouble = f"not a request: {error!r}"
         except BrokenPipeError:
             raise
         except OSError as error:  # of the pool or the seed: read-only, full, damaged
             trouble = f"{error.filename or 'what it sends from'}: {error.strerror}"
-        write_all(out, object_frame({"error": trouble} if trouble else {}, END))
+        end = ({"error": trouble} if trouble else {}) | ({"code": code} if code else {})
+        write_all(out, object_frame(end, END))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +168,36 @@ class BackupSender:
     def _send(self, asked: Mapping[str, Any]) -> None:
         """An object with what follows, then the stream in pieces."""
         self.before_backup()  # first: an expiry that it waits for may delete what is asked for
-        chosen, parent, said = self._asked(asked)
         version = max(1, min(int(asked.get("stream", 1)), newest_stream()))
-        with lock_for_reading(chosen.path), lock_for_reading(parent.path if parent else chosen.path):
-            write_all(self.out, object_frame({**said, "stream": version}))
-            self._stream(chosen.path, parent.subvolume.id if parent else None, version)
+        with self._naming_unreadable(asked):
+            chosen, parent, said = self._asked(asked)
+            with lock_for_reading(chosen.path), lock_for_reading(parent.path if parent else chosen.path):
+                write_all(self.out, object_frame({**said, "stream": version}))
+                self._stream(chosen.path, parent.subvolume.id if parent else None, version)
 
     def _copy(self, asked: Mapping[str, Any]) -> None:
         """An object: the same for a backup that the other side fetches by rsync, on a connection of its own (rsync_sender.py)."""
-        chosen, parent, said = self._asked(asked)
-        with lock_for_reading(chosen.path), lock_for_reading(parent.path if parent else chosen.path):
-            is_seen = parent is None or size_and_time_tell(self.pool, str(asked["host"]), chosen, parent)
+        with self._naming_unreadable(asked):
+            chosen, parent, said = self._asked(asked)
+            with lock_for_reading(chosen.path), lock_for_reading(parent.path if parent else chosen.path):
+                is_seen = parent is None or size_and_time_tell(self.pool, str(asked["host"]), chosen, parent)
         write_all(self.out, object_frame({**said, "transid": chosen.subvolume.written, "size_and_time": is_seen}))
+
+    @contextmanager
+    def _naming_unreadable(self, asked: Mapping[str, Any]) -> Iterator[None]:
+        """Raises SendRefused, with a code, when the disk does not give back the backup that is asked for, or its parent: the other
+        side then takes another one.
+        """
+        try:
+            yield
+        except (OSError, OperatorError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(cause, OSError) or not is_damage(cause):
+                raise
+            host, name, parent = str(asked["host"]), str(asked["name"]), str(asked.get("parent") or "")
+            is_parent = parse_backup_name(parent) is not None and is_unreadable(self.pool.host(host) / parent)
+            message = f"{host}@{parent if is_parent else name} cannot be sent: {cause.strerror}"
+            raise SendRefused(message, code=UNREADABLE_PARENT if is_parent else UNREADABLE) from error
 
     def _asked(self, asked: Mapping[str, Any]) -> tuple[FinalBackup, FinalBackup | None, dict[str, Any]]:
         """Returns the requested backup, the one that the other side has already, and the answer about it. Raises SendRefused."""
@@ -246,7 +281,7 @@ class BackupSender:
             os.close(reading)  # before the thread is waited for: a send that nobody reads ends with EPIPE
             kernel.join()
         if failed:
-            raise SendRefused(f"{path.parent.name}@{path.name} cannot be sent: {failed[0].strerror}")
+            raise SendRefused(f"{path.parent.name}@{path.name} cannot be sent: {failed[0].strerror}") from failed[0]
 
     def beat(self) -> None:
         """Says in a stream that more is to come: where the connection ends, nobody may see that the line is dead."""

@@ -46,6 +46,18 @@ class Refused(OperatorError):
     """The other side does not do what it was asked for, and says why."""
 
 
+class UnreadableThere(Refused):
+    """The disk of the other side does not give back the backup that was asked for. `parent`: it is the parent of the difference."""
+
+    def __init__(self, message: str, hint: str = "", *, parent: bool = False) -> None:
+        super().__init__(message, hint)
+        self.parent = parent
+
+
+UNREADABLE, UNREADABLE_PARENT = "unreadable", "unreadable-parent"
+"""What END says as its `code` beside the error, for UnreadableThere. An earlier version says none."""
+
+
 def frame(kind: bytes, content: bytes) -> bytes:
     """A frame."""
     return _HEAD.pack(kind, len(content)) + content
@@ -115,8 +127,11 @@ class AnswerReader:
             self.is_torn = False
             if kind == END:
                 self.is_open = False
-                if error := parse_object(content).get("error"):
-                    raise Refused(str(error)[:1000])
+                end = parse_object(content)
+                if error := str(end.get("error") or "")[:1000]:
+                    if end.get("code") in (UNREADABLE, UNREADABLE_PARENT):
+                        raise UnreadableThere(error, parent=end["code"] == UNREADABLE_PARENT)
+                    raise Refused(error)
                 return
             yield kind, content
 

@@ -76,12 +76,15 @@ def read_damaged(folder: Path, host: str) -> list[Damage]:
         return []
 
 
-def forget_damaged(pool: Pool, host: str, name: str) -> None:
-    """Forgets the damages of a backup, because another one has taken its place. Raises OSError."""
+def replace_damaged(pool: Pool, host: str, name: str, rows: Iterable[Damage]) -> None:
+    """Replaces the damages of a backup by these of it, and adds those of others. None: another backup has taken its place.
+
+    The catalogue is not needed. Raises OSError.
+    """
     folder = pool.host(host)
     with _locked(folder):
         before = read_damaged(folder, host)
-        after = [one for one in before if one.name != name]
+        after = _ordered([*(one for one in before if one.name != name), *rows])
         if after != before:
             _write(pool, folder, after)
 

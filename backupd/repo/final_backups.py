@@ -149,9 +149,9 @@ def final_backups(pool: Pool, host: str, unread: list[str] | None = None, *, may
             yield FinalBackup(path, *found)
 
 
-def records_newest_first(pool: Pool, host: str, now: datetime) -> list[Record]:
-    """Returns the records of the final backups, newest first; those stamped in the future come last."""
-    return sorted((one.record for one in final_backups(pool, host)), key=lambda record: record.started > latest(now))
+def records_newest_first(pool: Pool, host: str, now: datetime, unread: list[str]) -> list[Record]:
+    """Returns the records of the final backups, newest first; those stamped in the future come last. `unread` as above."""
+    return sorted((one.record for one in final_backups(pool, host, unread)), key=lambda record: record.started > latest(now))
 
 
 def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None:
@@ -192,6 +192,19 @@ def bases(pool: Pool, host: str, now: datetime | None, notes: Notes, unread: lis
         else:
             future.append(backup)
     yield from future
+
+
+def is_unreadable(subvolume: Path) -> bool:
+    """Returns True if the disk does not give back some of the metadata of a subvolume. Raises OSError for an error that is no
+    damage.
+    """
+    try:
+        with opened(subvolume) as fd:
+            return not has_readable_tree(fd)
+    except OSError as error:
+        if is_damage(error):
+            return True
+        raise
 
 
 def recover(pool: Pool, host: str) -> Record | None:

@@ -25,7 +25,7 @@ from btrkeep.catalogue import KILLED, Backup, Catalogue, Run, StateFromNotes
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.cause_words import cause_words
-from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, is_damage
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import MARKER, WORKING, Pool
@@ -341,6 +341,10 @@ def _add(pool: Pool, catalogue: Catalogue, host: str, name: str, notes: Notes | 
     try:
         row = row_of(pool, host, name, notes)
     except OperatorError:
+        return False
+    except OSError as error:  # of this one: the host's others are entered all the same
+        if not is_damage(error):
+            raise
         return False
     if row:
         catalogue.put_backup(row)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from backupd.repo.compared import compared_row, differing_of, forget_compared, read_compared
-from backupd.repo.damages import forget_damaged, read_damaged
+from backupd.repo.damages import read_damaged, replace_damaged
 from backupd.repo.verified import damages_of, forget_verified, read_verified, verified_row
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.fs.openat import is_there
@@ -50,12 +50,15 @@ def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[
         catalogue.put_comparisons(others)
 
 
-def forget_recorded(pool: Pool, host: str, name: str) -> None:
-    """Forgets what is recorded of a backup, because another one takes its place, or the name that it had. Raises OSError."""
+def forget_recorded(pool: Pool, host: str, name: str, left: Iterable[Damage] = ()) -> None:
+    """Forgets what is recorded of a backup, because another one takes its place, or the name that it had. Raises OSError.
+
+    `left`: damages that the other one has, and that others have like it.
+    """
     folder = pool.host(host)
+    replace_damaged(pool, host, name, left)
     with_reserve(pool.path, lambda: forget_verified(folder, name))
     with_reserve(pool.path, lambda: forget_compared(folder, name))
-    forget_damaged(pool, host, name)
 
 
 def forget_gone(pool: Pool, host: str, name: str) -> None:

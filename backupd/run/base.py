@@ -10,7 +10,7 @@ from pathlib import Path
 from backupd.repo import backup_json as records
 from backupd.repo.final_backups import FinalBackup, bases
 from backupd.repo.notes_json import Notes
-from btrkeep.catalogue import Damage
+from btrkeep.catalogue import WHOLE, Damage
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import opened
 from btrkeep.treescan import has_readable_tree
@@ -18,16 +18,26 @@ from btrkeep.treescan import has_readable_tree
 log = logging.getLogger(__name__)
 
 
-def choose_base(pool: Pool, host: str, now: datetime, notes: Notes, checked: bool) -> tuple[FinalBackup | None, tuple[str, ...]]:
+def choose_base(
+    pool: Pool, host: str, now: datetime, notes: Notes, checked: bool, damages: Iterable[Damage] = ()
+) -> tuple[FinalBackup | None, tuple[str, ...]]:
     """Returns the base, and the names of the newer backups that the disk does not give back.
 
-    Those that a continued run has passed over are read again: a disk may have been away.
+    Those that a continued run has passed over are read again: a disk may have been away. So are those that are known to be damaged
+    as a whole; and one of which not all damaged files are named is none, for a run could not fetch the others again.
     """
+    paths: dict[str, set[str]] = {}
+    for row in damages:
+        if row.fate is None:
+            paths.setdefault(row.name, set()).add(row.path)
     known, unread = _known_unread(pool.working(host)), list[str]()
     for base in bases(pool, host, now, notes, unread):
-        if not (checked or base.path.name in known) or _is_whole(base.path):
+        name = base.path.name
+        damaged = paths.get(name, set())
+        is_lost = WHOLE in damaged and len(damaged) > 1
+        if not is_lost and (not (checked or name in known or damaged == {WHOLE}) or _is_whole(base.path)):
             return base, tuple(sorted(unread))
-        unread.append(base.path.name)
+        unread.append(name)
     return None, tuple(sorted(unread))
 
 

@@ -38,7 +38,8 @@ class DataLost(OSError):
 class Prepared:
     """A `.working` ready for rsync. `base` is the record it grew from; `fresh`: made by this run, so nothing in it is new.
 
-    `id` and `uuid` are the subvolume's, which it keeps when it is renamed. `doubted`: some of its files are (unsynced.py).
+    `id` and `uuid` are the subvolume's, which it keeps when it is renamed. `dropped`: so many damaged files of the base were
+    removed from it. `doubted`: some of its files are (unsynced.py).
     `unread_bases` and `ancestors` are the Record's.
     """
 
@@ -50,6 +51,7 @@ class Prepared:
     doubted: bool = False
     unread_bases: tuple[str, ...] = ()
     ancestors: Mapping[str, int] = field(default_factory=dict)
+    dropped: int = 0
 
 
 def leave(prepared: Prepared, record: Record, disk: Syncfs) -> None:

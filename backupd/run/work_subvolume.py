@@ -4,9 +4,7 @@ Every function here is one small step that may be killed anywhere: it leaves eit
 and `prepare` of the next run understand. Blocking; meant to be called in a thread.
 """
 
-import errno
 import logging
-import os
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -77,7 +75,7 @@ def recover_and_prepare(wanted: WorkRequest) -> tuple[Record | None, Prepared]:
     try:
         return recovered, prepare(wanted)
     except (OSError, OperatorError) as error:
-        if wanted.checked or wanted.imported is not None or not is_caused_by_damage(error):
+        if wanted.checked or not is_caused_by_damage(error):
             raise
         log.warning("%s: the base of the new backup cannot be read (%s); another one is looked for", host, error)
     return recovered, prepare(replace(wanted, checked=True))
@@ -97,9 +95,7 @@ def prepare(wanted: WorkRequest) -> Prepared:
     _ensure_folder(folder)
     notes = read_notes(folder)
     require_not_forgotten(host.name, notes)
-    base, unread = choose_base(pool, host.name, wanted.now, notes, wanted.checked)
-    if unread and wanted.imported is not None:  # an import knows what it copied into the newest
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder / unread[0]))
+    base, unread = choose_base(pool, host.name, wanted.now, notes, wanted.checked, wanted.damages)
     if wanted.checked and is_there(path) and is_damaged(path):
         drop_damaged_working(path, unread)
     left = left_by_earlier_run(path, host, base)
@@ -109,7 +105,7 @@ def prepare(wanted: WorkRequest) -> Prepared:
         else make_work_subvolume(pool, host, base, wanted.now, wanted.imported, unread)
     )
     try:
-        _make_ready(wanted, prepared, base)
+        prepared = replace(prepared, dropped=_make_ready(wanted, prepared, base))
     except DataLost:
         raise
     except Exception:
@@ -125,8 +121,8 @@ def require_not_forgotten(host: str, notes: Notes) -> None:
         raise Forgotten(f"{host} is forgotten, so all its backups go, new ones too: `backupd forget {host} --undo` takes it back")
 
 
-def _make_ready(wanted: WorkRequest, prepared: Prepared, base: FinalBackup | None) -> None:
-    """Removes what rsync must not find in it: other source paths, damaged files, shared inodes."""
+def _make_ready(wanted: WorkRequest, prepared: Prepared, base: FinalBackup | None) -> int:
+    """Removes what rsync must not find in it: other source paths, damaged files, shared inodes. Returns how many damaged ones."""
     host, path = wanted.host, prepared.path
     quota.join(wanted.pool, host.name, prepared.id)
     if (path / DATA).is_symlink():
@@ -138,6 +134,7 @@ def _make_ready(wanted: WorkRequest, prepared: Prepared, base: FinalBackup | Non
         sync(wanted.disk)  # the mark is gone for good before rsync writes anything; and a tree search sees committed inodes only
     if base or not prepared.fresh:
         split_hard_links(path, since=linked_since(base), cancelled=wanted.cancelled)
+    return dropped
 
 
 def _ensure_folder(folder: Path, mode: int = 0o700) -> None:

@@ -13,7 +13,7 @@ from backupd.usage.model import BackupUse, HostUse, MeasuredUsage, PoolUse, esti
 from backupd.usage.sampling import DrawTally, Owner, sample
 from btrkeep.capabilities import privilege_hint
 from btrkeep.catalogue import Catalogue
-from btrkeep.errors import OperatorError
+from btrkeep.errors import OperatorError, is_damage
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import describe
 
@@ -110,6 +110,10 @@ def _compared(
             read.append(number)
         except FileNotFoundError:
             problems[one.path] = "is not there any more"
+        except OSError as error:
+            if not is_damage(error):
+                raise
+            problems[one.path] = f"cannot be read: {error.strerror}"
     uses = list(nothing)
     for number, use in zip(read, comparison.measured(), strict=True):
         uses[number] = use

@@ -23,7 +23,7 @@ from btrkeep.catalogue.model import (
 )
 from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceStep, FreeSpaceScore
-from btrkeep.catalogue.model_damage import FOUND_BY, Damage
+from btrkeep.catalogue.model_damage import FOUND_BY, WHOLE, Damage
 from btrkeep.catalogue.model_sample import SPANS, Job, Sample, SampleMark
 from btrkeep.catalogue.model_summary import BackupOutcome, BalanceTotals, ExpiryTotals, HostRuns, Night, PastRuns, RunTotals
 from btrkeep.catalogue.model_verification import ComparedBackup, VerificationFacts, VerifiedBackup
@@ -39,6 +39,7 @@ __all__ = [
     "RUN_OUTCOMES",
     "SPANS",
     "STEP_OUTCOMES",
+    "WHOLE",
     "Backup",
     "BackupOutcome",
     "BackupState",

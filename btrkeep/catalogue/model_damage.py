@@ -8,6 +8,10 @@ FOUND_BY = ("scrub", "verify", "source", "device")
 host has another content, though nothing was changed there."""
 
 
+WHOLE = "/"
+"""The path of a damage that is not of one file: no file of the backup can be read, or not all that are damaged are named."""
+
+
 @dataclass(frozen=True, slots=True)
 class Damage:
     """A damaged range of a file of one backup. The fields are in the order of the columns."""

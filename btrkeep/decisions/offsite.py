@@ -20,7 +20,8 @@ class OffsiteSnapshot:
 
     `machine`: the id that the host had in the pool, "" where none could be noted. `label`: the name that the host had when it was
     sent, if it has another one now; `former`: another machine has that name now. `proven`: the repository does not say the machine,
-    but the pool has the backup. `original`: the id before its tags were changed, "" if they never were.
+    but the pool has the backup. `original`: the id before its tags were changed, "" if they never were. `incomplete`: its tag says
+    that restic could not read all of the backup.
     """
 
     id: str
@@ -32,6 +33,7 @@ class OffsiteSnapshot:
     former: bool = False
     proven: bool = False
     original: str = ""
+    incomplete: bool = False
 
 
 def placed(there: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None]) -> list[OffsiteSnapshot]:
@@ -59,6 +61,15 @@ def left_by_tag(there: Iterable[OffsiteSnapshot]) -> set[str]:
     one_by_one = list(there)
     tagged = {one.original for one in one_by_one if one.machine and not one.proven}
     return {one.id for one in one_by_one if one.proven and (one.original or one.id) in tagged}
+
+
+def tagged_incomplete(there: Iterable[OffsiteSnapshot]) -> set[str]:
+    """Returns the ids of snapshots that a tag calls incomplete, also of one that is there once more without the tag: the key may
+    not delete, or a `restic tag` was killed before it removed the first one.
+    """
+    every = list(there)
+    originals = {one.original for one in every if one.incomplete and one.original}
+    return {one.id for one in every if one.incomplete or one.id in originals or (one.original and one.original in originals)}
 
 
 def newest_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, str]:

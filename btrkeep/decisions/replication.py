@@ -4,12 +4,13 @@ Backups are identified by the UUID of their origin, never by name. A backup is f
 among all backups of both sides, so nothing is fetched that the next expiry would delete.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
+from btrkeep.backup_states import ALTERED
 from btrkeep.config import Retention
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, decide
@@ -65,7 +66,8 @@ class ReplicaMark:
 class NearHost:
     """A host in this pool. `mark` is None if it is backed up here; `refused`: names deleted here on request.
 
-    `damaged`: names of backups that are fetched again, if the other pool has them.
+    `damaged`: names of backups with files that are known to be damaged. `unreadable`: those that are known to be damaged as a
+    whole, so nothing can be received as a difference to them.
     """
 
     backups: Sequence[NearBackup] = ()
@@ -74,6 +76,7 @@ class NearHost:
     refused: Collection[str] = ()
     known: bool = False
     damaged: Collection[str] = ()
+    unreadable: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +92,42 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class Parents:
+    """The backups of a host that both sides have and to which a difference can be received: those without known damage here, and
+    those with damaged files, whose damage the difference inherits.
+    """
+
+    whole: tuple[FarBackup, ...] = ()
+    damaged: tuple[FarBackup, ...] = ()
+
+    def of(self, backup: FarBackup, *, again: bool) -> FarBackup | None:
+        """Returns the nearest earlier one without damage, else the nearest later one, else the nearest with damage, unless the
+        backup comes `again` because it is damaged; None: all of it is sent.
+        """
+        return _nearest(self.whole, backup) or (None if again else _nearest(self.damaged, backup))
+
+    def with_fetched(self, fetch: Fetch) -> "Parents":
+        """Returns those after a fetch."""
+        if fetch.parent and fetch.parent in self.damaged:
+            return replace(self, damaged=(*self.damaged, fetch.backup))
+        return replace(self, whole=(*self.whole, fetch.backup))
+
+    def without(self, backup: FarBackup) -> "Parents":
+        """Returns those but that one, because it cannot be read."""
+        left = (tuple(one for one in ones if one != backup) for ones in (self.whole, self.damaged))
+        return Parents(*left)
+
+
+@dataclass(frozen=True, slots=True)
 class HostFetches:
-    """The fetches for a host, oldest first. `present`: the names of the backups that both sides have now."""
+    """The fetches for a host, oldest first. `present`: the names of the backups that both sides have now; `parents`: those that can
+    be parents.
+    """
 
     host: str
     fetches: tuple[Fetch, ...] = ()
     present: tuple[str, ...] = ()
+    parents: Parents = Parents()
     obstacle: Obstacle | None = None
     text: str = ""
 
@@ -119,8 +152,9 @@ def plan_fetches(
     now: datetime,
     *,
     newest_only: bool = False,
+    damaged: bool = False,
 ) -> HostFetches:
-    """Plans the fetches for a host. `wanted` is the mark that its notes will have."""
+    """Plans the fetches for a host. `wanted` is the mark that its notes will have. `damaged`: what is damaged here comes again."""
     if found := _obstacle(here, wanted, there):
         return HostFetches(host, obstacle=found[0], text=found[1])
     names = {one.name: one.uuid for one in here.backups}
@@ -136,8 +170,14 @@ def plan_fetches(
     if newest_only and fetched:
         newest = max(fetched, key=_by_name)
         fetched = [newest] if not common or newest.name > max(common, key=_by_name).name else []
-    again = [one for one in there if one.uuid in present and one.name in here.damaged]
-    return HostFetches(host, _with_parents(fetched, common, again), tuple(one.name for one in common))
+    bad = {*here.damaged, *here.unreadable}
+    altered = {one.name for one in here.backups if one.state == ALTERED}  # which are not in `common`
+    again = [one for one in there if damaged and one.uuid in present and one.name in {*bad, *altered}]
+    parents = Parents(
+        tuple(one for one in common if one.name not in bad),
+        tuple(one for one in common if one.name in here.damaged and one.name not in here.unreadable and one not in again),
+    )
+    return HostFetches(host, with_parents(fetched, again, parents), tuple(one.name for one in common), parents)
 
 
 def misplaced(
@@ -231,19 +271,29 @@ def _kept(backups: Sequence[NearBackup | FarBackup], policy: Retention, zone: Zo
     return frozenset(decision.name for decision in decide(candidates, policy, zone, now) if decision.keep)
 
 
-def _with_parents(new: Sequence[FarBackup], common: Sequence[FarBackup], again: Sequence[FarBackup]) -> tuple[Fetch, ...]:
-    """Assigns to each backup the nearest earlier one that both sides will have as its parent, otherwise the nearest later one.
+def with_parents(new: Iterable[FarBackup], again: Iterable[FarBackup], parents: Parents) -> tuple[Fetch, ...]:
+    """Assigns its parent to each backup, oldest first; what was fetched before can be one.
 
     A backup that is fetched `again` is damaged and cannot be a parent before it has been fetched.
     """
-    found: list[Fetch] = []
-    both = sorted((one for one in common if one not in again), key=_by_name)
-    for one in sorted([*new, *again], key=_by_name):
-        before = [other for other in both if other.name < one.name]
-        parent = before[-1] if before else next(iter(both), None)
-        found.append(Fetch(one, parent, one in again))
-        both = sorted([*both, one], key=_by_name)
-    return tuple(found)
+    fetches, repeated = list[Fetch](), tuple(again)
+    for backup in sorted([*new, *repeated], key=_by_name):
+        is_again = backup in repeated
+        fetches.append(Fetch(backup, parents.of(backup, again=is_again), is_again))
+        parents = parents.with_fetched(fetches[-1])
+    return tuple(fetches)
+
+
+def planned_again(fetches: Iterable[Fetch], parents: Parents) -> tuple[Fetch, ...]:
+    """Returns the same fetches with the parents that are left."""
+    left = tuple(fetches)
+    return with_parents([one.backup for one in left if not one.again], [one.backup for one in left if one.again], parents)
+
+
+def _nearest(backups: Iterable[FarBackup], backup: FarBackup) -> FarBackup | None:
+    ordered = sorted(backups, key=_by_name)
+    before = [other for other in ordered if other.name < backup.name]
+    return before[-1] if before else next(iter(ordered), None)
 
 
 OBSTACLES: Mapping[Obstacle, str] = {

@@ -14,7 +14,7 @@ _EXTENT = Struct("=QQQ16xL12x")  # logical, physical, length, flags
 _SYNC = 0x1  # what is not on disk yet has no extent, or that of the data it overwrites
 _BATCH = 512
 _LAST, _ENCODED, _SHARED = 0x1, 0x8, 0x2000
-_NO_PLACE = 0x2 | 0x4 | 0x200  # unknown, not written yet, inline
+NO_PLACE = 0x2 | 0x4 | 0x200  # unknown, not written yet, inline
 # unknown, delalloc, encoded (compressed), encrypted, not aligned, inline, tail, unwritten, shared
 _NOT_PRIVATE = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x2000
 
@@ -56,7 +56,7 @@ def address(fd: int, offset: int) -> int | None:
     """
     for logical, physical, length, flags in extents(fd):
         if logical <= offset < logical + length:
-            if flags & _NO_PLACE:
+            if flags & NO_PLACE:
                 return None
             return physical if flags & _ENCODED else physical + offset - logical
     return None
@@ -69,7 +69,7 @@ def share_all(fd: int, other: int) -> bool:
     """
     compressed = False
     for ours, theirs in zip_longest(extents(fd), extents(other)):
-        if not ours or not theirs or _place(ours) != _place(theirs) or ours[3] & _NO_PLACE:
+        if not ours or not theirs or _place(ours) != _place(theirs) or ours[3] & NO_PLACE:
             return False
         compressed = compressed or bool(ours[3] & _ENCODED)
     return not compressed or _same_parts(fd, other)

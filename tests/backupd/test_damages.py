@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backupd.repo.damages import DAMAGED, enter_damages, forget_damaged, read_damaged
+from backupd.repo.damages import DAMAGED, enter_damages, read_damaged, replace_damaged
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.pool.marker import Pool
 from btrkeep.units import backup_name
@@ -72,6 +72,6 @@ def test_what_a_later_version_wrote_is_left_as_it_is(pool: Pool, caplog: pytest.
     with Catalogue.open(with_catalogue(pool.path)) as catalogue:
         enter_damages(pool, catalogue, ["web1"], [Damage("web1", name, "/file", 0, 4096, "scrub", NOW)])
         assert [one.path for one in catalogue.damages("web1")] == ["/file"]
-    forget_damaged(pool, "web1", name)
+    replace_damaged(pool, "web1", name, ())
     assert path.read_text() == later
     assert "later version" in caplog.text

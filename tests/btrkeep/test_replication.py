@@ -1,12 +1,22 @@
 """Which backups of another pool are fetched, and as a difference to which: pure."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from btrkeep.config import Retention
-from btrkeep.decisions.replication import FarBackup, NearBackup, NearHost, Obstacle, ReplicaMark, misplaced, plan_fetches
+from btrkeep.decisions.replication import (
+    FarBackup,
+    NearBackup,
+    NearHost,
+    Obstacle,
+    ReplicaMark,
+    misplaced,
+    plan_fetches,
+    planned_again,
+)
 
 NOW = datetime(2026, 3, 20, 12, tzinfo=UTC)
 EVERYTHING = Retention()
@@ -64,6 +74,37 @@ def test_what_is_invented_for_days_that_are_over_takes_the_place_of_nothing_here
 
 def test_what_is_stamped_in_the_future_waits() -> None:
     assert planned(there(1, 21), here(1)) == []
+
+
+def with_parents(near: NearHost, *, damaged: bool = False) -> list[tuple[str, str | None]]:
+    found = plan_fetches("web1", there(1, 2, 3, 4), near, MARK, EVERYTHING, ZoneInfo("UTC"), NOW, damaged=damaged)
+    return [(one.backup.name, one.parent.name if one.parent else None) for one in found.fetches]
+
+
+def test_what_is_known_to_be_damaged_is_a_parent_only_without_another_one() -> None:
+    assert with_parents(replace(here(1, 2, 3), damaged={name(3)})) == [(name(4), name(2))]
+    assert with_parents(replace(here(2, 3, 4), damaged={name(2), name(3)})) == [(name(1), name(4))]
+    assert with_parents(replace(here(1, 2), damaged={name(1), name(2)})) == [(name(3), name(2)), (name(4), name(3))]
+
+
+def test_what_cannot_be_read_at_all_is_never_a_parent() -> None:
+    assert with_parents(replace(here(1, 2, 3), damaged={name(2)}, unreadable={name(1), name(3)})) == [(name(4), name(2))]
+    assert with_parents(replace(here(1, 2, 3), unreadable={name(1), name(2), name(3)})) == [(name(4), None)]
+
+
+def test_what_comes_again_is_no_difference_to_what_is_damaged() -> None:
+    near = replace(here(1, 2, 3), damaged={name(1), name(2)}, unreadable={name(3)})
+    assert with_parents(near, damaged=True) == [(name(1), None), (name(2), name(1)), (name(3), name(2)), (name(4), name(3))]
+
+
+def test_after_a_parent_was_passed_over_the_next_nearest_one_is_taken() -> None:
+    found = plan_fetches("web1", there(1, 2, 3, 4), replace(here(1, 2), damaged={name(1)}), MARK, EVERYTHING, ZoneInfo("UTC"), NOW)
+    left = found.parents.without(there(2)[0])
+    assert [(one.backup.name, one.parent.name if one.parent else None) for one in planned_again(found.fetches, left)] == [
+        (name(3), name(1)),
+        (name(4), name(3)),
+    ]
+    assert planned_again(found.fetches, left.without(there(1)[0]))[0].parent is None
 
 
 def test_the_newest_alone() -> None:

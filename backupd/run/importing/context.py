@@ -136,9 +136,9 @@ def _require_same(tree: OldTree, fd: int) -> None:
         raise OperatorError(f"{tree.folder} is another one than it was: the history was rotated meanwhile", "run it again")
 
 
-def known_backups(pool: Pool, host: str) -> dict[str, Record]:
-    """Returns the backups of the host, by name."""
-    return {one.record.name: one.record for one in final_backups(pool, host) if one.record.name}
+def known_backups(pool: Pool, host: str, unread: list[str]) -> dict[str, Record]:
+    """Returns the backups of the host, by name. Adds those that the disk does not give back to `unread`."""
+    return {one.record.name: one.record for one in final_backups(pool, host, unread) if one.record.name}
 
 
 @contextmanager

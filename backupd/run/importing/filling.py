@@ -59,8 +59,8 @@ class OpenTrees(NamedTuple):
 
 
 def _own_base(context: ImportContext, trees: OpenTrees, prepared: Prepared) -> OwnBackup | None:
-    """Returns the base, if this import has made it, of the tree before."""
-    own = context.own.get(trees.tree.host)
+    """Returns the base, if this import has made it, of the tree before, and nothing of it was damaged: then it lacks files."""
+    own = context.own.get(trees.tree.host) if not prepared.dropped else None
     return own if own and prepared.base and own.name == prepared.base.name and _follows(trees, prepared) else None
 
 

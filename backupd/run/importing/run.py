@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
+from backupd.actions.shared_damage import recorded_damage
 from backupd.repo.backup_json import PathOutcome, PathResult, Record
 from backupd.repo.final_backups import discard
+from backupd.repo.listing import names_of
+from backupd.repo.recorded_rows import forgotten_damages
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.fresh_sums import NO_SUMS
@@ -51,9 +54,10 @@ async def import_tree(
 async def _made(context: ImportContext, trees: OpenTrees, host: HostConfig, disk: Syncfs) -> ImportedBackup:
     tree, ahead = trees.tree, None
     origin = origin_of(tree)
+    damages = tuple(forgotten_damages(context.pool, tree.host, names_of(context.pool, tree.host), (), recorded_damage))
     _, prepared = await asyncio.to_thread(
         working.recover_and_prepare,
-        working.WorkRequest(context.pool, host, tree.started, disk, context.cancellation, imported=origin),
+        working.WorkRequest(context.pool, host, tree.started, disk, context.cancellation, damages, imported=origin),
     )
     try:
         links = await look_at_tree(context, trees, prepared)

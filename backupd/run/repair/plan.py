@@ -15,6 +15,7 @@ from backupd.files.file_digest import FileRead
 from backupd.files.tree import Entry, Tree
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore
 from backupd.repo.context import PoolContext
+from backupd.repo.listing import names_of
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.sums import read_sums
 from backupd.run.repair.proof import RecordedSums, RepairProof, equal_where_readable, key, read_whole
@@ -119,6 +120,12 @@ class RepairPlanner:
         """Returns the backups that have damaged files, oldest first."""
         names = {one.name for one in self._damages}
         return [one for one in reversed(self.backups) if one.name in names]
+
+    @property
+    def unreadable(self) -> list[str]:
+        """Returns the names of the damaged backups that the disk does not give back, oldest first."""
+        there = names_of(self._site.pool, self._host) - {one.name for one in self.backups}
+        return sorted({one.name for one in self._damages} & there)
 
     def plan(self, backup: Restorable) -> RepairPlan:
         """Raises OSError that is no damage, OperatorError when the backup is being deleted, and Cancelled."""

@@ -1,0 +1,122 @@
+"""One backup that the disk does not give back: what the host's good ones can still be used for, and what names the other."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from btrkeep.catalogue import WHOLE
+from tests.beds.faults import damage, damage_metadata, leaves
+from tests.beds.nights import Nights
+from tests.beds.work import work
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+
+
+def with_one_unreadable(make_btrfs: Callable[..., Path]) -> tuple[Nights, str, str, str]:
+    """Three backups of web, all metadata of the second's own damaged, its folder among it; two hosts with a backup."""
+    nights = Nights(make_btrfs(size="300M", mkfs=("-m", "single")))
+    web = nights.source / "web"
+    web.mkdir()
+    nights.host("web", web)
+    nights.host("zeus", nights.source)
+    for word in ("one", "two", "three"):
+        for number in range(300):
+            (web / f"file-{number:06}").write_text(f"{word} {number}")
+        nights.run("web")
+    nights.run("zeus")
+    first, second, third = nights.names("web")
+    found = {name: leaves(nights.backup("web", name), nights.top) for name in (first, second, third)}
+    damage_metadata(nights.top, *(leaf for leaf in found[second] if leaf not in (*found[first], *found[third])))
+    with pytest.raises(OSError, match="Input/output"):
+        (nights.backup("web", second) / "backup.json").read_bytes()
+    return nights, first, second, third
+
+
+def test_the_good_backups_of_its_host_can_be_worked_with(make_btrfs: Callable[..., Path]) -> None:
+    nights, first, second, third = with_one_unreadable(make_btrfs)
+
+    def said(*words: str, status: int = 0) -> str:
+        done = nights.backupd(*words, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (status, False), (words, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    for _ in range(2):  # the second time after a rebuild: nothing says what the unreadable one is
+        assert "is held" in said("hold", "web", "latest", "--why", "court")
+        said("release", "web", third)
+        assert "not suspect" in said("accept", "web", third, status=1)
+        said("delete", f"web@{first}", "--why", "a test")
+        assert "is held" in said("unexpire", "web", first)
+        said("release", "web", first)
+        for command in ("hold", "release", "accept", "unexpire"):
+            assert f"web {second} cannot be read" in said(command, "web", second, status=1)
+        said("usage", "web", "--method", "extents")
+        assert second in said("rebuild", status=1)
+        assert second in said("retention", "explain", "web", status=1)
+    said("delete", f"web@{first}", "--why", "a test", "--now-without-grace")
+    assert f"web {second} cannot be read, so it is kept" in said("expire")
+    work("btrfs", "subvolume", "sync", nights.top)
+    assert nights.names("web") == [second, third]
+    assert nights.run("web")["web"]["outcome"] == "complete"
+
+
+def test_repair_names_what_is_damaged_as_a_whole(make_btrfs: Callable[..., Path]) -> None:
+    nights, _, second, _ = with_one_unreadable(make_btrfs)
+    assert nights.backupd("verify", check=False).returncode == 1
+    done = nights.backupd("repair", "--yes", check=False)
+    assert (done.returncode, second in done.stdout, "nothing is known" in done.stdout) == (1, True, False), done.stdout
+    (plan,) = json.loads(nights.backupd("repair", "--dry-run", "--json", check=False).stdout)["backups"]
+    assert (plan["name"], [one["path"] for one in plan["files"]]) == (second, [WHOLE])
+
+
+def test_an_import_does_not_hand_known_damage_on(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    old, contents = tmp_path / "old", [os.urandom(300_000) for _ in range(2)]  # not on the pool's filesystem
+    (old / "2026-01-01").mkdir(parents=True)
+    for number, content in enumerate(contents):
+        (old / "2026-01-01" / f"database{number}").write_bytes(content)
+    os.link(old / "2026-01-01/database0", old / "2026-01-01/linked")
+    words = ("import", "tree", str(old), "--host", "attic", "--verify", "none")
+    nights.backupd(*words)
+    damage(nights.top, contents[0][:4096])
+    assert nights.backupd("verify", "attic", check=False).returncode == 1
+    for day in (2, 3):
+        work("cp", "-al", old / f"2026-01-0{day - 1}", old / f"2026-01-0{day}")
+        (old / f"2026-01-0{day}" / "note").write_text(f"{day}")
+    nights.backupd(*words)
+    for name in nights.names("attic")[1:]:
+        data = nights.backup("attic", name) / "data"
+        assert [(data / f"database{number}").read_bytes() for number in range(2)] == contents
+        assert (data / "linked").stat().st_ino == (data / "database0").stat().st_ino
+    assert nights.backupd("verify", "attic", check=False).returncode == 1
+    found = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
+    assert {name for one in found for name in one["backups"]} == {nights.names("attic")[0]}
+
+
+def test_a_base_of_which_not_all_damage_is_named_is_passed_over(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """damaged.json has room for so many places; then it names the backup as a whole besides."""
+    nights = Nights(make_btrfs(size="300M"))
+    nights.host("web", tree)
+    contents = [os.urandom(100_000) for _ in range(2)]
+    (tree / "same").write_text("same")
+    nights.run("web")
+    for number, content in enumerate(contents):
+        (tree / f"large{number}").write_bytes(content)
+    nights.run("web")
+    first, second = nights.names("web")
+    damage(nights.top, *(content[:4096] for content in contents))
+    assert nights.backupd("verify", check=False).returncode == 1
+    folder = nights.pool / "hosts/web"
+    recorded = json.loads((folder / "damaged.json").read_text())
+    recorded["backups"][second] = [{**recorded["backups"][second][0], "path": WHOLE}, recorded["backups"][second][0]]
+    for path in folder.glob("*.json"):
+        if path.name != "notes.json":
+            path.unlink()
+    (folder / "damaged.json").write_text(json.dumps(recorded))
+    for path in nights.state.glob("catalogue.sqlite*"):
+        path.unlink()
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert (nights.record("web")["base"], nights.record("web")["unread_bases"]) == (first, [second])
+    assert nights.differences("web", tree) == []
