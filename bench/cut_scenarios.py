@@ -286,6 +286,27 @@ def fetched(site: Site) -> Iterator[Step]:
     yield Step(("replicate", "office", "--damaged"))
 
 
+def damaged_parent(site: Site) -> Iterator[Step]:
+    """What is fetched as a difference to a damaged copy inherits its damage; then all of them are fetched again."""
+    _backed_up(site, "web")
+    site.elsewhere.add("far")
+    other = Nights(btrfs.make("500M"), "--rehearsal")
+    source = other.source / "far"
+    source.mkdir()
+    other.host("far", source)
+    (source / "database").write_bytes(site.noise(300_000))
+    for days in (3, 2, 1):
+        (source / "note").write_bytes(site.noise(7000 * days))
+        other.night("far", now=datetime.now(UTC).replace(microsecond=0) - timedelta(days=days))
+        if days == 3:
+            site.tables["replica.office"] = {"from": str(other.pool), "hosts": ["far"]}
+            site.write()
+            site.backupd("replicate", "office")
+            site.call_damaged("far", site.names("far")[0], f"{source}/database")
+    yield Step(("replicate", "office"))
+    yield Step(("replicate", "office", "--damaged"))
+
+
 def shared(site: Site) -> Iterator[Step]:
     """The first backups of two hosts share their data with that of a third, which has nearly the same files."""
     _backed_up(site, "web")
@@ -392,6 +413,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         imported,
         repaired,
         fetched,
+        damaged_parent,
         shared,
         doubted,
         outdated,

@@ -8,10 +8,15 @@ import sqlite3
 import tempfile
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+from backupd.repo.damages import enter_damages
 from bench import cut_truth
 from bench.cut_disks import CutDisks
+from btrkeep.catalogue import Catalogue, Damage
+from btrkeep.fs.fiemap import address
+from btrkeep.pool.marker import open_pool
 from btrkeep.pool.subvolume import create
 from tests.beds import work
 from tests.beds.cli import command
@@ -62,6 +67,7 @@ class Site(Nights):
             False  # whether `out` is a host's: a cut may leave a temporary file of rsync's there, which no restore removes
         )
         self.spoilt: tuple[str, str, str] | None = None  # host, backup and path of a file
+        self.called_damaged: tuple[str, str, int | None] | None = None  # host and path of a file, and where its data lies
         self.tables["retention"] = {"daily": 3, "min_keep": 1, "grace": "1d"}
         self.tables["expiry"] = {"max_orphans": 100, "mount_option": "ssd"}
         self.settings("pool", state=str(self.state))
@@ -76,7 +82,8 @@ class Site(Nights):
         places = list(self.out.iterdir()) if self.out.is_dir() else []
         wanted = cut_truth.tree(self.source) if places else {}
         restored = {f"{place.name} is restored" for place in places if not self._unlike(place / self.source.name, wanted)}
-        return restored | {f"{place} is known to be damaged" for place in self._known_damage()}
+        known = {f"{place} is known to be damaged" for place in self._known_damage()}
+        return restored | known | {f"{place} has damage that nobody knows" for place in self._hidden_damage()}
 
     def _unlike(self, place: Path, wanted: cut_truth.Tree) -> list[str]:
         found = cut_truth.unlike(cut_truth.tree(place), wanted)
@@ -90,6 +97,30 @@ class Site(Nights):
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as rows:
             found = rows.execute("select distinct host, name, path from damage where (host, name, path) = (?, ?, ?)", self.spoilt)
             return ["/".join(row) for row in found]
+
+    def call_damaged(self, host: str, name: str, path: str) -> None:
+        """Has it recorded that a file of a backup is damaged, and remembers where its data lies."""
+        self.called_damaged = host, path, self._place(host, name, path)
+        with Catalogue.open(self.state) as catalogue:
+            row = Damage(host, name, path, 0, 0, "verify", datetime.now(UTC).replace(microsecond=0))
+            enter_damages(open_pool(self.pool), catalogue, [host], [row])
+
+    def _place(self, host: str, name: str, path: str) -> int | None:
+        with (self.backup(host, name) / "data" / path.strip("/")).open("rb") as file:
+            return address(file.fileno(), 0)
+
+    def _hidden_damage(self) -> list[str]:
+        """The backups that have the damaged data of `called_damaged`, while neither the catalogue nor damaged.json says so."""
+        if not self.called_damaged:
+            return []
+        host, path, place = self.called_damaged
+        file = self.pool / "hosts" / host / "damaged.json"
+        noted = json.loads(file.read_text())["backups"] if file.exists() else {}
+        known = {name for name, rows in noted.items() if any(row["path"] == path for row in rows)}
+        if (self.state / "catalogue.sqlite").exists():
+            with closing(sqlite3.connect(f"file:{self.state / 'catalogue.sqlite'}?mode=ro", uri=True)) as rows:
+                known |= {name for (name,) in rows.execute("select name from damage where (host, path) = (?, ?)", (host, path))}
+        return [f"{host}/{name}" for name in self.names(host) if name not in known and self._place(host, name, path) == place]
 
     def end_rehearsal(self) -> None:
         """From now on this is a pool in earnest: it has boots, and no `--now`."""
