@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from backupd.actions.drop_damaged import drop_damaged
 from backupd.replicate.connecting import own_modules, replica_buckets
 from backupd.replicate.far_answers import CopyAnnouncement
 from backupd.replicate.far_pool import FarPool
@@ -35,7 +36,6 @@ from backupd.rsync.messages import tells_of_damage
 from backupd.rsync.output import Output
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.remote_end import RemoteEnd, expected_words
-from backupd.run.drop_damaged import drop_damaged
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig, SshSettings

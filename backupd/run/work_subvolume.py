@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from backupd.actions.drop_damaged import drop_damaged
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.final_backups import (
@@ -21,7 +22,6 @@ from backupd.repo.notes_json import Notes, read_notes
 from backupd.repo.synced import remove_mark
 from backupd.run import quota
 from backupd.run.base import ancestors_of, choose_base, damaged_paths, is_damaged, linked_since
-from backupd.run.drop_damaged import drop_damaged
 from backupd.run.finishing import DataLost, Prepared, leave_after_error, sync
 from backupd.run.interrupted import LeftWork, drop_damaged_working, left_by_earlier_run, settings_of
 from backupd.run.other_paths import drop_other_paths
