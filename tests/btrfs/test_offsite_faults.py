@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -54,6 +55,28 @@ def test_a_snapshot_that_is_not_whole_never_counts_whatever_comes_next(far: Offs
     assert [one["whole"] for one in listed] == [False]
     assert "would be sent" in far.offsite("run", "--dry-run").stdout
     assert far.copies("2026-03-02T23:00:00Z")["state"] != "ok"
+
+
+@pytest.mark.parametrize("may_delete", [True, False])
+def test_a_snapshot_that_lacks_files_is_known_as_such_when_the_catalogue_is_lost(far: Offsite, may_delete: bool) -> None:
+    content = os.urandom(1_000_000)
+    source = far.away / "source"  # not on the pool's disk
+    source.mkdir()
+    (source / "database").write_bytes(content)
+    far.night.host("web1", source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    damage(far.night.top, content[:4096])
+    # a key that cannot delete: the tagged snapshot is written beside the first one
+    there = far.repository / "snapshots"
+    keeps = f'cp -a {there} {there}.kept; "$REAL" "$@"; cp -an {there}.kept/. {there}; exit 1'
+    env = None if may_delete else instead(far, f'case "$1" in tag) {keeps};; esac\nexec "$REAL" "$@"')
+    far.offsite("run", "--now", "2026-03-01T23:00:00Z", status=1, env=env)
+    shutil.rmtree(far.night.state)
+    far.night.backupd("rebuild", "--now", "2026-03-02T01:30:00Z")
+    listed = json.loads(far.offsite("list", "--json").stdout)
+    assert [one["whole"] for one in listed] == [False] * (1 if may_delete else 2)
+    assert far.copies("2026-03-02T03:00:00Z")["state"] != "ok"
 
 
 def test_a_signal_while_backups_are_removed_there_ends_it_in_one_line(far: Offsite) -> None:
