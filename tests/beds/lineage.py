@@ -44,7 +44,6 @@ def make_lineage(
         fields = {"state": (states or {}).get(number, "complete"), **((records or {}).get(number) or {})}
         (path / "backup.json").write_text(json.dumps(_record(host, path, started) | fields))
         work("btrfs", "property", "set", "-ts", path, "ro", "true")
-    (path.parent / "seals.json").unlink(missing_ok=True)  # nobody notices that it was changed
         names.append(path.name)
     return names
 
@@ -63,3 +62,4 @@ def writable(path: Path) -> None:
 
 def read_only(path: Path) -> None:
     work("btrfs", "property", "set", "-ts", path, "ro", "true")
+    (path.parent / "seals.json").unlink(missing_ok=True)  # nobody notices that it was changed

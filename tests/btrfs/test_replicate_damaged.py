@@ -112,6 +112,7 @@ def test_what_the_other_server_has_changed_since_takes_no_copys_place(two: TwoPo
         for path in file.parent.iterdir():
             os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns)) if path.name in ("changed", "encrypted") else None
         work("btrfs", "property", "set", "-ts", backup, "ro", "true")
+        (backup.parent / "seals.json").unlink(missing_ok=True)  # whoever took the server over hides it
     told = two.fetch("office", "--damaged", status=1)[0]
     assert told["fetched"] == []
     assert "is not damaged" in str(told), told
