@@ -329,7 +329,7 @@ FAULTS: tuple[Fault, ...] = (
         "web1",
         nights=1,
     ),
-    Fault("path of more than 4,096 bytes", "C", do.deep, do.not_deep, "web1", nights=1),
+    Fault("path of more than 4,096 bytes", "C", do.deep, do.not_deep, "web1", nights=3),
     Fault(
         "hook fails",
         "C",
