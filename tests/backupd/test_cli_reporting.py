@@ -6,11 +6,15 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backupd.expire.clocks import keep_clocks
+from btrkeep.catalogue import Catalogue
+from btrkeep.decisions.safety_limits import ClockFact, ClockPast
 from tests.beds import work
 from tests.beds.nights import Nights
 from tests.beds.receivers import Web, web
@@ -251,3 +255,18 @@ def test_alarms_that_were_not_checked_for_an_hour_are_unknown_first(site: Nights
     assert site.backupd("notify").returncode == 0
     after = site.backupd("status").stdout.splitlines()
     assert after[-1].startswith("alarms were last checked 20")
+
+
+def test_a_clock_that_went_backwards_is_an_alarm(nights: Nights) -> None:
+    nights.host("here", nights.source, address=None)
+    nights.run("here")
+    later = datetime.now(UTC) + timedelta(days=3)
+    with Catalogue.open(nights.state) as catalogue:
+        keep_clocks(catalogue, ClockPast(ClockFact(later, 0.0, "another boot")))
+    assert "went backwards" in nights.json("status")["clock"]
+    report = json.loads(nights.backupd("notify", "--json", check=False).stdout)
+    assert [(alarm["subject"], "went backwards" in alarm["text"]) for alarm in report["standing"]] == [("clock", True)]
+    assert 'btrkeep_alarms{event="failure",pool="main"} 1.0' in nights.backupd("metrics").stdout
+    with Catalogue.open(nights.state) as catalogue:
+        keep_clocks(catalogue, ClockPast())
+    assert json.loads(nights.backupd("notify", "--json").stdout)["standing"] == []
