@@ -120,6 +120,27 @@ def unit(job: str, text: str) -> Act:
     return lambda machine: machine.override(f"btrkeep-{job}@main.service", text)
 
 
+def broken_service(job: str) -> Act:
+    """A service that runs all the time is started again, and cannot."""
+
+    def act(machine: Machine) -> None:
+        machine.override(f"btrkeep-{job}@main.service", "[Service]\nExecStart=\nExecStart=/bin/false\nRestart=no\n")
+        machine.run("systemctl", "restart", f"btrkeep-{job}@main.service")
+
+    return act
+
+
+def mended_service(job: str) -> Act:
+    """It is as it was shipped, and runs."""
+
+    def act(machine: Machine) -> None:
+        machine.override(f"btrkeep-{job}@main.service", "")
+        machine.run("systemctl", "reset-failed", f"btrkeep-{job}@main.*")
+        start_web(machine)
+
+    return act
+
+
 def away(path: str) -> Act:
     return lambda _machine: Path(path).rename(f"{path}-away")
 

@@ -1,5 +1,5 @@
-/* Adds an offset to the wall clock and to the boot clock of every program that loads it (/etc/ld.so.preload): the seconds in the
-   file OFFSET, which is mapped, so that a program that runs for long follows. The monotonic clock, by which programs wait, is left
+/* Adds offsets to the wall clock and to the boot clock of every program that loads it (/etc/ld.so.preload): the two numbers of
+   seconds in the file OFFSET, which is mapped, so that a program that runs for long follows. The monotonic clock, by which programs wait, is left
    alone. cc -O2 -shared -fPIC -o silence_clock.so silence_clock.c -ldl */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 #define OFFSET "/usr/local/lib/silence/offset"
 
-static volatile int64_t zero, *offset = &zero;
+static volatile int64_t none[2], *offsets = none;
 
 __attribute__((constructor)) static void map_offset(void)
 {
@@ -21,15 +21,17 @@ __attribute__((constructor)) static void map_offset(void)
         return;
     void *page = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
     if (page != MAP_FAILED)
-        offset = page;
+        offsets = page;
     close(fd);
 }
 
 int clock_gettime(clockid_t clock, struct timespec *moment)
 {
     int failed = (int)syscall(SYS_clock_gettime, clock, moment);
-    if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE || clock == CLOCK_BOOTTIME))
-        moment->tv_sec += *offset;
+    if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+        moment->tv_sec += offsets[0];
+    if (!failed && clock == CLOCK_BOOTTIME)
+        moment->tv_sec += offsets[1];
     return failed;
 }
 

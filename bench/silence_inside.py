@@ -54,6 +54,8 @@ def _faulty(machine: Machine, fault: Fault) -> dict[str, Any]:
     machine.messages()
     machine.later(APART * DAY)
     try:
+        machine.unit("news")
+        machine.messages()
         row |= _made(machine, fault)
     except Exception:  # noqa: BLE001 - recorded; the other faults are made all the same
         row["broken"] = traceback.format_exc()[-1500:]

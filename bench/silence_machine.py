@@ -120,11 +120,18 @@ class Machine:
                 time.sleep(0.1)
 
     def later(self, seconds: float) -> None:
-        """Moves all clocks of all programs but systemd's own."""
+        """Lets time pass: moves all clocks of all programs but systemd's own."""
+        self._move(seconds, seconds)
+
+    def set_clock(self, seconds: float) -> None:
+        """Sets the wall clock ahead or back; the time since the boot goes on as it was."""
+        self._move(seconds, 0)
+
+    def _move(self, wall: float, boot: float) -> None:
         with OFFSET.open("r+b") as file:
-            (before,) = struct.unpack("=q", file.read(8))
+            walls, boots = struct.unpack("=qq", file.read(16))
             file.seek(0)
-            file.write(struct.pack("=q", before + int(seconds)))
+            file.write(struct.pack("=qq", walls + int(wall), boots + int(boot)))
 
     def now(self) -> float:
         with OFFSET.open("rb") as file:
@@ -362,7 +369,9 @@ def _of_status(text: str, status: int, errors: str) -> list[str]:
     complaints += [f"{host['host']} is {host['state']}: {host['error']}" for host in shown["hosts"] if host["state"] != "ok"]
     complaints += [f"{host['host']}: {words}" for host in shown["hosts"] for words in host["warnings"]]
     complaints += [f"{finding}" for finding in shown["pool"]["findings"]]
-    complaints += [f"copy {copy['replica']} is {copy['state']}" for copy in shown["copies"] if copy["state"] != "ok"]
+    complaints += [
+        f"copy {copy['replica']} is {copy['state']}: {copy['error']}" for copy in shown["copies"] if copy["state"] != "ok"
+    ]
     complaints += [
         f"{key}: {shown[key]}" for key in ("repeated", "failed", "in_doubt", "lost", "clock", "unconfigured") if shown[key]
     ]

@@ -11,7 +11,7 @@ from backupd.alarms.alarm_memory import AlarmMemory
 from backupd.alarms.deduplication import AlarmChanges, by_key, changes, remembered
 from backupd.alarms.events import Key, find, unit_failed
 from backupd.alarms.journal import UnitFailure, has_failed
-from backupd.alarms.send import Delivery, send
+from backupd.alarms.send import Delivery, send, service_of
 from backupd.alarms.words import Message
 from backupd.health.status_report import StatusReport, read_status
 from btrkeep.catalogue import Catalogue, StoredAlarm
@@ -71,6 +71,7 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     sent = format_time(now) if with_digest and told.arrived else last
     memory.keep(found.changed({}, now, arrived=told.arrived), sent)
     if memory.writable:
+        _forget_services(config, memory.writable)
         memory.writable.set_fact(FACT, as_text(StoredVerdict(now, report.verdict, report.pool_looked)))
         memory.writable.set_fact(SCHEDULE_FACT, schedule_text(report.pool.schedule, now))
     return told
@@ -152,6 +153,17 @@ def _deliver(
     deliveries = list(found.values())
     _log_what_is_new(deliveries, catalogue, {row.subject: row for row in every if row.what == SERVICE}, now)
     return deliveries
+
+
+def _forget_services(config: Config, catalogue: Catalogue) -> None:
+    """Removes the alarms of services that are no longer in [notify] urls: nothing will ever arrive there."""
+    broken = [row for row in catalogue.alarms() if row.what == SERVICE]
+    if not broken:
+        return
+    urls = enumerate(config.notify.urls, 1)
+    names = {str(Delivery(number, service_of(url) or url.scheme, arrived=True)) for number, url in urls}
+    if gone := [row.key for row in broken if row.subject not in names]:
+        catalogue.put_alarms([], gone)
 
 
 def _log_what_is_new(

@@ -100,6 +100,22 @@ def test_what_could_not_be_sent_is_sent_by_a_later_look_and_the_log_says_it_once
     assert notify(told)["messages"] == []
 
 
+def test_a_service_that_is_no_longer_configured_is_no_alarm(told: Nights, server: Web) -> None:
+    urls = told.tables["notify"]["urls"]
+    told.tables["notify"]["urls"] = [*urls, f"json://127.0.0.1:{server.port}/", "slack://nothing"]
+    told.write()
+    breaks(told)
+    told.night("web1")
+    notify(told)
+    assert ("service", "slack (number 3 of notify.urls)", 1, 0) in alarm_rows(told)
+    notify(told)
+    assert ("service", "slack (number 3 of notify.urls)", 1, 0) in alarm_rows(told)  # nothing was sent since
+    told.tables["notify"]["urls"] = urls
+    told.write()
+    notify(told)
+    assert [row for row in alarm_rows(told) if row[0] == "service"] == []
+
+
 def test_a_dry_run_sends_and_remembers_nothing(told: Nights, server: Web) -> None:
     breaks(told)
     told.night("web1")
