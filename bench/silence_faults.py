@@ -394,7 +394,7 @@ FAULTS: tuple[Fault, ...] = (
             do.ended("web1"),
         ),
         do.both(do.restore, do.started("web1")),
-        "mailto",
+        "E-Mail|mailto",
         nights=1,
     ),
     Fault(
