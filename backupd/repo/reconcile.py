@@ -46,7 +46,7 @@ _WORDS = {
     _AMENDED: ("row", "brought up to date with notes.json"),
     _STAGED: ("beginning", "of a killed run removed"),
     _DRILLS: ("scratch folder", "of a killed drill emptied"),
-    _ALTERED: ("backup", "changed after it was final: altered, see `backupd list`"),
+    _ALTERED: ("backup", "altered by hand, see `backupd status`"),
     _SEALED: ("backup", "without a seal sealed, so later changes are noticed"),
 }
 
