@@ -27,8 +27,8 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
     records = {str(record.name): record for record in records_newest_first(pool, host, now, unread)}
     states = {own: effective_state(record, notes) for own, record in records.items()}
     waiting = [own for own, state in states.items() if state in (SUSPECT, ALTERED)]
-    kind = "suspect or altered"
-    name = resolve_name(host, name, list(records), waiting.__contains__, kind, day=DayMeaning.ONLY, others=unread)
+    kind, day = "suspect or altered", DayMeaning.ONLY
+    name = resolve_name(host, name, list(records), waiting.__contains__, kind, day=day, others=unread, zone=pool.zone)
     require_readable(host, name, unread)
     if name not in waiting and not notes.accepted(name) and notes.is_original(name):
         raise StateConflict(f"{host} {name} is {states[name]}, not suspect", "only a suspect or altered backup can be accepted")

@@ -95,7 +95,8 @@ def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: Dele
 def _name(context: ExpiryContext, host: str, name: str, found: Mapping[str, object], unreadable: Mapping[str, str]) -> str:
     newest = newest_complete(context.pool, host)
     names = sorted(found, reverse=True)
-    name = resolve_name(host, name, names, lambda one: one == newest, COMPLETE, day=DayMeaning.NONE, others=sorted(unreadable))
+    zone, others = context.pool.zone, sorted(unreadable)
+    name = resolve_name(host, name, names, lambda one: one == newest, COMPLETE, day=DayMeaning.NONE, others=others, zone=zone)
     if name in unreadable:
         raise StateConflict(f"{host} {name} is left alone: {unreadable[name]}", "only what says that it is ours is deleted")
     return name

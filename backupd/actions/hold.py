@@ -100,7 +100,8 @@ class _Work:
     def choose(self, name: str, fits: Callable[[Record], bool], kind: str, *, day: DayMeaning) -> str:
         unread = list[str]()
         records = {str(record.name): record for record in records_newest_first(self.pool, self.host, self.now, unread)}
-        chosen = resolve_name(self.host, name, list(records), lambda one: fits(records[one]), kind, day=day, others=unread)
+        zone, names = self.pool.zone, list(records)
+        chosen = resolve_name(self.host, name, names, lambda own: fits(records[own]), kind, day=day, others=unread, zone=zone)
         require_readable(self.host, chosen, unread)
         return chosen
 

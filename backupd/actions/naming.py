@@ -6,9 +6,10 @@ only when it has one backup, and one that deletes takes none. Other beginnings o
 
 import re
 from collections.abc import Callable, Container, Sequence
+from datetime import UTC, tzinfo
 from enum import Enum
 
-from backupd.repo.final_backups import LATEST
+from backupd.repo.final_backups import LATEST, is_meant
 from btrkeep.errors import StateConflict, UsageError, did_you_mean
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -32,9 +33,11 @@ def resolve_name(
     *,
     day: DayMeaning,
     others: Sequence[str] = (),
+    zone: tzinfo = UTC,
 ) -> str:
     """Returns the full name. `names`: of the host's backups, the newest first. `fits`: True for one that the command can change,
-    which `kind` describes: `latest` is the newest of those. `others`: names that the command knows and must leave alone.
+    which `kind` describes: `latest` is the newest of those. `others`: names that the command knows and must leave alone. `zone`: of
+    days.
 
     Raises UsageError, which lists the names of a day that is refused.
     """
@@ -45,7 +48,7 @@ def resolve_name(
         return newest
     if name in names or name in others:
         return name
-    matching = [one for one in (*names, *others) if _DAY.fullmatch(name) and one.startswith(name)]
+    matching = [one for one in (*names, *others) if _DAY.fullmatch(name) and is_meant(one, name, zone)]
     listed = ", ".join(matching[:_SHOWN]) + (f" and {len(matching) - _SHOWN} more" if len(matching) > _SHOWN else "")
     if matching and day is DayMeaning.NONE:
         raise UsageError(f"{host} has no backup {name}", f"name one of that day in full: {listed}")

@@ -22,16 +22,14 @@ from btrkeep.units import counted
 @click.command("browse")
 @click.argument("host", metavar="HOST[@BACKUP]", shell_complete=complete_which)
 @click.argument("path", required=False, default="/", shell_complete=complete_path)
-@click.option(
-    "--at", type=DAY, metavar="DATE", help="The newest complete backup that began by the end of that day, or by a full time."
-)
+@click.option("--at", type=DAY, metavar="DATE", help="The newest complete backup that began by the end of that day, or by a time.")
 @json_option
 @pass_context
 def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: bool) -> int:
     """List a folder or a file of a backup of HOST; without PATH the top.
 
     BACKUP is the name of a backup, or the beginning of names, of which the newest complete one counts: web1@2026-11-20 is the
-    newest of that day (in UTC, as names are). Without it the newest complete backup is shown.
+    newest of that day in the pool's zone. Without it the newest complete backup is shown.
 
     PATH is as it is on the host. A symlink is shown with where it points to, and never followed.
     """

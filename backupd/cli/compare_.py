@@ -52,7 +52,8 @@ def command(
 
     HOST@BACKUP names the first one as well.
 
-    BACKUP is a name, or the beginning of names, of which the newest complete one counts: 2026-11-20, in UTC.
+    BACKUP is a name, or the beginning of names, of which the newest complete one counts: 2026-11-20, a day of
+    the pool's zone.
 
     + added, - removed, ~ changed, ! of another kind now, such as a folder instead of a file. Files of one size and time count as
     the same, as for rsync; --content reads them. The times of folders are not compared. Every folder below PATH is read: none can

@@ -19,9 +19,7 @@ from btrkeep.units import format_time, local_time
 @click.command("hold")
 @click.argument("host", shell_complete=complete_host_of_pool)
 @name_argument(complete_name)
-@click.option(
-    "--until", type=DAY, metavar="DATE", help="The end of the hold: 2027-01-01, midnight in the pool's zone, or a full time."
-)
+@click.option("--until", type=DAY, metavar="DATE", help="The end of the hold: 2027-01-01, midnight in the pool's zone, or a time.")
 @click.option("--why", default="", metavar="TEXT", help="The reason; shown wherever the backup is.")
 @json_option
 @pass_context

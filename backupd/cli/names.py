@@ -23,34 +23,50 @@ from btrkeep.config import Config, load_usable
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import WORKING, Pool
-from btrkeep.units import format_time, parse_time
+from btrkeep.units import format_time, local_time, parse_time
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_WALL_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?", re.ASCII)
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 _CommandT = TypeVar("_CommandT", bound=Callable[..., Any])
 
 
 def _parse_day(text: str) -> date:
+    with suppress(ValueError):
+        if _DAY.fullmatch(text):
+            return date.fromisoformat(text)
+        if _WALL_TIME.fullmatch(text):
+            return datetime.fromisoformat(text)
     if not _DAY.fullmatch(text[:10]) or len(text) == 10:
-        with suppress(ValueError):
-            if _DAY.fullmatch(text):
-                return date.fromisoformat(text)
-        raise ValueError(f"{text!r} is no date: write it like 2027-01-01 or 2027-01-01T06:00:00Z")
+        raise ValueError(f"{text!r} is no date: write it like 2027-01-01, 2027-01-01T06:00 or 2027-01-01T06:00:00Z")
     return parse_time(text)
 
 
 DAY = Parsed("date", _parse_day)
-"""A day, or a full time, which is a datetime: see `moment_of`."""
+"""A day; or a time, which is a datetime, without a zone if none was written: see `moment_of`."""
 
 
 def moment_of(day: date, zone: ZoneInfo) -> datetime:
-    """Returns the start of the day in the pool's zone; a full time unchanged. Raises UsageError at the limits of the calendar."""
-    if isinstance(day, datetime):
-        return day
+    """Returns the start of the day in the pool's zone; a time without a zone on the pool's clocks, another one unchanged.
+
+    Raises UsageError for a time that the clocks show twice or not at all, and at the limits of the calendar.
+    """
     try:
+        if isinstance(day, datetime):
+            return day if day.tzinfo else _on_the_clocks(day, zone)
         return datetime.combine(day, time(0), zone).astimezone(UTC)
     except OverflowError:
         raise UsageError(f"{day} is beyond what a calendar has", "name a day of these centuries") from None
+
+
+def _on_the_clocks(wall: datetime, zone: ZoneInfo) -> datetime:
+    moments = [wall.replace(tzinfo=zone, fold=fold) for fold in (0, 1)]
+    if moments[0].utcoffset() != moments[1].utcoffset():
+        typed = " or ".join(local_time(moment.astimezone(UTC)) for moment in moments)
+        raise UsageError(
+            f"clocks in {zone.key} show {wall.time()} twice or not at all on {wall.date()}", f"write the offset too: {typed}"
+        )
+    return moments[0].astimezone(UTC)
 
 
 def require_host_or_folder(context: PoolContext, host: str) -> None:

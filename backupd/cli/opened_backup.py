@@ -56,9 +56,9 @@ def which_of(text: str, at: date | None, command: str) -> tuple[str, str]:
 
 
 def end_of(day: date, zone: ZoneInfo) -> datetime:
-    """The last moment that a day of the pool's zone has; a full time as it is."""
+    """The last moment that a day of the pool's zone has; a time as `moment_of` reads it."""
     if isinstance(day, datetime):
-        return day
+        return moment_of(day, zone)
     try:
         return moment_of(day + timedelta(days=1), zone) - timedelta(microseconds=1)
     except OverflowError:

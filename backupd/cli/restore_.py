@@ -46,9 +46,7 @@ _ON_HOST = "\0"  # no value of an option can be that
 @click.command("restore")
 @click.argument("host", metavar="HOST[@BACKUP]", shell_complete=complete_which)
 @click.argument("paths", nargs=-1, metavar="PATH...", shell_complete=complete_path)
-@click.option(
-    "--at", type=DAY, metavar="DATE", help="The newest complete backup that began by the end of that day, or by a full time."
-)
+@click.option("--at", type=DAY, metavar="DATE", help="The newest complete backup that began by the end of that day, or by a time.")
 @click.option("--to", type=click.Path(), metavar="DIR", help="To a folder of this machine.")
 @click.option(
     "--to-host",

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from functools import cache
 
 import click
 
 from backupd.cli import colours
-from backupd.cli.context import TIME, complete_host, opened, pass_context
-from backupd.cli.names import require_host_or_folder
+from backupd.cli.context import complete_host, opened, pass_context
+from backupd.cli.names import DAY, require_host_or_folder
+from backupd.cli.opened_backup import end_of
 from backupd.expire.look import look, look_again, policy_of
 from backupd.expire.words import expiry_words, left_out_words
 from backupd.repo.catalogue_row import NO_NOTES
@@ -60,13 +61,15 @@ def command() -> None:
 
 @command.command("explain")
 @click.argument("host", required=False, shell_complete=complete_host)
-@click.option("--at", type=TIME, metavar="TIME", help="Decide as of another time; a future one uses the present backups.")
+@click.option(
+    "--at", type=DAY, metavar="DATE", help="Decide as of the end of a day, or a time; a future one uses the present backups."
+)
 @click.option(
     "--policy", default="", metavar="RULES", help="Try another policy: daily=7,weekly=4. Its other keys stay as they are."
 )
 @json_option
 @pass_context
-def explain_command(ctx: click.Context, host: str | None, at: datetime | None, policy: str, as_json: bool) -> int:
+def explain_command(ctx: click.Context, host: str | None, at: date | None, policy: str, as_json: bool) -> int:
     """Show why each backup of HOST is kept, or when it is deleted; without HOST, how many of each host.
 
     A backup that expired already goes like one that would expire now: both are counted. Nothing is changed by this command, and
@@ -78,7 +81,8 @@ def explain_command(ctx: click.Context, host: str | None, at: datetime | None, p
     _require_policy(policy)
     with opened(ctx) as context:
         moment = context.clock.now()
-        asked = _Asked(context, at or moment, at is not None and at < moment, policy, as_json)
+        then = end_of(at, context.config.pool.zone) if at else moment
+        asked = _Asked(context, then, then < moment, policy, as_json)
         return _one(asked, host) if host else _all(asked)
 
 

@@ -2,7 +2,7 @@
 
 HOST@latest is the newest complete one too, and nothing else when none is complete, like the symlink `latest` in its folder.
 
-A day is one of UTC here, for it is the beginning of a name.
+A day is one of the pool's zone.
 """
 
 import fnmatch
@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from backupd.repo.backup_json import Record, UnreadableRecord
-from backupd.repo.final_backups import LATEST, own_final
+from backupd.repo.final_backups import LATEST, is_meant, own_final
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from btrkeep.backup_states import COMPLETE
@@ -58,7 +58,7 @@ def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorabl
     require_host(pool, host)
     notes = _notes(pool, host)
     for name in sorted(names_of(pool, host) - {WORKING}, reverse=True):
-        if not name.startswith(beginning):
+        if not is_meant(name, beginning, pool.zone):
             continue
         try:
             found = own_final(pool.host(host) / name, host)

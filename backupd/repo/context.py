@@ -36,7 +36,7 @@ def open_configured(config: Config) -> Pool:
     create it.
     """
     try:
-        return open_pool(config.pool.path)
+        return open_pool(config.pool.path, config.pool.zone)
     except PoolMissing as error:
         from btrkeep.catalogue import Catalogue
 

@@ -79,7 +79,8 @@ class ServiceContext:
 
     def pool(self) -> Pool:
         """Returns the pool, checked again, because it may have been unmounted. Raises PoolUnusable and ConfigError."""
-        self._pool = open_pool(self.config().pool.path)
+        config = self.config()
+        self._pool = open_pool(config.pool.path, config.pool.zone)
         return self._pool
 
     @contextmanager

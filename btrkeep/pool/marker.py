@@ -9,7 +9,7 @@ import os
 import shlex
 import uuid
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
 import btrfs
@@ -34,12 +34,13 @@ class PoolMissing(PoolUnusable):
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """An opened pool. `filesystem` is the btrfs UUID; a rehearsal pool lets commands take another `now`."""
+    """An opened pool. `filesystem` is the btrfs UUID; a rehearsal pool lets commands take another `now`; `zone` has its days."""
 
     path: Path
     id: str
     filesystem: str
     rehearsal: bool
+    zone: tzinfo = UTC
 
     @property
     def locks(self) -> Path:
@@ -101,8 +102,10 @@ def is_on(path: Path, filesystem: str) -> bool:
     return statfs_type(path) == "btrfs" and filesystem_uuid(path) == filesystem
 
 
-def open_pool(path: Path) -> Pool:
+def open_pool(path: Path, zone: tzinfo = UTC) -> Pool:
     """The pool at `path`. Raises PoolUnusable when it has no marker, or is on another filesystem than the marker names.
+
+    `zone`: as configured.
 
     So it does, after some seconds, when nothing comes back from there: of a disk that is gone, for instance.
     """
@@ -112,7 +115,7 @@ def open_pool(path: Path) -> Pool:
     try:
         fields = json.loads(marker.read_text())
         newer = fields["format"] > FORMAT  # in which case the others may have other names
-        pool = None if newer else Pool(path, fields["id"], fields["filesystem"], bool(fields["rehearsal"]))
+        pool = None if newer else Pool(path, fields["id"], fields["filesystem"], bool(fields["rehearsal"]), zone)
     except FileNotFoundError:
         raise PoolMissing(f"{path} is no pool: {marker} is missing", _hint_for_missing(path)) from None
     except PermissionError:

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import click
 import pytest
 
+from backupd.cli import COMMANDS, group
 from tests.beds import btrfs
 from tests.beds.nights import Nights
 
@@ -67,3 +69,75 @@ def test_all_commands_print_times_on_the_pools_clocks(nights: Nights) -> None:
         text = done.stdout + done.stderr
         assert [match.group() for match in OTHER_CLOCKS.finditer(text)] == [], words
         assert OWN_CLOCKS.search(text), (words, text)
+
+
+TAKES_A_BACKUP = {
+    "browse": ["browse", "web1@{}"],
+    "restore": ["restore", "web1@{}", "/", "--to", "/nowhere", "--dry-run"],
+    "compare": ["compare", "web1", "/", "{}"],
+    "verify": ["verify", "web1@{}", "--dry-run"],
+    "dedupe": ["dedupe", "web1@{}", "--dry-run"],
+    "damaged": ["damaged", "web1@{}"],
+    "repair": ["repair", "web1@{}", "--dry-run"],
+    "drill": ["drill", "web1@{}", "--sample", "1"],
+    "hold": ["hold", "web1@{}"],
+    "release": ["release", "web1@{}"],
+    "accept": ["accept", "web1@{}"],
+    "unexpire": ["unexpire", "web1@{}"],
+    "delete": ["delete", "web1@{}", "--dry-run"],
+}
+"""The commands that take a backup of a host."""
+NOT_ONE = {"versions"}
+"""It takes HOST@latest only, for it is about all backups."""
+
+
+def test_the_table_has_every_command_that_takes_a_backup() -> None:
+    taking = set()
+    for name in COMMANDS:
+        words = group.get_command(click.Context(group), name)
+        assert words
+        metavars = [
+            parameter.make_metavar(click.Context(words)) for parameter in words.params if parameter.param_type_name == "argument"
+        ]
+        if any("BACKUP" in metavar for metavar in metavars) or metavars == ["HOST", "NAME"]:
+            taking.add(name)
+    assert taking == set(TAKES_A_BACKUP)
+
+
+@pytest.mark.parametrize("name", TAKES_A_BACKUP)
+def test_a_day_of_a_backup_is_one_of_the_pools_zone(nights: Nights, name: str) -> None:
+    """In UTC the third backup is of the fourth, in Tokyo too."""
+    there = nights.backupd(*[word.format("2025-11-03") for word in TAKES_A_BACKUP[name]], check=False, env=TOKYO)
+    other = nights.backupd(*[word.format("2025-11-04") for word in TAKES_A_BACKUP[name]], check=False, env=TOKYO)
+    assert "web1 has no backup 2025-11-04" in other.stderr
+    assert NAMES[2] in there.stdout + there.stderr or (name, there.returncode) in {("damaged", 0), ("dedupe", 0), ("repair", 0)}
+    assert "has no backup 2025-11-03" not in there.stderr or name == "delete"
+
+
+@pytest.mark.parametrize(
+    ("at", "name"),
+    [
+        ("2025-11-03", NAMES[2]),
+        ("2025-11-02", NAMES[1]),
+        ("2025-11-03T19:00", NAMES[2]),
+        ("2025-11-03 18:59:59", NAMES[1]),
+        ("2025-11-02T01:30:00-07:00", NAMES[0]),
+        ("2025-11-02T01:30:00-08:00", NAMES[1]),
+    ],
+)
+def test_at_is_read_on_the_pools_clocks(nights: Nights, at: str, name: str) -> None:
+    for words in (["browse", "web1", "--at", at], ["restore", "web1", "/", "--to", "/nowhere", "--dry-run", "--at", at]):
+        assert name in nights.backupd(*words, env=TOKYO).stdout
+    explained = nights.backupd("retention", "explain", "web1", "--at", at, env=TOKYO).stdout
+    assert [backup in explained for backup in NAMES] == [backup <= name for backup in NAMES]
+
+
+@pytest.mark.parametrize("words", [["browse", "web1", "--at"], ["hold", "web1", "latest", "--until"]])
+def test_a_time_that_the_clocks_show_twice_needs_its_offset_and_the_hint_can_be_typed(nights: Nights, words: list[str]) -> None:
+    refused = nights.backupd(*words, "2030-11-03T01:30", check=False, env=TOKYO)
+    assert refused.returncode == 2
+    assert "clocks in America/Los_Angeles show 01:30:00 twice or not at all on 2030-11-03" in refused.stderr
+    typed = re.findall(r"2030-11-03T01:30:00-0[78]:00", refused.stderr)
+    assert len(set(typed)) == 2
+    for moment in typed:
+        nights.backupd(*words, moment, env=TOKYO)
