@@ -8,7 +8,7 @@ from typing import cast
 from PIL import Image
 
 from btrkeep.errors import OperatorError
-from btrkeep.fs.output_file import whole_file
+from btrkeep.fs.output_file import require_own_links, whole_file
 from heatmap.curves import HILBERT
 from heatmap.grid import Grid, Runs
 
@@ -70,6 +70,7 @@ def output_name(chosen: str | None, parts: Sequence[str], taken: datetime, form:
     A folder is made when its name ends with a slash and it does not exist. Raises OperatorError if it cannot be.
     """
     if chosen is not None and chosen.endswith("/"):
+        require_own_links(Path(chosen))
         try:
             Path(chosen).mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -39,7 +39,7 @@ _CALENDAR = re.compile(r"\d{4}-\d\d(-\d\d)?", re.ASCII)
 def is_meant(name: str, beginning: str, zone: tzinfo) -> bool:
     """True for a backup's name that begins so. A day or a month is one of the zone, though names are in UTC."""
     started = parse_backup_name(name) if _CALENDAR.fullmatch(beginning) else None
-    return (f"{started.astimezone(zone):%Y-%m-%d}" if started else name).startswith(beginning)
+    return (str(started.astimezone(zone).date()) if started else name).startswith(beginning)
 
 
 _STUB = 2  # BTRFS_EMPTY_SUBVOL_DIR_OBJECTID: inode number of the folder that a snapshot has where the original has a subvolume

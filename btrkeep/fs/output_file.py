@@ -20,8 +20,11 @@ def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> 
 
     `name` may be "-", standard output. A device or a pipe (/dev/null, /dev/stdout) is written at the end, when the content is
     complete; a link stays and its target is replaced. `durable`: synced to disk before it gets its name. `mode`: replaces that of
-    the old file or of the umask. Raises OperatorError if it cannot be written, also for an OSError within the context.
+    the old file or of the umask. Raises OperatorError if it cannot be written, also for an OSError within the context, and for a
+    link on the way that another user owns.
     """
+    if name != STDOUT:
+        require_own_links(Path(name))
     try:
         if name == STDOUT or _is_special(Path(name)):
             buffer = io.BytesIO()
@@ -29,12 +32,28 @@ def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> 
             with buffer.getbuffer() as data:  # the buffer cannot be freed while it is lent
                 _write_out(name, data)
         else:
-            with _beside(Path(os.path.realpath(name)), durable, mode) as file:
+            path = Path(os.path.realpath(name)) if Path(name).is_symlink() else Path(name)  # a link made meanwhile is replaced
+            with _beside(path, durable, mode) as file:
                 yield file
     except BrokenPipeError:  # whoever read it has had enough
         raise OperatorError("nobody reads the output any more") from None
     except OSError as error:
         raise cannot_write(name, error) from None
+
+
+def require_own_links(path: Path) -> None:
+    """Raises OperatorError if a folder on the way, or the file itself, is a symlink that neither root nor this user owns.
+
+    Such a link in a folder that all may write to would lead a file of root's to any place.
+    """
+    absolute = path.absolute()
+    for place in (*reversed(absolute.parents), absolute):
+        try:
+            status = place.lstat()
+        except OSError:
+            return
+        if stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, os.geteuid()):
+            raise OperatorError(f"{path} cannot be written: {place} is a symlink of another user", "name another place")
 
 
 def cannot_write(name: str, error: OSError) -> OperatorError:

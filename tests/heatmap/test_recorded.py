@@ -16,6 +16,7 @@ import pytest
 from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
 from heatmap import recorded
+from heatmap.picture import output_name
 from heatmap.recorded import FORMAT, MAGIC, Unreadable, load, packed, read_header, save, unpacked
 from heatmap.state import FilesystemState
 from tests.heatmap.states import GIB, TIB, Pool
@@ -222,3 +223,32 @@ def test_a_file_is_no_larger_to_read_than_its_head_allows(monkeypatch: pytest.Mo
 
 
 GOLDEN_NUMBERS = json.loads(GOLDEN.with_suffix(".json").read_text()) if GOLDEN.exists() else {}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path, is_folder: bool) -> None:
+    """As root with `-o /tmp/pictures/`, where anybody may make the link first."""
+    (tmp_path / "private").mkdir()
+    target = tmp_path / "private" / "picture.png"
+    target.write_bytes(b"before")
+    link = tmp_path / ("folder" if is_folder else "picture.png")
+    link.symlink_to(target.parent if is_folder else target)
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    name = str(link / "picture.png") if is_folder else str(link)
+    with pytest.raises(OperatorError, match="is a symlink of another user"), whole_file(name) as file:
+        file.write(b"after")
+    assert target.read_bytes() == b"before"
+    if is_folder:
+        with pytest.raises(OperatorError, match="is a symlink of another user"):
+            output_name(f"{link}/made/", ["fsid"], datetime.now(UTC), "png")
+        assert not (target.parent / "made").exists()
+
+
+def test_a_link_that_is_made_while_a_file_is_written_is_replaced(tmp_path: Path) -> None:
+    target, name = tmp_path / "target", tmp_path / "name"
+    target.write_bytes(b"before")
+    with whole_file(str(name)) as file:
+        file.write(b"after")
+        name.symlink_to(target)
+    assert (target.read_bytes(), name.read_bytes(), name.is_symlink()) == (b"before", b"after", False)
