@@ -224,7 +224,7 @@ class _Status:
     def show(self, host: str | None, *, with_copies: bool, chosen: frozenset[str] | None = None) -> None:
         """Prints it, at length for one host; with `chosen` the table of hosts only, and what is wrong with the pool."""
         if chosen is not None:
-            show_all(self.hosts, self.running, self.moment, has_copies=True)
+            show_all(self.hosts, self.running, self.moment, has_copies=True, each=True)
             show_unconfigured(self.unconfigured)
             if not self.hosts and not self.unconfigured:
                 click.echo("no host is in that state" if chosen else "no host is in that group")

@@ -1,5 +1,6 @@
 """`backupd status` as text: tables of hosts and copies, and what else has to be told."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -20,21 +21,17 @@ from btrkeep.decisions.host_state import COPY, STATES, HostStatus
 from btrkeep.decisions.verification import VerificationState
 from btrkeep.units import counted, format_duration, format_share, format_size, local_time, printable
 
+_MANY_ALIKE = 4
+"""Hosts with the same error are one line from this number on."""
+_PLACE = re.compile(r"\S+:\d+: ")
+"""FILE:LINE of a mistake in the configuration, which differs where each host has a file of its own."""
 _MOST_BEHIND = 20
 _MOST_FAILED = 10
 
 
-def show_all(found: list[HostStatus], running: list[Progress], now: datetime, *, has_copies: bool) -> None:
-    rows = [
-        (
-            printable(status.host),
-            click.style(status.state, fg=colours.HOST[status.state]),
-            format_duration(status.age),
-            _due(status.next_due, now),
-            _remark(status),
-        )
-        for status in found
-    ]
+def show_all(found: list[HostStatus], running: list[Progress], now: datetime, *, has_copies: bool, each: bool = False) -> None:
+    """Prints the table, with what runs and the sum. Hosts that fail for the same reason are one line, unless `each`."""
+    rows = [_row(statuses, now) for statuses in ([[status] for status in found] if each else _with_same_error(found))]
     if rows:
         click.echo(table(rows, ["HOST", "STATE", "AGE", "NEXT DUE", "REMARK"], right=["AGE"]))
     for entry in running:
@@ -44,6 +41,30 @@ def show_all(found: list[HostStatus], running: list[Progress], now: datetime, *,
         click.echo(f"{counted(len(found), 'host')}: {', '.join(states)}")
     elif not has_copies:
         click.echo("no host is configured")
+
+
+def _with_same_error(found: list[HostStatus]) -> list[list[HostStatus]]:
+    """Puts hosts together whose state and error are the same but for their names, where there are many; else each by itself."""
+    groups: dict[tuple[str, str], list[HostStatus]] = {}
+    for status in found:
+        error = _PLACE.sub("", status.error or "").replace(status.host, "*")
+        groups.setdefault((status.state, error if error and not status.warnings else status.host), []).append(status)
+    return [
+        part for group in groups.values() for part in ([group] if len(group) >= _MANY_ALIKE else [[status] for status in group])
+    ]
+
+
+def _row(statuses: Sequence[HostStatus], now: datetime) -> tuple[str, ...]:
+    first = statuses[0]
+    state = click.style(first.state, fg=colours.HOST[first.state])
+    if len(statuses) == 1:
+        return printable(first.host), state, format_duration(first.age), _due(first.next_due, now), _remark(first)
+    ages, dues = [status.age for status in statuses], [status.next_due for status in statuses]
+    age = max((age for age in ages if age is not None), default=None) if None not in ages else None
+    names = names_in_words([printable(status.host) for status in statuses])
+    due = _due(min((due for due in dues if due), default=None), now)
+    listed = f"{names}: `backupd status --state {first.state}` lists them"
+    return counted(len(statuses), "host"), state, format_duration(age), due, f"{_remark(first)}; the same with {listed}"
 
 
 def show_unconfigured(hosts: Mapping[str, int]) -> None:

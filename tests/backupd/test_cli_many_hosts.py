@@ -1,14 +1,18 @@
 """Patterns and lists of hosts, and errors of many hosts in one line."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from backupd.cli.check_ import merged
 from backupd.cli.names import expand_hosts
+from backupd.cli.status_view import show_all
 from backupd.hosts.assigning import read_host_list
 from btrkeep.config.problems import Problems, dotted
+from btrkeep.decisions.host_state import HostStatus
 from btrkeep.errors import UsageError
 from tests.beds import backupd
 from tests.beds.nights import Nights
@@ -129,3 +133,36 @@ def test_status_and_run_take_patterns_states_and_groups(nights: Nights) -> None:
     assert nights.backupd("verify", "web*").returncode == 0
     planned = json.loads(nights.backupd("run", "--dry-run", "--json", "web*").stdout)
     assert [one["host"] for one in planned] == ["web1", "web2"]
+
+
+def failing(host: str, error: str, **more: Any) -> HostStatus:
+    return HostStatus(host, "failing", None, None, None, error, **more)
+
+
+def test_hosts_that_fail_for_the_same_reason_are_one_line_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    now = datetime(2026, 11, 29, tzinfo=UTC)
+    excluded = [
+        failing(f"h{number}", f"not backed up: /etc/btrkeep/main.d/h{number}.toml:3: no such group") for number in range(200)
+    ]
+    others = [
+        failing("db1", "h7 has another error"),
+        failing("db2", "db2: it does not answer"),
+        failing("db3", "db3: it does not answer"),
+    ]
+    show_all([*excluded, *others], [], now, has_copies=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 1 + len(others) + 1, "headers, one for all of them, the others, the sum"
+    [line] = [line for line in lines if line.startswith("200 hosts")]
+    assert "no such group; the same with h0, h1, h2, h3, h4 and 195 more: `backupd status --state failing` lists them" in line
+    assert lines[-1] == "203 hosts: 203 failing"
+    show_all([*excluded, *others], [], now, has_copies=False, each=True)
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 203 + 1
+
+
+def test_a_warning_of_a_host_or_another_error_keeps_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    alike = [failing(f"h{number}", f"h{number}: it does not answer") for number in range(4)]
+    show_all(
+        [*alike, failing("h9", "h9: it does not answer", warnings=["a clock is wrong"])], [], datetime.now(UTC), has_copies=False
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == ["4", "h9"]
