@@ -1,6 +1,6 @@
 """What the comparison of all backups with their seals costs: one pass through the root tree of a pool with that many snapshots.
 
-    python -m bench.seals --snapshots 90000
+python -m bench.seals --snapshots 90000
 """
 
 import json

@@ -52,9 +52,8 @@ def test_a_host_is_left_out_beyond_30_percent_and_beyond_10(going: int, total: i
 
 def test_who_is_left_out_hears_how_many_would_go_and_how_to_let_them() -> None:
     said = left_out_words("web1", too_many({"web1": DeletedShare(24, 34)}, NOTHING).left_out["web1"])
-    assert (
-        said
-        == "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is right: `backupd expire --force web1`"
+    assert said == (
+        "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is right: `backupd expire --force web1`"
     )
 
 
