@@ -59,6 +59,7 @@ def test_status_as_json_has_the_agreed_fields_for_every_host(site: Nights) -> No
         "copies",
         "drill",
         "verification",
+        "altered",
         "in_doubt",
         "dedupe",
         "repeated",
