@@ -61,7 +61,7 @@ def timelapse(
     found = gather(folder, output)
     if not found.sources:
         why = f": {found.left_out[0]}" if found.left_out else ""
-        raise OperatorError(f"{folder} has no picture and no recorded state{why}", "btrfs-heatmap --record MOUNTPOINT makes them")
+        raise OperatorError(f"{folder} has no picture and no recorded state{why}", "`btrfs-heatmap --record MOUNTPOINT` makes them")
     frames = frame_sequence(found.sources, scheme, sort=sort, size=size, dated=dated)
     # The last frame is drawn before anything is written: what it lacks (scores, say), mostly all lack.
     height, width = frames.frame(len(frames.sources) - 1).shape[:2]

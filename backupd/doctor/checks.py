@@ -95,7 +95,7 @@ def _configuration(config: Config) -> Iterator[Finding]:
             continue
         if there.st_gid and there.st_mode & stat.S_IWGRP:  # everybody's are refused, and a group may be that of the administrators
             text = f"{file} can be written by its group, {there.st_gid}, whose members could have root run anything"
-            yield Finding("configuration", "note", text, f"chmod g-w {file}")
+            yield Finding("configuration", "note", text, f"chmod g-w {shlex.quote(str(file))}")
 
 
 def _names(_: Config) -> Iterator[Finding]:
@@ -166,7 +166,9 @@ def _pool(config: Config) -> Iterator[Finding]:
     yield Finding("pool", "ok", f"{path}{', a rehearsal' if pool.rehearsal else ''}")
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        yield Finding("pool", "error", f"{path} has mode {mode:04o}: others can look into the backups", f"chmod 700 {path}")
+        yield Finding(
+            "pool", "error", f"{path} has mode {mode:04o}: others can look into the backups", f"chmod 700 {shlex.quote(str(path))}"
+        )
     yield from _health(config, pool)
     yield from _mount(path)
 
@@ -321,7 +323,9 @@ def _notify(config: Config) -> Iterator[Finding]:
         )
         return
     for file in files_with_secrets(config.file):
-        yield Finding("notify", "warning", f"{file} holds passwords and can be read by others", f"chmod 600 {file}")
+        yield Finding(
+            "notify", "warning", f"{file} holds passwords and can be read by others", f"chmod 600 {shlex.quote(str(file))}"
+        )
     wrong = [number for number, url in enumerate(notify.urls, 1) if service_of(url) is None]
     for number in wrong:
         message = f"number {number} of `urls` is no URL that apprise understands"

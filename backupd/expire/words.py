@@ -31,19 +31,19 @@ PAUSES = {
 
 def expiry_words(why: DeletedShare | ClockBehind | ClockAhead, command: str = "expire") -> str:
     """Says why an expiry does nothing at all, or lets no grace end. `command`: the one of backupd that does it after all."""
-    force = f"backupd {command} --force"
     match why:
         case DeletedShare():
             limits = _beyond(why, POOL_SHARE, POOL_COUNT)
-            return f"of the pool {limits}: if that is right: `{force} {POOL}`"
+            return f"of the pool {limits}: if that is right: `backupd {command} --force {POOL}`"
         case ClockBehind():
             gone = f"the clock went backwards: it says {local_time(why.now)}, and it was {local_time(why.known)} already"
-            return f"{gone}; if it is right now, the expiry after the next night's run goes on, or `{force} {CLOCK}` now"
+            later = "the expiry after the next night's run goes on"
+            return f"{gone}; if it is right now, {later}, or `backupd {command} --force {CLOCK}` now"
         case ClockAhead():
             ahead = f"the clock went ahead by {_span(why.by)} since {local_time(why.since)}"
             return (
                 f"{ahead}, of which this machine's boot clock explains {_span(why.explained)}: "
-                f"grace and hold ends wait for an expiry a night later, or `{force} {CLOCK}` ends them now"
+                f"grace and hold ends wait for an expiry a night later, or `backupd {command} --force {CLOCK}` ends them now"
             )
 
 

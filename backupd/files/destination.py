@@ -4,6 +4,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -209,7 +210,7 @@ def require_destination(
     if not anyway:
         _require_trusted(to, sticky=sticky)
     if not to.exists() and not to.parent.is_dir():
-        hint = "name a folder" if to.parent.exists() else f"make it first: mkdir -p {to.parent}"
+        hint = "name a folder" if to.parent.exists() else f"make it first: mkdir -p {shlex.quote(str(to.parent))}"
         raise UsageError(f"{to.parent} is no folder", hint)
     if to.exists() and not to.is_dir():
         raise OperatorError(f"{to} is no folder", "--to names a folder, also for a single file")

@@ -228,7 +228,10 @@ def _require_private(file: Path) -> None:
     except OSError as error:
         raise OperatorError(f"{file}: {error.strerror}", "write it, and `chmod 600` it") from None
     if there.st_uid not in (0, os.geteuid()) or there.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise OperatorError(f"{file} is not root's alone, and holds secrets", f"chown root {file}; chmod 600 {file}")
+        raise OperatorError(
+            f"{file} is not root's alone, and holds secrets",
+            f"chown root {shlex.quote(str(file))}; chmod 600 {shlex.quote(str(file))}",
+        )
 
 
 def _lines(output: int, look: Callable[[], None]) -> Iterator[Any]:

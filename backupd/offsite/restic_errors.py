@@ -37,7 +37,9 @@ _FATAL = "Fatal: "
 _INIT = "`backupd offsite init {name}` makes it"
 _BY_STATUS = {
     ResticStatus.NO_REPOSITORY: _INIT,
-    ResticStatus.LOCKED: "another restic is at work there; `restic unlock` when none is",
+    ResticStatus.LOCKED: (
+        "another restic is at work there: wait for its end. `backupd offsite run {name}` removes the lock of one that was killed"
+    ),
     ResticStatus.WRONG_PASSWORD: "is password_file that of this repository?",
 }
 _BY_TEXT = (  # of versions that exit 1 for everything, and of what no status is for

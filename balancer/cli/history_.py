@@ -1,5 +1,6 @@
 """`btrfs-balancer history`: the history of a filesystem's free space and its balances."""
 
+import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ import click
 
 from balancer.cli.which_pool import balance_target, mount_point, which_pool
 from btrkeep.cli import echo_json
+from btrkeep.cli.which_filesystem import pool_words
 from btrkeep.units import counted, local_day, printable
 
 if TYPE_CHECKING:
@@ -70,7 +72,8 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
 
             click.echo("\n".join(lines(filesystem, looks, balances)))
         else:
-            click.echo(_how_to_begin(path, days, catalogue.scores(filesystem) if catalogue else []))
+            older = catalogue.scores(filesystem) if catalogue else []
+            click.echo(_how_to_begin(path, days, older, pool_words(pool, config)))
             if balances:
                 click.echo(f"\n--balances shows {counted(len(balances), 'run')} of balance.")
 
@@ -90,14 +93,14 @@ def _is_running(one: "Balance") -> bool:
     return one.finished is None and start_time(one.pid) == one.pid_started
 
 
-def _how_to_begin(path: Path, days: int, older: "list[FreeSpaceScore]") -> str:
-    """Returns the text for a filesystem with no scores in that time."""
+def _how_to_begin(path: Path, days: int, older: "list[FreeSpaceScore]", which: list[str]) -> str:
+    """Returns the text for a filesystem with no scores in that time. `which`: the options that chose the pool."""
     if older:
         newest = local_day(older[-1].taken)
         return f"No scores of the last {days} days are recorded. The newest ones are of {newest}: --days N looks further back."
-    name = printable(str(path))
+    words = printable(shlex.join([*which, str(path)]))
     return (
-        f"No scores of {name} are recorded yet. To begin:\n\n"
-        f"  btrfs-balancer score --record {name}\n\n"
+        f"No scores of {printable(str(path))} are recorded yet. To begin:\n\n"
+        f"  btrfs-balancer score --record {words}\n\n"
         "Every night from a timer or a line of cron it makes the history that this command shows."
     )

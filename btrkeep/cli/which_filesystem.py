@@ -27,6 +27,13 @@ def pool_options(default: str) -> Callable[[Callable[..., Any]], Callable[..., A
     return lambda command: pool(config(command))
 
 
+def pool_words(pool: str | None, config: Path | None) -> list[str]:
+    """Returns the options again, as a printed command repeats them; valid in any folder."""
+    if config is not None:
+        return ["--config", str(config.absolute())]
+    return ["--pool", pool] if pool is not None else []
+
+
 def require_one_pool(pool: str | None, config: Path | None, default: str = "that is on the filesystem") -> None:
     """Raises UsageError when both are given, or an empty one, as an empty variable of a script would."""
     if pool is not None and config is not None:

@@ -275,7 +275,7 @@ def test_an_empty_history_says_how_to_begin_and_makes_no_catalogue(nights: Night
     config = tmp_path / "other.toml"
     config.write_text(f'[pool]\npath = "{nights.pool}"\nstate = "{tmp_path / "state"}"\n')
     text = balancer("history", nights.pool, "--config", config).stdout
-    assert f"btrfs-balancer score --record {nights.pool}" in text
+    assert f"btrfs-balancer score --record --config {config} {nights.pool}" in text
     assert "night" in text
     assert "Nothing was balanced" in balancer("history", nights.pool, "--config", config, "--balances").stdout
     empty = json.loads(balancer("history", nights.pool, "--config", config, "--json").stdout)

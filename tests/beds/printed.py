@@ -10,8 +10,14 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from backupd.cli import COMMANDS as BACKUPD
+from backupd.cli import HIDDEN
+from balancer.cli import COMMANDS as BALANCER
+from heatmap.cli import COMMANDS as HEATMAP
 from tests.beds.cli import TOP
+from web.cli import COMMANDS as WEB
 
+COMMANDS = {"backupd": {*BACKUPD, *HIDDEN}, "btrfs-balancer": {*BALANCER}, "btrfs-heatmap": {*HEATMAP}, "btrkeep-web": {*WEB}}
 OURS = ("backupd", "btrfs-balancer", "btrfs-heatmap", "btrkeep-web")
 _PLACES = ("backupd", "btrkeep", "balancer", "heatmap", "web")
 _NO_ADVICE = (
@@ -23,6 +29,7 @@ _NO_ADVICE = (
     "backupd/cli/rehearse_",
     "btrkeep/cli/progress.py",
     "web/api/document.py",
+    "heatmap/cli/draw.py",  # help
     "backupd/doctor/rules/",  # tests/btrfs/test_doctor_commands.py types all of these, and fails for a rule that it does not
 )
 _FOREIGN = (
@@ -50,7 +57,8 @@ def printed_commands() -> dict[str, list[str]]:
                     commands.setdefault(command, []).append(f"{name}:{line}")
     for path in sorted((TOP / "web" / "templates").rglob("*.html")):
         for command in _HTML.findall(re.sub(r"\{\{[^}]*\}\}", "{}", path.read_text(encoding="utf-8"))):
-            commands.setdefault(_normal(command), []).append(str(path.relative_to(TOP)))
+            for line in command.splitlines():
+                commands.setdefault(_normal(line), []).append(str(path.relative_to(TOP)))
     return commands
 
 
@@ -91,7 +99,16 @@ def _in_text(text: str) -> Iterator[str]:
         if _PROGRAM.match(quoted) or re.match(_FOREIGN, quoted + "`"):
             yield _normal(quoted)
     for bare in _BARE.findall(_QUOTED.sub("``", text)):
-        yield _normal(bare)
+        command = _normal(bare)
+        if is_command(command):
+            yield command
+
+
+def is_command(command: str) -> bool:
+    """Whether the second word is a command, an option or filled in: "btrfs-balancer meanwhile" is none."""
+    program, _, rest = command.partition(" ")
+    word = rest.partition(" ")[0]
+    return program not in COMMANDS or word in COMMANDS[program] or word.startswith(("-", "{"))
 
 
 def _normal(command: str) -> str:

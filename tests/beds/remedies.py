@@ -37,7 +37,7 @@ def pattern(command: str) -> str:
     head, _, rest = command.partition(" ")
     program = re.escape(head) + (_CONFIG if head in OURS else "")
     words = re.escape(rest).replace(r"\{\}", r"(?:'[^']*'|[^\s'`;,]+)")
-    words = re.sub(r"\b(?:HOST|NAME|BACKUP|PATH)\b", lambda _: r"(?:'[^']*'|[^\s`]+)", words)
+    words = re.sub(r"\b(?:HOST|NAME|BACKUP|PATH|MOUNTPOINT)\b", lambda _: r"(?:'[^']*'|[^\s`]+)", words)
     return program + (f" {words}" if rest else "")
 
 

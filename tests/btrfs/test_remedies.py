@@ -7,7 +7,10 @@ tests/test_remedies.py has the list of all commands that are printed, and which 
 import json
 import os
 import shutil
+import signal
 import sqlite3
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -136,17 +139,17 @@ def old(shared_btrfs: Path) -> Expiries:
     return expiries
 
 
-@types("backupd expire --force {}")
+@types("backupd {} --force {}")
 def test_an_expiry_that_its_guards_stop_goes_on_by_the_command_that_is_named(old: Expiries, typist: Typist) -> None:
     names = old.history("many", 14)
     stopped = prints(old, "expire", *at(NOW))
     assert (stopped.returncode, old.marked("many")) == (1, [])
-    typist.follow(stopped, "backupd expire --force {}", more=" ".join(at(NOW)))
+    typist.follow(stopped, "backupd {} --force {}", more=" ".join(at(NOW)))
     assert old.marked("many") == names[:11]
     back = LAST - timedelta(hours=3)
     stopped = prints(old, "expire", *at(back))
     assert "backwards" in stopped.stdout + stopped.stderr
-    typist.follow(stopped, "backupd expire --force {}", more=" ".join(at(back)))
+    typist.follow(stopped, "backupd {} --force {}", more=" ".join(at(back)))
     assert prints(old, "expire", *at(back)).returncode == 0
 
 
@@ -311,3 +314,87 @@ def test_a_damaged_copy_is_fetched_again_and_keeps_no_other_host_from_being_repa
     typist.type(f"{call} verify web1", more=more)
     damaged = json.loads(second.backupd("damaged", "--json", check=False).stdout)
     assert "web1" not in {one["host"] for one in damaged}
+
+
+# --- files, modes and what runs beside it
+
+
+@types("backupd sample", "backupd run", "backupd check")
+def test_numbers_and_backups_that_are_not_there_yet_are_made(pool: Nights, typist: Typist) -> None:
+    pool.host("web1", pool.source, address=None)
+    typist.follow(refused(pool, "drill"), "backupd run")
+    assert len(pool.names("web1")) == 1
+    assert "sample" in prints(pool, "trend").stdout + prints(pool, "trend").stderr
+    typist.follow(prints(pool, "trend"), "backupd sample")
+    typist.follow(refused(pool, "init", pool.pool), "backupd check", status=None)
+
+
+@types("chmod 700 {}", "chmod g-w {}", "mkdir -p {}")
+def test_modes_and_folders_are_changed_as_printed(web1: Nights, typist: Typist) -> None:
+    web1.pool.chmod(0o755)
+    typist.follow(prints(web1, "check"), "chmod 700 {}")
+    assert "chmod 700" not in prints(web1, "check").stdout
+    os.chown(web1.config, 0, 12)
+    web1.config.chmod(0o664)
+    typist.follow(prints(web1, "check"), "chmod g-w {}")
+    assert "chmod g-w" not in prints(web1, "check").stdout
+    to = web1.top / "a folder" / "below" / "it"
+    typist.follow(refused(web1, "restore", "web1", "/", "--to", to), "mkdir -p {}")
+    assert web1.backupd("restore", "web1", "/", "--to", to, check=False).stderr.count("mkdir") == 0
+
+
+@types("backupd offsite init {}", "backupd offsite run {}", "chmod 600 {}")
+def test_a_repository_that_is_not_there_or_locked_is_made_and_sent_to(pool: Nights, typist: Typist, tmp_path: Path) -> None:
+    away, password = tmp_path / "my repository", tmp_path / "my password"
+    password.write_text("4711\n")
+    password.chmod(0o644)
+    pool.tables["offsite.far"] = {"repository": str(away), "password_file": str(password)}
+    pool.host("web1", pool.source, address=None)
+    pool.run("web1")
+    typist.follow(refused(pool, "offsite", "run"), "chmod 600 {}")
+    made = typist.follow(refused(pool, "offsite", "run"), "backupd offsite init {}")
+    again = refused(pool, "offsite", "init", "far")
+    assert made.returncode == 0
+    typist.follow(again, "backupd offsite run {}")
+    call = ["restic", "--repo", str(away), "--password-file", str(password), "--no-cache"]
+    assert '"web1"' in work(*call, "snapshots", "--json").stdout
+    with subprocess.Popen([*call, "check", "--read-data"], stdout=subprocess.DEVNULL) as other:
+        end = time.monotonic() + 20
+        while not any((away / "locks").iterdir()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        other.send_signal(signal.SIGSTOP)
+        pool.backupd("hold", "web1", "latest")
+        (pool.source / "new").write_text("1")
+        pool.run("web1")
+        locked = refused(pool, "offsite", "run")
+        other.kill()
+    assert "already locked" in locked.stderr
+    typist.follow(locked, "backupd offsite run {}")
+
+
+@types("mount -o remount,rw {}")
+def test_a_filesystem_that_is_mounted_read_only_is_mounted_writable_as_printed(
+    make_btrfs: Callable[..., Path], typist: Typist
+) -> None:
+    point = make_btrfs(size="300M")
+    work("mount", "-o", "remount,ro", point)
+    said = typist.type(f"btrfs-balancer run {point}", status=None)
+    assert said.returncode != 0
+    typist.follow(said, "mount -o remount,rw {}")
+    assert "read-only" not in typist.type(f"btrfs-balancer run {point}", status=None).stderr
+
+
+@types("btrfs-heatmap --record MOUNTPOINT", "btrfs-balancer score --record {}")
+def test_states_and_scores_that_are_not_there_yet_are_recorded(pool: Nights, typist: Typist, tmp_path: Path) -> None:
+    pictures = tmp_path / "my pictures"
+    pictures.mkdir()
+    said = typist.type(f"btrfs-heatmap timelapse '{pictures}' -o '{tmp_path}/out.gif'", status=None)
+    line = typist.find(said, "btrfs-heatmap --record MOUNTPOINT").replace("MOUNTPOINT", f"-o '{pictures}/' '{pool.pool}'")
+    typist.type(line)
+    typist.type(f"btrfs-heatmap timelapse '{pictures}' -o '{tmp_path}/out.gif'")
+    assert (tmp_path / "out.gif").exists()
+    said = typist.type(f"btrfs-balancer history --config '{pool.config}'", status=None)
+    (line,) = [text.strip() for text in said.stdout.splitlines() if "score --record" in text]
+    typist.type(line)
+    assert "--record" not in typist.type(f"btrfs-balancer history --config '{pool.config}'", status=None).stderr
