@@ -51,9 +51,14 @@ class AlarmChanges:
         """Returns the rows to write, without those that are the same in `known`; `arrived`: the messages were delivered."""
         rows = {row.key: row for row in self.rows}
         if arrived:
-            rows |= {row.key: replace(row, told=now) for row in self.alarms}
+            # A wrong clock may have written a time for `cleared` that is not before now: then it would not count as told.
+            rows |= {row.key: replace(row, told=now, cleared=_before(row.cleared, now)) for row in self.alarms}
             rows |= {row.key: replace(row, cleared=now, times=0) for row in self.recoveries}
         return [row for key, row in rows.items() if known.get(key) != row]
+
+
+def _before(moment: datetime | None, now: datetime) -> datetime | None:
+    return moment if moment and moment < now else None
 
 
 def changes(known: Known, found: FoundAlarms, events: Collection[str], now: datetime) -> AlarmChanges:

@@ -58,7 +58,8 @@ def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[Sto
     title = f"btrkeep {pool}: {', '.join([*wrong, hosts])}"
     if others or lasting:
         title += f", {counted(len(others) + len(lasting), 'alarm')}"
-    return Message(title, "\n\n".join([*parts, sender(machine)]), "warning" if wrong or unwell or others or lasting else "success")
+    is_warning = wrong or unwell or others or lasting or not report.is_catalogue_read
+    return Message(title, "\n\n".join([*parts, sender(machine)]), "warning" if is_warning else "success")
 
 
 def _unknown(report: StatusReport) -> str:
@@ -89,7 +90,7 @@ def _why(error: str | None, age: float | None) -> str:
 
 
 def _day_lines(report: StatusReport) -> list[str]:
-    lines = [_runs_line(report.day)]
+    lines = [_runs_line(report.day) if report.is_catalogue_read else f"backups: unknown: {harmless(report.catalogue_fault)}"]
     if report.room:
         lines.append(f"room: {report.room}, of {format_size(report.room.total)}")
     elif report.fault:

@@ -58,7 +58,8 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     found = changes(known, find(report, known, _units(known)), config.notify.on, now)
     last = memory.last_digest()
     is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
-    with_digest = want_digest or (is_due and bool(config.notify.urls) and report.is_catalogue_read)
+    can_wait = not report.is_catalogue_read and report.is_catalogue_busy  # it may be readable in five minutes
+    with_digest = want_digest or (is_due and bool(config.notify.urls) and not can_wait)
     messages = _messages(config, found)
     if with_digest:
         broken = [row for row in every if row.what == SERVICE]

@@ -109,6 +109,9 @@ def _with(text: str, base: Retention) -> Retention:
 def _one(asked: _Asked, host: str) -> int:
     context = asked.context
     require_host_or_folder(context, host)
+    if host in context.config.excluded:
+        fault = context.config.excluded[host].fault
+        raise UsageError(f"{host} is configured, with a mistake: {fault}", "mend that line; until then nothing of it is deleted")
     rows = {row.name: row.state for row in context.catalogue.backups(host) if row.name}
     try:
         seen = look_again(context.pool, context.config, host, rows)

@@ -139,7 +139,8 @@ def command(
 
 def _report_unstarted(ctx: click.Context, error: OperatorError) -> None:
     with suppress(ConfigError):
-        report_unstarted(load_reporting(ctx).config, error.message)
+        text = "\n".join(error.located) if isinstance(error, ConfigError) else error.message
+        report_unstarted(load_reporting(ctx).config, text)
 
 
 def _idle_config(ctx: click.Context, *, catch_up: bool) -> Config | None:

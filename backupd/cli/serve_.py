@@ -125,4 +125,5 @@ def _require_configured(ctx: click.Context) -> None:
     exiting would not help.
     """
     config = load_config(ctx)
+    config.require_rights()
     present(ctx, config)  # --now is for rehearsals only

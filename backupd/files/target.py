@@ -27,6 +27,9 @@ def target_of(config: Config, host: str, text: str, port: int | None = None) -> 
     """The target: the host as it is configured for "", else [USER@]HOST:DIR. Raises UsageError."""
     known = config.hosts.get(host)
     if not text:
+        if host in config.excluded:
+            fault = config.excluded[host].fault
+            raise UsageError(f"{host} is configured, with a mistake: {fault}", "mend that line, or say --to-host USER@HOST:DIR")
         if known is None:
             raise UsageError(f"{host} is not configured, so it has no address", "say --to-host USER@HOST:DIR")
         return Target(replace(known, port=port or known.port), b"/", original=True)

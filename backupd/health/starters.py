@@ -34,7 +34,8 @@ _MOST_STARTS = 900  # of one timer: eight days of every quarter of an hour
 _LARGEST_SCRIPT = 1 << 16
 _LARGEST_CRONTAB = 1 << 20
 _CRONS = ("cron", "crond", "fcron", "bcron-sched")
-_ACTIVE = "active"
+_ACTIVE, _ELAPSED = "active", "elapsed"
+_ANACRON_TIMER, _ANACRONTAB = "anacron.timer", "/etc/anacrontab"
 _CALENDAR = re.compile(r"OnCalendar=(.*?) ; next_elapse=")
 _REPEATED = re.compile(r"On(?:Unit(?:In)?Active)USec=(.*?) ; next_elapse=")
 _ARGUMENTS = re.compile(r"argv\[\]=(.*?) ; ignore_errors=")
@@ -83,12 +84,13 @@ def _command(config: Config, *, by_units: bool) -> str:
 
 @dataclass(slots=True)
 class _Collected:
-    """`until`: up to where all starts are known."""
+    """`until`: up to where all starts are known. `has_anacron_timer`: systemd starts anacron, without a daemon of cron."""
 
     until: datetime
     starts: list[Start] = field(default_factory=list)
     starters: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    has_anacron_timer: bool = False
 
     def add(self, starter: str, calls: list[RunCall], times: list[datetime]) -> None:
         """Adds the starts of one timer or line; one without times starts nothing."""
@@ -101,9 +103,10 @@ def _read_timers(reader: CommandReader, collected: _Collected, now: datetime, ro
     if not (root / "run/systemd/system").is_dir():
         return  # systemd does not run here, so no timer does
     try:
-        names = "Id,ActiveState,Unit,TimersCalendar,TimersMonotonic"
+        names = "Id,ActiveState,SubState,Unit,TimersCalendar,TimersMonotonic"
         shown = run(("systemctl", "show", f"--property={names}", "--", "*.timer"), timeout=_SECONDS).stdout
-        timers = [timer for timer in _units(shown) if timer.get("ActiveState") == [_ACTIVE]]
+        timers = [timer for timer in _units(shown) if _elapses(timer)]
+        collected.has_anacron_timer = any(timer["Id"] == [_ANACRON_TIMER] for timer in timers)
         services = [timer["Unit"][0] for timer in timers if timer.get("Unit")]
         command = ("systemctl", "show", "--property=Id,ExecStart", "--", *services)
         commands = (
@@ -115,6 +118,11 @@ def _read_timers(reader: CommandReader, collected: _Collected, now: datetime, ro
                 collected.add(timer["Id"][0], calls, _times(timer, collected, now))
     except ProgramFailed as error:
         collected.unknown.append(f"the timers could not be read: {error.message}")
+
+
+def _elapses(timer: dict[str, list[str]]) -> bool:
+    """Returns True if the timer runs and will elapse. One with nothing but OnUnitActiveSec= never does before its unit has run."""
+    return timer.get("ActiveState") == [_ACTIVE] and timer.get("SubState") != [_ELAPSED]
 
 
 def _units(shown: str) -> list[dict[str, list[str]]]:
@@ -178,9 +186,9 @@ def _read_crontabs(reader: CommandReader, collected: _Collected, now: datetime, 
         if calls := list(reader.calls(command)):
             midnight = now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
             times = [(midnight + timedelta(days=days * number) + _ANACRON_TIME).astimezone(UTC) for number in range(1, 71)]
-            found.append(("/etc/anacrontab", calls, [at for at in times if at <= collected.until]))
-    if found and not _cron_runs(root):
-        return  # its lines start nothing
+            found.append((_ANACRONTAB, calls, [at for at in times if at <= collected.until]))
+    if found and not _cron_runs(root):  # its lines start nothing
+        found = [line for line in found if line[0] == _ANACRONTAB and collected.has_anacron_timer]
     for name, calls, times in found:
         collected.add(name, calls, times)
 

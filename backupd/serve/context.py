@@ -62,12 +62,15 @@ class ServiceContext:
     _pool: Pool | None = None
 
     def config(self) -> Config:
-        """Returns the present configuration; read again if one of its files has changed. Raises ConfigError."""
+        """Returns the present configuration; read again if one of its files has changed. Raises ConfigError, also if a mistake
+        leaves open who may do what.
+        """
         with self._lock:
             if not self._loaded or self._loaded[0] != _signature(self._loaded[1].file):
                 config = load_usable(self.pool_name, self.config_file)
                 show_times_in(config.pool.zone)
                 self._loaded, self._untold = (_signature(config.file), config), True
+            self._loaded[1].require_rights()
             return self._loaded[1]
 
     def jobs(self) -> JobStore:

@@ -15,7 +15,7 @@ import orjson
 
 from btrkeep.cli.progress import hang_up, lost_output, prose
 from btrkeep.cli.tables import table
-from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
+from btrkeep.errors import ConfigError, Exit, OperatorError, UsageError, did_you_mean
 from btrkeep.process.error_report import ERROR_MARK, report_error
 from btrkeep.units import printable, with_encoded
 
@@ -142,7 +142,7 @@ def _options_of(context: click.Context) -> dict[str, click.Option]:
 def complain(error: OperatorError) -> None:
     """An error and its hint on standard error, in colour only on a terminal; and to the program of ours that started this one."""
     report_error(error)
-    for line in error.message.splitlines():
+    for line in error.located if isinstance(error, ConfigError) else error.message.splitlines():
         prose(click.style(ERROR_MARK, fg="red", bold=True) + printable(line), err=True, color=_colour())
     if error.hint:
         prose(click.style("hint: ", fg="cyan") + printable(error.hint), err=True, color=_colour())

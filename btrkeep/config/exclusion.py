@@ -1,21 +1,22 @@
 """Decides whether mistakes concern only some hosts and copies, which are left out, or stop everything. Pure.
 
 A mistake that could change what is deleted, or where something is written, stops everything. So does a file that cannot be read,
-unless it held nothing but hosts and copies. Sections that only report or verify stop no backup.
+unless it held nothing but hosts and copies. Sections that only report or verify stop no backup; one about who may do what stops
+the dashboard and the root service.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from btrkeep.config.keys import BALANCE, DRILL, FETCHED_BY, GROUP, HOST, NAMED, NOTIFY, OFFSITE, PUSH, REPLICA, VERIFY
+from btrkeep.config.keys import BALANCE, DRILL, FETCHED_BY, GROUP, HOST, NAMED, NOTIFY, OFFSITE, PUSH, REPLICA, SERVE, VERIFY, WEB
 from btrkeep.config.line_numbers import headers
 from btrkeep.config.merge import Sections
 from btrkeep.config.model import Config, HostConfig
 from btrkeep.config.problems import Problem, Problems
 
 _COPIES = (REPLICA, PUSH, FETCHED_BY, OFFSITE)
-_HARMLESS = (NOTIFY, VERIFY, DRILL, BALANCE)
+_HARMLESS = (NOTIFY, VERIFY, DRILL, BALANCE, WEB, SERVE)
 _PARTIAL = (*NAMED, *_HARMLESS)  # a mistake in one of these leaves the rest as it is
 
 
@@ -55,6 +56,8 @@ def exclusion(main: Path, sections: Sections, problems: Problems, last: Config |
         text = problems.locate(problem)
         if problem.unread:
             held = _sections_of(problem.file, problems.texts.get(problem.file), last)
+            if held is None and last is None:  # it may have said where the catalogue is
+                return None
             if held is None:
                 unread.append(text)
             elif any(path[0] not in _PARTIAL for path in held):
@@ -94,7 +97,8 @@ def _note(path: tuple[str, ...], text: str, sections: Sections, faults: dict[str
 def _sections_of(file: Path, text: str | None, last: Config | None) -> list[tuple[str, ...]] | None:
     """Returns the sections that an unreadable file holds, by its headers and as it was when it was valid.
 
-    None: neither of them shows any, so it may have had everything.
+    None: neither of them shows any, so it may have everything. If there is a last valid configuration, none of it was ever in
+    force.
     """
     if text is not None and "\0" in text:
         text = None

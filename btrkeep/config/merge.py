@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import ascii_letters
 from typing import Any
 
 from btrkeep.config.files import Document
@@ -11,6 +12,7 @@ from btrkeep.config.problems import InvalidValue, Problems, RefusedItems, dotted
 from btrkeep.config.sources import name_fault
 
 _COMMANDS = ("before", "after", "boot_checks")
+_OPTIONS = "ssh_options"  # such as ProxyCommand, whose command may have a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[s
                 values[name] = refused.valid
         except RefusedItems as refused:
             for item, reason in refused.items:
-                problems.add(file, dotted(*where, name), f"{show(item)}: {reason}", (*where, name))
+                problems.add(file, dotted(*where, name), f"{show(_without_value(name, item))}: {reason}", (*where, name))
     return values
 
 
@@ -120,8 +122,16 @@ def _written(where: tuple[str, ...], value: Any) -> str:
     """
     name, section = where[-1], where[0]
     slip = section in (NOTIFY, OFFSITE) and name not in LEGAL[section]
-    secret = slip or name in SECRET or nearest_of(name, LEGAL.get(section, ())) in _COMMANDS
+    secret = slip or name in SECRET or nearest_of(name, LEGAL.get(section, ())) in (*_COMMANDS, _OPTIONS)
     return dotted(*where) if secret else f"{dotted(*where)} = {show(value)}"
+
+
+def _without_value(name: str, item: Any) -> Any:
+    """Returns the name alone of an option of ssh."""
+    if name != _OPTIONS or not isinstance(item, str):
+        return item
+    option = item[: len(item) - len(item.lstrip("-" + ascii_letters))]
+    return option if option == item else f"{option}..."
 
 
 def _head(section: str, where: tuple[str, ...]) -> str:

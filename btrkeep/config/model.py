@@ -381,6 +381,16 @@ class Config:
         if section in self.faulty_sections:
             raise ConfigError(self.faults, "mend that line")
 
+    @property
+    def are_rights_known(self) -> bool:
+        """Returns False if a mistake leaves open who may do what: the dashboard and the root service do not work then."""
+        return not (self.unread or self.faulty_sections & {"web", "serve"})
+
+    def require_rights(self) -> None:
+        """Raises ConfigError if it is unknown who may do what."""
+        if not self.are_rights_known:
+            raise ConfigError(self.faults, "mend that line")
+
     def host_named(self, name: str) -> HostConfig:
         """Returns a configured host, which may be an excluded one. Raises KeyError."""
         return self.hosts[name] if name in self.hosts else self.excluded[name]

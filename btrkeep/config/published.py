@@ -64,7 +64,7 @@ class Published:
     """A pool's configuration without its secrets. `filesystem` is the pool's UUID, which samples and scores are kept under.
 
     `since`: when a host was published first, of those that were not there already when that began to be noted.
-    `replicas`: without their addresses.
+    `replicas`: without their addresses. `are_rights_known`: False if a mistake leaves open what [web] and [serve] have.
     `hosts` have no hooks and no options of ssh. Sizes are bytes, durations seconds, `used_limit` and `ping_goal` shares.
     """
 
@@ -86,12 +86,13 @@ class Published:
     web: WebSettings = field(default_factory=WebSettings)
     no_downloads: bool = DEFAULTS["no_downloads"]
     no_restores: bool = DEFAULTS["no_restores"]
+    are_rights_known: bool = True
     replicas: Mapping[str, PublishedReplica] = field(default_factory=dict)
 
 
 _PLAIN = (
     "min_free", "concurrency", "bandwidth", "silent", "used_limit", "ping_goal", "rehearsal", "filesystem", "no_downloads",
-    "no_restores",
+    "no_restores", "are_rights_known",
 )  # fmt: skip
 
 
@@ -109,11 +110,25 @@ def publish(
         "rehearsal": known.get("rehearsal", False) if rehearsal is None else rehearsal,
         "filesystem": filesystem or known.get("filesystem"),
     }
-    text = json.dumps({**_pool(config), **marker, "since": _since(config, known, now)}, separators=(",", ":"), sort_keys=True)
+    content = {**_pool(config), **_rights(config, known), **marker, "since": _since(config, known, now)}
+    text = json.dumps(content, separators=(",", ":"), sort_keys=True)
     if text == before:
         return False
     facts.set_fact(FACT, text)
     return True
+
+
+def _rights(config: Config, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns who may do what. While a mistake leaves that open it is as it was published, or else nothing is allowed."""
+    if not config.are_rights_known:
+        strict = {"web": {}, "no_downloads": True, "no_restores": True}
+        return {**{key: known.get(key, value) for key, value in strict.items()}, "are_rights_known": False}
+    return {
+        "web": {key.name: _plain(getattr(config.web, key.name)) for key in fields(WebSettings)},
+        "no_downloads": config.serve.no_downloads,
+        "no_restores": config.serve.no_restores,
+        "are_rights_known": True,
+    }
 
 
 def _known(before: str | None) -> dict[str, Any]:
@@ -153,8 +168,6 @@ def _pool(config: Config) -> dict[str, Any]:
         "silent": config.notify.silent,
         "used_limit": config.notify.used_limit,
         "ping_goal": config.notify.ping_goal,
-        "no_downloads": config.serve.no_downloads,
-        "no_restores": config.serve.no_restores,
         "replicas": {name: [replica.oldest, replica.comes_and_goes] for name, replica in config.replicas.items()},
         "pushes": {name: push.oldest for name, push in config.pushes.items()},
         "fetched_by": {name: one.oldest for name, one in config.fetched_by.items()},
@@ -162,7 +175,6 @@ def _pool(config: Config) -> dict[str, Any]:
         "replica_retention": {name: _policy(replica.retention) for name, replica in config.replicas.items()},
         "expiry": {"max_orphans": config.expiry.max_orphans, "mount_option": config.expiry.mount_option},
         "hosts": {name: dict(_host(host)) for name, host in config.every_host.items()},
-        "web": {one.name: _plain(getattr(config.web, one.name)) for one in fields(WebSettings)},
     }
 
 

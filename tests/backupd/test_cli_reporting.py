@@ -16,6 +16,7 @@ from backupd.expire.clocks import keep_clocks
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.safety_limits import ClockFact, ClockPast
 from tests.beds import work
+from tests.beds.cli import command
 from tests.beds.nights import Nights
 from tests.beds.receivers import Web, web
 
@@ -81,8 +82,11 @@ def test_a_broken_configuration_is_reported_first_and_once_by_all_that_reports(s
     assert "2 hosts: 2 ok" in status.stdout
     assert json.loads(site.backupd("status", "--json", check=False).stdout)["looked"]["faults"][0].startswith(fault)
     before = len(server.got)
-    assert site.backupd("run", check=False).returncode == 2
+    for words in (("run",), ("check",)):
+        stopped = site.backupd(*words, check=False)
+        assert (stopped.returncode, fault in stopped.stderr) == (2, True), stopped
     assert server.paths[before:] == ["/ping/start", "/ping/fail"]
+    assert fault.encode() in server.got[-1][2]
     site.config.write_text(good)
     assert "over" in site.backupd("notify").stdout
 
@@ -94,6 +98,9 @@ def test_one_hosts_mistake_leaves_it_out_and_its_backups_stay(site: Nights, serv
     ran = site.backupd("run", "--all", "--json", check=False)
     assert (ran.returncode, [result["host"] for result in json.loads(ran.stdout)]) == (1, ["web1"])
     assert fault in ran.stderr
+    for words in (("retention", "explain", "web2"), ("restore", "web2", "/", "--to-host")):
+        refused = site.backupd(*words, check=False)
+        assert (refused.returncode, refused.stderr.count(fault) >= 1, "mend that line" in refused.stderr) == (2, True, True), words
     named = site.backupd("run", "web2", check=False)
     assert (named.returncode, fault in named.stderr) == (2, True)
     status = site.backupd("status", check=False)
@@ -183,6 +190,33 @@ def test_an_unusable_catalogue_is_reported_once_and_so_is_its_end(
     assert told.returncode == 0, told.stderr
     assert [row["type"] for row in messages(server)] == ["failure", "failure", "success"]
     assert site.backupd("notify").stdout.startswith("nothing new")
+
+
+def test_the_digest_is_sent_without_a_catalogue_and_says_so(site: Nights, server: Web) -> None:
+    site.tables["notify"]["digest"] = "00:00"
+    site.write()
+    with damaged(site):
+        for _ in range(2):
+            site.backupd("notify", check=False)
+    titles = [message["title"] for message in messages(server)]
+    (digest,) = [message for message in messages(server) if "the state of the hosts is unknown" in message["title"]]
+    assert len(titles) == 2, titles
+    assert "backups: unknown: the catalogue" in digest["message"]
+    assert "no backup was tried" not in digest["message"]
+
+
+def test_a_mistake_in_who_may_do_what_stops_the_dashboard_and_no_backup(site: Nights) -> None:
+    site.backupd("check", check=False)
+    good = site.config.read_text()
+    site.config.write_text(f'{good}[serve]\nno_downloads = "yes"\n')
+    fault = f"{site.config}:{len(good.splitlines()) + 2}: serve.no_downloads"
+    ran = site.backupd("run", "--all", "--json", check=False)
+    assert (ran.returncode, {result["outcome"] for result in json.loads(ran.stdout)}) == (1, {"complete"})
+    assert ran.stderr.startswith(f"error: {fault}")
+    served = site.backupd("serve", "--socket", site.top / "socket", check=False)
+    assert (served.returncode, fault in served.stderr) == (2, True)
+    dashboard = command("web", "--state", site.state, "--data", site.top / "data", "serve", "--listen", "127.0.0.1:0", check=False)
+    assert (dashboard.returncode, "leaves open who may use the dashboard" in dashboard.stderr) == (1, True)
 
 
 def test_a_full_state_folder_is_reported_once(site: Nights, server: Web) -> None:

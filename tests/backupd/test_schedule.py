@@ -237,6 +237,22 @@ def test_files_of_cron_are_read_as_cron_reads_them(tmp_path: Path) -> None:
     }
 
 
+def test_anacron_starts_what_its_lines_and_their_folders_have(tmp_path: Path) -> None:
+    (tmp_path / "etc/cron.weekly").mkdir(parents=True)
+    (tmp_path / "etc/cron.weekly/nightly").write_text("#!/bin/sh\nbackupd run web1\n")
+    (tmp_path / "etc/cron.weekly/nightly").chmod(0o755)
+    lines = "# 1 5 x backupd run\n1 5 btrkeep backupd run\n@weekly 10 w run-parts --report /etc/cron.weekly\nx 1 y backupd run\n"
+    (tmp_path / "etc/anacrontab").write_text(lines)
+    config = Config(
+        Path("/etc/btrkeep/main.toml"), "main", PoolSettings(Path("/srv"), tmp_path, zone=UTC_ZONE), hosts={"web1": DAILY}
+    )
+    facts = read_starts(config, None, NOW, 8 * DAY, tmp_path)
+    assert facts.starters == ("/etc/anacrontab",)
+    daily = [start.at for start in facts.starts if not start.hosts]
+    assert daily == [NOW + 19.5 * HOUR + number * DAY for number in range(8)]  # 07:30 of each day
+    assert [start.at for start in facts.starts if start.hosts] == [NOW + 6 * DAY + 19.5 * HOUR]
+
+
 def test_a_user_without_rights_cannot_hide_that_nothing_starts_the_backups(tmp_path: Path) -> None:
     for folder in ("var/spool/cron/crontabs", "var/spool/cron"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)

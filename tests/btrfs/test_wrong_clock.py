@@ -1,18 +1,23 @@
 """One night under a clock that was years ahead; then it is right again, and what counts is what was made before and since."""
 
 import json
+import os
 import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.beds.cli import TOP
 from tests.beds.expiries import Expiries
 from tests.beds.history import every, make_history
 from tests.beds.nights import Nights
+from tests.beds.receivers import web
 from tests.beds.work import work
 
 DAY = timedelta(days=1)
+SHIFTED = TOP / "tests" / "beds" / "shifted.py"
 
 
 @pytest.fixture
@@ -107,3 +112,34 @@ def test_a_night_before_the_clock_was_set_copies_nothing_anew_and_ends_no_backup
     done = pool.backupd("expire", "--json", check=False)
     assert (done.returncode, json.loads(done.stdout)["stop"]) == (0, None), done.stdout
     assert set(good) <= set(pool.left("web1"))
+
+
+def test_a_clock_far_ahead_or_far_behind_is_reported_once_and_so_is_its_end(shared_btrfs: Path) -> None:
+    """Under a clock that is wrong by five years, in both directions, with real messages and a right clock in between."""
+    nights = Nights(shared_btrfs)
+    (nights.source / "file").write_text("it")
+    nights.host("web1", nights.source)
+
+    def notified(shift: timedelta) -> list[str]:
+        before = len(server.got)
+        seconds = str(shift.total_seconds())
+        work(
+            sys.executable, "-P", SHIFTED, seconds, "--config", nights.config, "notify", env={**os.environ, "PYTHONPATH": str(TOP)}
+        )
+        return [message["message"] for message in server.json()[before:]]
+
+    with web() as server:
+        nights.tables["notify"] = {"urls": [f"json://127.0.0.1:{server.port}/"], "digest": "none"}
+        nights.write()
+        nights.run("web1")
+        assert notified(timedelta()) == []
+        (ahead,) = notified(1800 * DAY)
+        assert "the clock went ahead by 1800d" in ahead
+        assert notified(1800 * DAY) == []
+        (over,) = notified(timedelta())
+        assert over.startswith("Over:")
+        (behind,) = notified(-1800 * DAY)
+        assert "the clock went backwards" in behind
+        assert notified(-1800 * DAY) == []
+        (line,) = (line for line in nights.backupd("status").stdout.splitlines() if line.startswith("web1"))
+        assert " ok " in line

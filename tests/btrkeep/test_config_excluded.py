@@ -86,8 +86,8 @@ def test_a_drop_in_that_cannot_be_read_leaves_out_its_hosts_and_is_not_waited_fo
 
 def test_without_an_earlier_state_what_an_unreadable_drop_in_held_is_unknown(files: Files) -> None:
     (files.drop_ins / "x.toml").symlink_to("nowhere")
-    config = files.usable()
-    assert (set(config.hosts), len(config.unread)) == ({"good"}, 1)
+    with pytest.raises(ConfigError, match="cannot be read"):  # it may have said where the catalogue is
+        files.usable()
 
 
 @pytest.mark.parametrize("kind", ["dangling", "utf-16", "garbage"])
@@ -100,6 +100,8 @@ def test_what_a_new_drop_in_holds_is_unknown_if_nothing_of_it_can_be_read(files:
         drop_in.write_bytes("[retention]\ndaily = 99\n".encode("utf-16") if kind == "utf-16" else b"%%%\n")
     config = files.usable()
     assert (set(config.hosts), len(config.unread)) == ({"good"}, 1)
+    with pytest.raises(ConfigError):
+        config.require_rights()
 
 
 @pytest.mark.parametrize("section", ["balance", "verify", "offsite.x", "replica.x"])
@@ -116,7 +118,7 @@ def test_the_sections_of_an_unreadable_drop_in_count_as_faulty(files: Files, sec
     [
         "[retention]\ndaily = -1\n", "[expriy]\nmax_orphans = 3\n", '[pool]\nmin_free = "lots"\n', "[backup]\nevery = 3\n",
         "[retention\ndaily = 1\n", "retention.daily = 1\nx =\n", "retention]\ndaily = 1\n", "[host]\naddress = 3\n", "[server.a]\n",
-        '[host.a]\npaths = ["/a"]\n["retention"]\ndaily = \n', "[serve]\nno_downloads = 3\n",
+        '[host.a]\npaths = ["/a"]\n["retention"]\ndaily = \n',
     ],
 )  # fmt: skip
 def test_what_could_change_what_is_deleted_or_written_where_stops_everything(files: Files, text: str) -> None:
@@ -154,6 +156,18 @@ def test_sections_that_only_report_or_verify_stop_no_backup(files: Files, text: 
     with pytest.raises(ConfigError):
         config.require_section(section)
     config.require_section("web")
+
+
+@pytest.mark.parametrize("text", ["[serve]\nno_downloads = 3\n", '[web]\nlisten = "x"\n', "[serve]\nno_downloads =\n", "[web\n"])
+def test_a_mistake_in_who_may_do_what_stops_no_backup_and_allows_nothing(files: Files, text: str) -> None:
+    files.usable().require_rights()
+    (files.drop_ins / "x.toml").write_text(text)
+    config = files.usable()
+    assert (set(config.hosts), config.excluded, config.unread) == ({"good"}, {}, ())
+    assert config.faults[0].startswith(f"{files.drop_ins}/x.toml:")
+    with pytest.raises(ConfigError) as caught:
+        config.require_rights()
+    assert caught.value.located == config.faults
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """What the dashboard may know of the configuration: all that pages need, and no secret."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from btrkeep.config import Config, HostConfig, Published, load, load_usable, point, publish, published, state_of
+from btrkeep.config.model import ServeSettings, WebSettings
 from btrkeep.config.published import _HOST, FACT
 from btrkeep.errors import OperatorError
 
@@ -130,6 +131,21 @@ def test_it_is_written_only_when_it_has_changed(config: Config) -> None:
     assert published(facts).filesystem == "uuid"
     assert publish(config, facts, filesystem="uuid", rehearsal=True)
     assert facts.writes == 2
+
+
+def test_while_it_is_unknown_who_may_do_what_that_stays_as_it_was_published(config: Config) -> None:
+    wrong = replace(config, serve=ServeSettings(), web=WebSettings(), faulty_sections=frozenset({"serve"}), faults=("x",))
+    strict = replace(config, serve=ServeSettings(no_downloads=True))
+    for first in (strict, None):
+        facts = Facts()
+        if first:
+            publish(first, facts)
+        publish(wrong, facts)
+        site = published(facts)
+        assert (site.no_downloads, site.no_restores, site.are_rights_known) == (True, first is None, False)
+        assert site.web == (config.web if first else WebSettings())
+        publish(config, facts)
+        assert (published(facts).no_downloads, published(facts).are_rights_known) == (False, True)
 
 
 def test_with_nothing_published_there_is_a_pool_without_hosts() -> None:

@@ -11,7 +11,7 @@ from tests.systemd.test_boot import boot
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.takes(40),
+    pytest.mark.takes(60),
     pytest.mark.btrfs,
     pytest.mark.root,
     pytest.mark.skipif(bool(why_not()), reason=f"left out: under real systemd ({why_not()})"),
@@ -32,6 +32,10 @@ def starts(no_leftovers: None) -> Iterator[Booted]:
         ("never", True, "btrkeep-backup@main.timer start runs, none of them in the window"),
         ("nocron", True, "nothing starts the backups"),
         ("cron", False, "/etc/cron.d/btrkeep, the next at"),
+        ("elapsed", True, "nothing starts the backups"),
+        ("monotonic", False, "nightly.timer, the next at"),
+        ("noanacron", True, "nothing starts the backups"),
+        ("anacron", False, "/etc/anacrontab, the next at"),
     ],
 )
 def test_each_command_shows_whether_runs_start_in_time(starts: Booted, state: str, is_missed: bool, words: str) -> None:

@@ -61,7 +61,13 @@ def serve(chosen: GlobalOptions, listen: str | None) -> None:
 
 
 def _settings(chosen: GlobalOptions, listen: str | None) -> Settings:
-    web = published_of(chosen).web
+    site = published_of(chosen)
+    if not site.are_rights_known:
+        raise OperatorError(
+            "the configuration has a mistake that leaves open who may use the dashboard",
+            "mend what `backupd check` prints of it as root, then run `backupd check` again",
+        )
+    web = site.web
     where = _parsed(listen) if listen else web.listen
     return Settings(
         chosen.pool,

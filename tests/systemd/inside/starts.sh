@@ -1,4 +1,5 @@
-# What starts runs, as each command shows it: no timer, the shipped one, one that meets no window, and a line of cron.
+# What starts runs, as each command shows it: no timer, the shipped one, one that meets no window, and a line of cron, timers
+# that count from their unit's last run, and anacron.
 . ./ground.sh
 mkdir -p /srv/source
 echo one >/srv/source/file
@@ -39,3 +40,21 @@ cp /bin/sleep /usr/local/bin/cron
 /usr/local/bin/cron 100 &
 look cron
 kill $!
+rm /etc/cron.d/btrkeep
+printf '[Service]\nType=oneshot\nExecStart=/usr/local/sbin/backupd run --scheduled\n' >/etc/systemd/system/nightly.service
+printf '[Timer]\nOnUnitActiveSec=15min\n' >/etc/systemd/system/nightly.timer
+systemctl daemon-reload
+systemctl start nightly.timer
+look elapsed # its unit has never run, so it starts nothing
+printf '[Timer]\nOnBootSec=1h\nOnUnitActiveSec=15min\n' >/etc/systemd/system/nightly.timer
+systemctl daemon-reload
+systemctl restart nightly.timer
+look monotonic
+systemctl stop nightly.timer
+printf '1 5 btrkeep backupd run --scheduled\n' >/etc/anacrontab
+look noanacron
+printf '[Service]\nExecStart=/bin/true\n' >/etc/systemd/system/anacron.service
+printf '[Timer]\nOnCalendar=*-*-* 07..23:30\n' >/etc/systemd/system/anacron.timer
+systemctl daemon-reload
+systemctl start anacron.timer
+look anacron
