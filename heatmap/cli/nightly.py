@@ -10,7 +10,8 @@ import click
 
 from btrkeep.capabilities import privilege_hint
 from btrkeep.cli.which_filesystem import pool_options, require_one_pool
-from btrkeep.errors import UsageError
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.hung_storage import HINT, answers
 from btrkeep.units import counted, printable, show_times_in
 
 PICTURES = "pictures"
@@ -38,6 +39,8 @@ def command(pool: str | None, config: Path | None) -> None:
     found = load_usable(pool or _POOL, config)
     show_times_in(found.pool.zone)
     folder = found.pool.state / PICTURES
+    if not answers(found.pool.state):
+        raise OperatorError(f"{found.pool.state} does not answer", HINT)
     with _readable_for_the_group():
         _make_folder(folder)
         _draw(open_pool(found.pool.path).path, folder)
