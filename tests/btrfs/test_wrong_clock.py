@@ -141,5 +141,6 @@ def test_a_clock_far_ahead_or_far_behind_is_reported_once_and_so_is_its_end(shar
         (behind,) = notified(-1800 * DAY)
         assert "the clock went backwards" in behind
         assert notified(-1800 * DAY) == []
-        (line,) = (line for line in nights.backupd("status").stdout.splitlines() if line.startswith("web1"))
+        status = nights.backupd("status", check=False).stdout  # alarms were checked last five years ago, as it says first
+        (line,) = (line for line in status.splitlines() if line.startswith("web1"))
         assert " ok " in line
