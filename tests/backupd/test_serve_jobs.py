@@ -103,23 +103,6 @@ def test_after_thirty_days_they_are_forgotten_but_not_those_at_work(jobs: JobSto
     assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == [f"{running.id}.json", f"{running.id}.log"]
 
 
-def test_what_one_user_asks_for_makes_nothing_of_another_be_forgotten(jobs: JobStore) -> None:
-    """The very many are newer."""
-    before = {new_id(NOW - timedelta(minutes=1)) for _ in range(3)}
-    for job_id in before:
-        jobs.put(job(job_id, state="done", who="bob"))
-    for number in range(60):
-        jobs.put(job(new_id(NOW + timedelta(seconds=number)), verb="preview", state="done"))
-    for number in range(260):
-        jobs.put(job(new_id(NOW + timedelta(seconds=number)), state="failed"))
-    jobs.thin(NOW + timedelta(minutes=5))
-    kept = list(jobs.all(NOW))
-    assert before <= {one.id for one in kept}
-    assert [sum(one.who == "alice" and one.verb == verb for one in kept) for verb in ("preview", "run")] == [50, 250]
-    newest = max(one.id for one in kept if one.who == "alice" and one.verb == "run")
-    assert jobs.get(newest, NOW).state == "failed"
-
-
 def own_start() -> str:
     return Path("/proc/self/stat").read_text().rpartition(") ")[2].split()[19]
 

@@ -116,3 +116,20 @@ def test_a_few_who_ask_for_very_much_leave_places_for_whoever_has_none_waiting()
     require_turn(greedy, "bob")
     busy([*greedy, *waiting(["bob"])], "bob")
     require_turn([*greedy, *waiting(["bob"])], "olga")
+
+
+def test_what_one_user_asks_for_makes_nothing_of_another_be_forgotten(jobs: JobStore) -> None:
+    """The very many are newer."""
+    before = {new_id(NOW - timedelta(minutes=1)) for _ in range(3)}
+    for job_id in before:
+        jobs.put(job("web1", "bob", id=job_id, state="done"))
+    for number in range(60):
+        jobs.put(job("web1", "alice", id=new_id(NOW + timedelta(seconds=number)), verb="preview", state="done"))
+    for number in range(260):
+        jobs.put(job("web1", "alice", id=new_id(NOW + timedelta(seconds=number)), state="failed"))
+    jobs.thin(NOW + timedelta(minutes=5))
+    kept = list(jobs.all(NOW))
+    assert before <= {one.id for one in kept}
+    assert [sum(one.who == "alice" and one.verb == verb for one in kept) for verb in ("preview", "run")] == [50, 250]
+    newest = max(one.id for one in kept if one.who == "alice" and one.verb == "run")
+    assert jobs.get(newest, NOW).state == "failed"

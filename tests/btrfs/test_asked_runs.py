@@ -245,3 +245,14 @@ def test_who_has_the_turn_and_goes_no_further_holds_up_the_others_for_a_while_on
         assert is_locked(tmp_path / "slot-0")
     assert len(said) == 1
     assert not is_locked(tmp_path / "slot-0")
+
+
+def test_relative_paths_are_those_of_the_folder_it_was_started_in(
+    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("main.toml").symlink_to(nights.config)
+    Path("main.d").symlink_to(nights.config.with_suffix(".d"))
+    with serving(Path("main.toml"), socket=Path("here.sock")) as found:
+        assert found.agent().ask("jobs") is not None
+    assert not (tmp_path / "here.sock").exists()

@@ -427,17 +427,6 @@ def test_a_socket_that_somebody_listens_at_is_left_to_him(pool: Nights, service:
     assert service.agent().ask("jobs") is not None
 
 
-def test_relative_paths_are_those_of_the_folder_it_was_started_in(
-    pool: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("main.toml").symlink_to(pool.config)
-    Path("main.d").symlink_to(pool.config.with_suffix(".d"))
-    with serving(Path("main.toml"), socket=Path("here.sock")) as found:
-        assert found.agent().ask("jobs") is not None
-    assert not (tmp_path / "here.sock").exists()
-
-
 def test_a_socket_that_a_killed_service_left_is_taken_over(pool: Nights) -> None:
     with serving(pool.config) as found:
         found.process.kill()
