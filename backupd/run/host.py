@@ -237,7 +237,8 @@ class HostRun:
                 with_fetched_twice, self.context.pool, self.host, prepared, results, self.cancellation, command
             )
             transfer.results = {result.path: result for result in results}
-            self.seconds["repeats"] = round(time.monotonic() - begun, 3)
+            if (seconds := time.monotonic() - begun) >= 1:
+                self.seconds["fetched_twice"] = round(seconds, 3)
         return verdict
 
     async def _note_left_out(self, prepared: Prepared, transfer: HostTransfer) -> None:

@@ -65,7 +65,7 @@ def test_the_states_are_all_told(page: Read) -> None:
     outcomes = {row[0] for row in states.section("Outcomes of a run").table()}
     assert outcomes == {*RUN_OUTCOMES, "locked", "running", "killed"}
     backups = [row[0] for row in states.section("States of a backup").table()]
-    assert backups == ["running", "partial", "complete", "suspect", "failed", "expired", "deleting"]
+    assert backups == ["running", "partial", "complete", "suspect", "failed", "altered", "expired", "deleting"]
 
 
 def all_commands() -> list[tuple[str, ...]]:
