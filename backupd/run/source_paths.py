@@ -215,8 +215,8 @@ class HostTransfer:
         evidence = PathEvidence(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below)
         result, less = judge_path(evidence), NOTHING
         if before and has_shrunk(result) and (less := await asyncio.to_thread(self._excluded_since, path)) != NOTHING:
-            before = {**before, "files": before.get("files", 0) - less.files, "bytes": before.get("bytes", 0) - less.bytes}
-            evidence = replace(evidence, base=before)
+            left = {**before, "files": before.get("files", 0) - less.files, "bytes": before.get("bytes", 0) - less.bytes}
+            evidence = replace(evidence, base=left)
             result = judge_path(evidence)
         if shrank_by_size(result, before) and (stored := await asyncio.to_thread(self._stored, path)):
             result = judge_path(replace(evidence, stored=(stored[0] - less.stored, stored[1])))
@@ -228,9 +228,13 @@ class HostTransfer:
         return replace(result, numbers=dict(numbers))
 
     def _excluded_since(self, path: str) -> Contents:
-        """Returns what the base has in folders of a source path that were excluded after it, by their names: nobody lost that."""
+        """Returns what the base has in folders of a source path that were excluded after it, by their names: nobody lost that.
+
+        Nothing if the base has files there that its numbers do not have: those from before that were not read, or not deleted.
+        """
         base = self.prepared.base
-        if base is None or base.name is None:
+        before = base.path(path) if base else None
+        if base is None or base.name is None or before is None or before.unreadable or before.deletions_skipped:
             return NOTHING
         new = [pattern for pattern in self.host.exclude if pattern not in base.settings.get("exclude", ())]
         try:
