@@ -1,7 +1,7 @@
 """The table of remedies: each command that a program prints as advice is typed by a test, or has one of a few fixed reasons.
 
-tests/btrfs/test_remedies.py types most of those that change something, in the state that prints them; what only reads is typed
-here, all of it on one pool. A command that is printed from now on has to be added to one of them.
+tests/btrfs/test_remedies.py types most of those that change something, in the state that prints them. What only reads is known by
+its name and is not typed. A command that is printed from now on has to be added to one of them.
 """
 
 import ast
