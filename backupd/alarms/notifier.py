@@ -152,7 +152,10 @@ def _deliver(
             if one.number not in found or not one.arrived:
                 found[one.number] = one
     deliveries = list(found.values())
-    _log_what_is_new(deliveries, catalogue, {row.subject: row for row in every if row.what == SERVICE}, now)
+    begun = _log_what_is_new(deliveries, catalogue, {row.subject: row for row in every if row.what == SERVICE}, now)
+    working = [config.notify.urls[one.number - 1] for one in deliveries if one.arrived]
+    if begun and working and catalogue:  # which remembers that it was told
+        send(working, words.of_broken_services(config.name, _machine(), begun))
     return deliveries
 
 
@@ -169,8 +172,8 @@ def _forget_services(config: Config, catalogue: Catalogue) -> None:
 
 def _log_what_is_new(
     deliveries: Sequence[Delivery], catalogue: Catalogue | None, broken: Mapping[str, StoredAlarm], now: datetime
-) -> None:
-    """The log hears once of a service that does not work, and once that it works again."""
+) -> list[StoredAlarm]:
+    """The log hears once of a service that does not work, and once that it works again. Returns those that are new."""
     begun, ended = [], []
     for one in deliveries:
         if one.arrived and str(one) in broken:
@@ -181,3 +184,4 @@ def _log_what_is_new(
             log.warning("%s", begun[-1].text)
     if catalogue and (begun or ended):
         catalogue.put_alarms(begun, ended)
+    return begun

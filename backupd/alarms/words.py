@@ -200,6 +200,16 @@ def service_broken(service: str, reason: str) -> str:
     return f"{service} does not work: {reason}"
 
 
+def of_broken_services(pool: str, machine: str, services: Sequence[StoredAlarm]) -> Message:
+    """The message, for the others, that services of [notify] urls take no messages."""
+    lines = [f"- {harmless(row.text)}" for row in services]
+    parts = [
+        section("Do not arrive", lines, len(lines)),
+        "  What to do: Correct [notify] urls; `backupd notify --test` tries them.",
+    ]
+    return Message(f"btrkeep {pool}: {harmless(services[0].text, 100)}", "\n".join(parts) + f"\n\n{sender(machine)}", "warning")
+
+
 def section(title: str, lines: Sequence[str], number: int, call: str = "") -> str:
     """A title and a list that was cut: 500 hosts fail together when the network is gone. `number`: of all its entries."""
     more = [f"- and {number - _MOST:,} more: {call or 'backupd'} status"] if number > _MOST else []

@@ -100,6 +100,22 @@ def test_what_could_not_be_sent_is_sent_by_a_later_look_and_the_log_says_it_once
     assert notify(told)["messages"] == []
 
 
+def test_the_other_services_are_told_once_of_one_that_does_not_work(told: Nights, server: Web) -> None:
+    told.tables["notify"]["urls"] = [*told.tables["notify"]["urls"], "slack://nothing"]
+    told.write()
+    breaks(told)
+    told.night("web1")
+    told.backupd("notify", check=False)
+    first, second = server.json()
+    assert "web1" in first["message"]
+    assert second["title"].startswith("btrkeep main: slack (number 2 of notify.urls) does not work: ")
+    assert "`backupd notify --test`" in second["message"]
+    told.host("web1", told.source)
+    told.night("web1")
+    told.backupd("notify", check=False)
+    assert [message["type"] for message in server.json()] == ["failure", "warning", "success"]
+
+
 def test_a_service_that_is_no_longer_configured_is_no_alarm(told: Nights, server: Web) -> None:
     urls = told.tables["notify"]["urls"]
     told.tables["notify"]["urls"] = [*urls, f"json://127.0.0.1:{server.port}/", "slack://nothing"]
