@@ -5,6 +5,7 @@ else has to be as it is in the copy: name, kind,
 size, mode, owner, time and attribute, and the content, which is read only where the two do not share it.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -26,6 +27,8 @@ from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import describe
 from btrkeep.units import printable
 
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
 
 def changed_since(pool: Pool, host: str, copy: Path, came: Path, pulse: Pulse = steady) -> str:
     """Returns the first thing that is not damaged in a host's copy and differs in what came, "" if nothing does.
@@ -45,7 +48,7 @@ def changed_since(pool: Pool, host: str, copy: Path, came: Path, pulse: Pulse = 
             return "" if error.errno in DAMAGED else str(error)
         with old:
             names, contents = _names(old, new, damaged, pulse), _contents(old, new, damaged | by_hand, pulse)
-            left = (path for path in chain(names, contents) if not _is_below(path, by_hand))
+            left = (path for path in chain(names, contents) if not _is_by_hand(path, by_hand, old, new))
             return next(map(printable, left), "")
 
 
@@ -57,13 +60,24 @@ def _changed_by_hand(pool: Pool, host: str, copy: Path) -> list[bytes]:
     return altered_paths(copy, subvolume)
 
 
-def _is_below(path: bytes, changed: AbstractSet[bytes]) -> bool:
-    """Returns True if it, or a folder above it, is one of these."""
-    while path not in changed:
+def _is_by_hand(path: bytes, changed: AbstractSet[bytes], old: Tree, new: Tree) -> bool:
+    """Returns True if the path is one of these, or lies in only one of the two, below a folder whose names were changed."""
+    if path in changed:
+        return True
+    while path != b"/":
         above = path.rpartition(b"/")[0] or b"/"
-        if above == path:
-            return False
+        if above in changed and not (_has(old, path) and _has(new, path)):
+            return True
         path = above
+    return False
+
+
+def _has(tree: Tree, path: bytes) -> bool:
+    """Returns True if the tree has it, or if that is not known."""
+    try:
+        tree.stat(path)
+    except OSError as error:
+        return error.errno not in _ABSENT
     return True
 
 
@@ -88,8 +102,8 @@ def _contents(old: Tree, new: Tree, damaged: set[bytes], pulse: Pulse) -> Iterat
         try:
             is_same = equal_data(old, entry, new, new.stat(entry.path), pulse)
         except OSError as error:
-            if error.errno not in DAMAGED:
+            if error.errno not in (*DAMAGED, *_ABSENT):
                 raise
-            continue
+            is_same = error.errno in DAMAGED
         if not is_same:
             yield entry.path

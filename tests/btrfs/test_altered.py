@@ -233,3 +233,33 @@ def test_accepting_changes_does_not_accept_a_suspect_backup(two: TwoPools) -> No
     writable(path_of(two.first.pool, names[1]), lambda backup: (backup / "data/added").unlink())
     two.first.backupd("verify", "--now", MORNING, check=False)
     assert states(two.first)[names[1]] == "altered"
+
+
+def test_an_altered_copy_in_which_a_folder_was_renamed_comes_again(two: TwoPools) -> None:
+    (two.source / "sub" / "deep").mkdir(parents=True)
+    (two.source / "sub" / "deep" / "file").write_text("x")
+    first = two.night(FIRST, "a")
+    two.fetch()
+    copy = path_of(two.second.pool, first)
+    writable(copy, lambda backup: content(backup, "sub").rename(content(backup, "sub").with_name("renamed")))
+    assert two.fetch()[0]["fetched"] == []
+    assert states(two.second) == {first: "altered"}
+    assert [one["backup"] for one in two.fetch("office", "--damaged")[0]["fetched"]] == [first]
+    assert states(two.second) == {first: "complete"}
+    assert two.differences(first) == ""
+
+
+def test_what_was_not_changed_by_hand_has_to_be_the_same_when_an_altered_copy_comes_again(two: TwoPools) -> None:
+    """A file was added to the copy, and somebody changed another one on the first server."""
+    (two.source / "secret").write_text("secret")
+    first = two.night(FIRST, "a")
+    two.fetch()
+    copy = path_of(two.second.pool, first)
+    writable(copy, lambda backup: (backup / "data/added").write_text("by hand"))
+    writable(path_of(two.first.pool, first), lambda backup: content(backup, "secret").write_text("SECRET"))
+    (two.first.pool / "hosts/web1/seals.json").unlink()
+    two.first.backupd("rebuild")
+    failed = two.fetch("office", "--damaged", status=1)[0]["failed"]
+    assert ["another one there than it was" in one["error"] for one in failed] == [True], failed
+    assert content(copy, "secret").read_text() == "secret"
+    assert states(two.second) == {first: "altered"}
