@@ -6,6 +6,7 @@ times of the others, which neither a second installation nor a second checkout h
 """
 
 import json
+import logging
 import os
 import shlex
 from collections import defaultdict
@@ -16,9 +17,10 @@ from pathlib import Path
 
 from backupd.files.tree import Tree, joined
 from backupd.repo.backup_json import DATA, PathResult
+from backupd.repo.json_file import NOT_UNDERSTOOD
 from backupd.run.finishing import Prepared
 from backupd.run.repeated_folders import RepeatedFolder, SampledFile, excluded_folder, is_much, is_snapshot, repeated_folders
-from btrkeep.conditions import ConditionKey, ConditionKind
+from btrkeep.conditions import ConditionKey, ConditionKind, shortened
 from btrkeep.config import HostConfig
 from btrkeep.decisions.lasting import exclude_command, exclude_pattern
 from btrkeep.pool.marker import MARKER, Pool
@@ -27,10 +29,15 @@ from btrkeep.process.cancellation import Cancellation
 from btrkeep.treescan import ChangedInode, FolderPaths, changed_inodes
 from btrkeep.units import counted, printable
 
+log = logging.getLogger(__name__)
+
 MUCH_FILES, MUCH_BYTES = 1000, 64 << 20
 """A run that has made fewer files and received fewer bytes is not searched."""
 _SAMPLE = 2000
 _COPIES = 16  # of one file that are looked at
+_MOST_CHOSEN = 8 * _SAMPLE  # a host chooses the sizes and times by which the sample is made
+_MOST_NAMES = 1 << 25  # squares of the folders' depths: four bytes each
+_MOST_WARNINGS = 20
 _FOLDERS = 30  # whose times are compared
 _SAME_TIMES = 0.5
 _LONGEST_MARKER = 1 << 16
@@ -47,28 +54,47 @@ def with_fetched_twice(
 
     `command`: how `backupd` is called for this pool.
     """
+    if not results:
+        return []
     warnings = defaultdict[str, list[str]](list)
+    try:
+        for path, words in _found(pool, host, prepared, results, cancelled, command):
+            warnings[path].append(words)
+    except (_Stopped, OSError, ValueError) as error:
+        why = "the run was stopped" if isinstance(error, _Stopped) else getattr(error, "strerror", None) or str(error)
+        warnings[results[0].path].append(_unknown(results[0].path, why))
+    except Exception as error:  # the transfer has come to its end: whatever the names of a host do to this, its backup stays
+        log.exception("internal error while the backup of %s was searched", host.name)
+        warnings[results[0].path].append(_unknown(results[0].path, f"internal error: {error!r}"))
+    return [replace(result, warnings=(*result.warnings, *warnings[result.path])) for result in results]
+
+
+def _found(
+    pool: Pool, host: HostConfig, prepared: Prepared, results: Sequence[PathResult], cancelled: Cancellation, command: str
+) -> Iterator[tuple[str, str]]:
+    """Yields the source path and the words of each warning."""
     own = own_place(prepared.path, pool)
     if own and (path := _path_of(results, own)):
         remedy = _remedy(host, path, own, command)
-        warnings[path].append(f"{path}: this host is the backup server itself, and its backup has the pool in it: {remedy}")
+        yield path, f"{path}: this host is the backup server itself, and its backup has the pool in it: {remedy}"
     created, received = (sum(result.numbers.get(key, 0) for result in results) for key in ("created", "received"))
     if created >= MUCH_FILES or received >= MUCH_BYTES or not prepared.fresh:  # an earlier run may have made more
-        try:
-            created = created if prepared.fresh else inodes_made(prepared.path)
-            for path, words in _repeats(host, prepared, results, created, cancelled, command):
-                warnings[path].append(words)
-        except (_Stopped, OSError, ValueError) as error:
-            why = "the run was stopped" if isinstance(error, _Stopped) else getattr(error, "strerror", None) or str(error)
-            path = results[0].path
-            warnings[path].append(f"{path}: it is not known whether folders were fetched several times: {why}")
-    return [replace(result, warnings=(*result.warnings, *warnings[result.path])) for result in results]
+        created = created if prepared.fresh else inodes_made(prepared.path)
+        repeats = list(_repeats(host, prepared, results, created, cancelled, command))
+        yield from repeats[:_MOST_WARNINGS]
+        if (more := len(repeats) - _MOST_WARNINGS) > 0:
+            path = repeats[-1][0]
+            yield path, f"{path}: {counted(more, 'more folder')} were fetched several times"
+
+
+def _unknown(path: str, why: str) -> str:
+    return f"{path}: it is not known whether folders were fetched several times: {why}"
 
 
 def own_place(subvolume: Path, pool: Pool) -> str:
     """Returns where a backup has the marker of the pool that it is in, if that is the pool's own path; else ""."""
     for place in dict.fromkeys((pool.path.absolute(), pool.path.resolve())):
-        with suppress(OSError, ValueError), Tree(subvolume) as tree:
+        with suppress(OSError, *NOT_UNDERSTOOD), Tree(subvolume) as tree:
             with os.fdopen(tree.open_file(os.fsencode(place / MARKER / "pool.json")), "rb") as file:
                 fields = json.loads(file.read(_LONGEST_MARKER))
             if isinstance(fields, dict) and fields.get("id") == pool.id:
@@ -110,7 +136,7 @@ def _remedy(host: HostConfig, path: str, folder: str, command: str) -> str:
 
 def _words(path: str, repeats: Sequence[RepeatedFolder], remedy: str) -> str:
     first = repeats[0]
-    again, original = (printable(joined(list(names))) for names in (first.again, first.folder))
+    again, original = (shortened(printable(joined(list(names)))) for names in (first.again, first.folder))
     more = f" (and {counted(len(repeats) - 1, 'more folder')} of that kind)" if len(repeats) > 1 else ""
     return f"{path}: {again}{more} has the same files as {original}, as a snapshot, a bind mount or a copy has; {remedy}"
 
@@ -130,23 +156,27 @@ def sampled_files(subvolume: Path, created: int, cancelled: Cancellation) -> lis
     now = describe(subvolume)
     assert now is not None
     part = max(1, created // _SAMPLE)
+    new, copies = set[int](), defaultdict[tuple[int, int], list[ChangedInode]](list)
     with opened(subvolume) as root:
-        new = {inode.ino: inode for inode in _regular(root, now.created - 1, cancelled) if _is_chosen(inode, part)}
-        copies = defaultdict[tuple[int, int], list[ChangedInode]](list)
-        for inode in new.values():
-            copies[inode.size, inode.mtime].append(inode)
+        for inode in _regular(root, now.created - 1, cancelled):
+            if _is_chosen(inode, part) and len(new) < _MOST_CHOSEN and len(copies[inode.size, inode.mtime]) < _COPIES:
+                copies[inode.size, inode.mtime].append(inode)
+                new.add(inode.ino)
         for inode in _regular(root, 0, cancelled) if now.parent_uuid else ():
-            if inode.ino not in new and (key := (inode.size, inode.mtime)) in copies:
-                copies[key].append(inode)
-        paths, files = FolderPaths(root), list[SampledFile]()
+            same = copies.get((inode.size, inode.mtime))
+            if same is not None and len(same) < _COPIES and inode.ino not in new:
+                same.append(inode)
+        paths, files, room = FolderPaths(root), list[SampledFile](), _MOST_NAMES
         for inodes in copies.values():
-            for inode in inodes[:_COPIES]:
+            for inode in inodes:
                 if cancelled:
                     raise _Stopped
                 with suppress(FileNotFoundError):
                     top, *folder = paths.of(inode.ino)
                     if top == os.fsencode(DATA) and folder:
                         name = folder.pop()
+                        if (room := room - len(folder) ** 2) < 0:
+                            raise ValueError("there are too many deep folders")
                         files.append(SampledFile(tuple(folder), name, inode.size, inode.mtime, inode.ino in new))
     return files
 

@@ -6,11 +6,19 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backupd.repo.backup_json import PathOutcome, PathResult
+from backupd.run import fetched_twice
+from backupd.run.fetched_twice import own_place, with_fetched_twice
+from backupd.run.finishing import Prepared
+from btrkeep.config import HostConfig
+from btrkeep.pool.marker import MARKER, open_pool
+from btrkeep.process.cancellation import Cancellation
 from tests.beds import work
 from tests.beds.nights import Nights
 from tests.beds.ssh import Sshd
@@ -150,3 +158,57 @@ def test_a_second_mount_of_the_pool_below_a_source_is_named(nights: Nights, tree
     with bound(nights.pool, tree / "second"):
         errors = [each["message"] for each in findings(nights, "check", "--connect") if each["level"] == "error"]
     assert errors == [f"the pool of this server is at {tree}/second of this host: each backup would contain all others"]
+
+
+def subvolume_of(nights: Nights, tree: Path) -> Path:
+    return next(folder for folder in nights.data("h", tree).parents if (folder / "backup.json").is_file())
+
+
+def searched(nights: Nights, tree: Path) -> list[str]:
+    """The warnings of a search of the host's newest backup, which is a real one."""
+    subvolume = subvolume_of(nights, tree)
+    prepared = Prepared(subvolume, None, fresh=True, id=0, uuid="")
+    results = [PathResult(str(tree), PathOutcome.COMPLETE, numbers={"created": 2000})]
+    host = HostConfig("h", paths=(str(tree),))
+    (result,) = with_fetched_twice(open_pool(nights.pool), host, prepared, results, Cancellation(), "backupd")
+    return list(result.warnings)
+
+
+def test_a_marker_of_a_hostile_host_ends_no_run(nights: Nights) -> None:
+    marker = nights.source / "pool" / MARKER / "pool.json"
+    marker.parent.mkdir(parents=True)
+    marker.write_text("[" * 60_000)
+    nights.host("h", nights.source)
+    nights.run("h")
+    pool = open_pool(nights.pool)
+    assert own_place(subvolume_of(nights, nights.source), replace(pool, path=nights.source / "pool")) == ""
+
+
+def test_an_internal_error_of_the_search_is_a_warning(nights: Nights, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tree / "data")
+    nights.host("h", tree)
+    nights.run("h")
+    monkeypatch.setattr(fetched_twice, "repeated_folders", lambda _: dict[str, int]()["no such"])
+    (warning,) = searched(nights, tree)
+    assert "it is not known whether folders were fetched several times: internal error: KeyError" in warning
+
+
+def test_very_deep_folders_do_not_fill_the_memory(nights: Nights, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """400 files below 1000 folders each took 3.1 GiB and 24 s."""
+    fill(tree / "/".join("d" * 60), 20)
+    nights.host("h", tree)
+    nights.run("h")
+    assert searched(nights, tree) == []
+    monkeypatch.setattr(fetched_twice, "_MOST_NAMES", 19 * 60**2)
+    (warning,) = searched(nights, tree)
+    assert warning == f"{tree}: it is not known whether folders were fetched several times: there are too many deep folders"
+
+
+def test_a_host_with_very_many_repeated_folders_has_few_warnings(nights: Nights, tree: Path) -> None:
+    for number in range(30):
+        fill(tree / f"a{number}", 40)
+        work("cp", "-a", tree / f"a{number}", tree / f"b{number}")
+    nights.host("h", tree)
+    warnings = nights.run("h")["h"]["warnings"]
+    assert len(warnings) == 21
+    assert warnings[-1] == f"{tree}: 10 more folders were fetched several times"
