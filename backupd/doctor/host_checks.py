@@ -75,9 +75,9 @@ async def _mounts(config: Config, host: HostConfig, confined: bool, connection: 
     try:
         answer = await read_host_mounts(host, config.ssh, await connection.socket(Cancellation()))
     except (OperatorError, NotConnected) as error:
-        why = error.message if isinstance(error, OperatorError) else "the host could not be reached again"
-        text = f"whether something is fetched twice, such as by a bind mount, is unknown: {why}"
-        unknown = Finding("host", "unknown", text, "`findmnt` on the host lists what is mounted", subject=host.name)
+        unknown = _unknown_mounts(
+            host, error.message if isinstance(error, OperatorError) else "the host could not be reached again"
+        )
         own = await _own_folders_by_name(config, host, confined, connection)
         return [unknown, *(_own_folder(config, host, what, place) for what, place in own)]
     found = await asyncio.to_thread(twice_findings, config, host, answer.mounts)
@@ -129,6 +129,10 @@ def is_own_address(address: str) -> bool:
 
 def twice_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) -> list[Finding]:
     """Returns a warning for each folder that a host's backups fetch twice, by its mounts."""
+    try:
+        pairs = mounted_twice(mounts, host)
+    except OperatorError as error:
+        return [_unknown_mounts(host, error.message)]
     return [
         Finding(
             "host",
@@ -137,8 +141,13 @@ def twice_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) ->
             _exclude_hint(config, host, pair.again),
             subject=host.name,
         )
-        for pair in mounted_twice(mounts, host)
+        for pair in pairs
     ]
+
+
+def _unknown_mounts(host: HostConfig, why: str) -> Finding:
+    text = f"whether something is fetched twice, such as by a bind mount, is unknown: {why}"
+    return Finding("host", "unknown", text, "`findmnt` on the host lists what is mounted", subject=host.name)
 
 
 def _own_folder(config: Config, host: HostConfig, what: str, place: str) -> Finding:

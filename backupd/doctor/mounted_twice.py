@@ -10,9 +10,10 @@ from fnmatch import fnmatchcase
 
 from backupd.rsync.left_out import is_expected
 from btrkeep.config import HostConfig
+from btrkeep.errors import OperatorError
 from btrkeep.procfs import Mount
 
-_MOST = 100  # pairs: the mounts are the host's words
+_MOST, _MOST_PLACES = 100, 5000  # pairs, and places that are compared with the patterns: the mounts are the host's words
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,22 @@ class MountedTwice:
 
 
 def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwice]:
-    """Returns what the backups of a host fetch twice. `mounts`: of the host, in the order in which they were made."""
-    seen, pairs = _seen(mounts), list[MountedTwice]()
+    """Returns what the backups of a host fetch twice. `mounts`: of the host, in the order in which they were made.
+
+    Raises OperatorError if comparing them would take very long.
+    """
+    seen, pairs, fetched = _seen(mounts), list[MountedTwice](), dict[str, bool]()
+
+    def is_fetched(path: str) -> bool:
+        if path not in fetched:
+            if len(fetched) >= _MOST_PLACES:
+                raise OperatorError("too many of its mounts show parts of each other")
+            fetched[path] = _is_fetched(path, seen, host)
+        return fetched[path]
+
     order = {str(mount.target): number for number, mount in enumerate(mounts)}
     for place, mount in seen.items():
-        if not _is_fetched(place, seen, host) and not any(_is_below(path, place) for path in host.paths):
+        if not is_fetched(place) and not any(_is_below(path, place) for path in host.paths):
             continue
         for target, other in seen.items():
             if target == place or other.device != mount.device or not _is_below(mount.root, other.root):
@@ -37,7 +49,7 @@ def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwic
             is_later = other.root == mount.root and order[target] > order[place]
             if is_later or _at(seen, same) is not other:
                 continue
-            if all(_is_fetched(path, seen, host) for path in (place, same)):
+            if is_fetched(place) and is_fetched(same):
                 is_view = f"subvol={mount.root}" in mount.super_options and other.root == "/" != mount.root and target != "/"
                 is_source = any(_is_below(path, place) for path in host.paths)
                 pair = MountedTwice(place, same) if is_view or is_source else MountedTwice(same, place)
@@ -73,7 +85,7 @@ def is_excluded(path: str, source: str, patterns: Iterable[str]) -> bool:
             bare = bare.removesuffix(end)
         for folder in above:
             name = folder if bare.startswith("/") else folder.rpartition("/")[2] if "/" not in bare else folder[-len(bare) :]
-            if fnmatchcase(name, bare) and name.count("/") == bare.count("/"):
+            if name.count("/") == bare.count("/") and fnmatchcase(name, bare):  # a host chooses how deep its mounts are
                 return True
     return False
 

@@ -91,3 +91,12 @@ def test_a_host_with_very_many_mounts_is_unknown_and_not_compared_for_hours() ->
     lines = [f"8:1 /a /{number} ext4" for number in range(1200)]
     with pytest.raises(OperatorError, match="more than 1,000 mounts"):
         parse_answer(b"0f6e8d3c-0000-4000-8000-0123456789ab\n" + text(*lines), ("/",))
+
+
+def test_mounts_that_a_hostile_host_made_up_are_not_compared_for_hours() -> None:
+    """200,000 pairs of mounts 180 folders deep, of which the second place is always excluded."""
+    deep = "/d" * 180
+    places = [f"8:2 /a/p{number} /f{number}{deep} ext4" for number in range(450)]
+    others = [f"8:2 /a /x/{number}{deep} ext4" for number in range(450)]
+    with pytest.raises(OperatorError, match="too many of its mounts"):
+        twice(*PLAIN, *places, *others, exclude=("/x/*", "*.tmp", *(f"/p{number}/*" for number in range(20))))
