@@ -98,7 +98,7 @@ def check_seal(path: Path, subvolume: Subvolume, seals: Seals, name: str) -> Sea
     """Compares a final backup with its seal. Raises OSError if its metadata cannot be read."""
     seal = effective_seal(subvolume, seals, name)
     if seal is None:
-        return SealCheck(SealState.NEW, new_seal(subvolume))
+        return SealCheck(SealState.NEW, new_seal(path, subvolume))
     if seal.ctransid == subvolume.written:
         return SealCheck(SealState.UNCHANGED, seal)
     if next(_changes(path, subvolume, seal), None):
@@ -116,9 +116,12 @@ def effective_seal(subvolume: Subvolume, seals: Seals, name: str) -> Seal | None
     return Seal(subvolume.id, min(subvolume.written, subvolume.created), subvolume.created_at)
 
 
-def new_seal(subvolume: Subvolume) -> Seal:
-    """Returns the seal of what the subvolume is now, by the real clock, as the kernel's times are, in rehearsals too."""
-    return Seal(subvolume.id, subvolume.written, time.time_ns())
+def new_seal(path: Path, subvolume: Subvolume) -> Seal:
+    """Returns the seal of what the subvolume is now, by the real clock, as the kernel's times are, in rehearsals too.
+
+    A clock that is behind counts as that of the moment in which the backup got its name. Raises OSError.
+    """
+    return Seal(subvolume.id, subvolume.written, max(time.time_ns(), path.lstat().st_ctime_ns))
 
 
 def altered_paths(path: Path, subvolume: Subvolume) -> list[bytes]:
@@ -190,6 +193,6 @@ def seal_backup(path: Path, name: str) -> None:
     folder = path.parent
     try:
         if subvolume := describe(path):
-            write_seals(folder, {**read_seals(folder), name: new_seal(subvolume)})
+            write_seals(folder, {**read_seals(folder), name: new_seal(path, subvolume)})
     except OSError as error:
         _log.warning("%s: %s is not sealed yet: %s", folder, name, error.strerror)

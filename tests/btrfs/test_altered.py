@@ -8,6 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from backupd.repo.reconcile import check_seals
+from btrkeep.catalogue import Catalogue
+from btrkeep.pool.marker import open_pool
 from tests.beds import work
 from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
@@ -263,3 +268,23 @@ def test_what_was_not_changed_by_hand_has_to_be_the_same_when_an_altered_copy_co
     assert ["another one there than it was" in one["error"] for one in failed] == [True], failed
     assert content(copy, "secret").read_text() == "secret"
     assert states(two.second) == {first: "altered"}
+
+
+def test_a_seal_by_a_clock_that_is_behind_is_no_earlier_than_the_backup(two: TwoPools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update, and a boot without a clock: data that is shared later is still no change."""
+    for name in ("one", "other"):
+        (two.source / name).write_bytes(_BLOCK)
+    first = two.night(FIRST, "a")
+    (two.first.pool / "hosts/web1/seals.json").unlink()
+    monkeypatch.setattr("time.time_ns", lambda: 10**9)
+    with Catalogue.open(two.first.state) as catalogue:
+        catalogue.set_seals([("web1", first, 1)])
+        check_seals(open_pool(two.first.pool), catalogue, FIRST)
+    assert seal(two.first.pool, first)
+    share(content(path_of(two.first.pool, first), "one"), content(path_of(two.first.pool, first), "other"))
+    work("btrfs", "filesystem", "sync", str(two.first.pool))
+    two.first.backupd("verify", "--now", MORNING)
+    assert states(two.first) == {first: "complete"}
+    writable(path_of(two.first.pool, first), lambda backup: content(backup, "one").unlink())
+    two.first.backupd("verify", "--now", MORNING, check=False)
+    assert states(two.first) == {first: "altered"}
