@@ -26,8 +26,8 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -
     NAME is the newest one that is suspect or altered. HOST@NAME in one word does as well.
 
     An altered backup was changed after it was final; `backupd verify HOST@NAME` names the files. To accept it accepts these changes
-    alone: if it was suspect before, it is suspect again. It is never sent to another pool: `backupd replicate --damaged` there, or
-    here if it is a copy, fetches what it was.
+    alone: if it was suspect before, it is suspect again. It is never sent to another pool. If it is a copy and
+    you want what it was, type `backupd replicate NAME --damaged` before: what was accepted is not replaced.
     """
     with locked_host(ctx, host, "accept") as (context, moment):
         accepted = accept(context.pool, context.catalogue, host, name, why, moment, by=login_name())

@@ -23,7 +23,7 @@ _NOTED = f"""
     SELECT {backup.select(*StateFromNotes._fields)} FROM backup
     WHERE held_why IS NOT NULL OR expired IS NOT NULL OR outcome IN ('suspect', 'altered')
         OR state IN ('expired', 'deleting') OR state <> outcome"""
-_ALTERED = "SELECT host, name FROM backup WHERE outcome = 'altered' ORDER BY host, name"
+_ALTERED = "SELECT host, name FROM backup WHERE outcome = 'altered' AND state NOT IN ('expired', 'deleting') ORDER BY host, name"
 _SET = f"UPDATE backup SET state = :state, expired = :expired WHERE {_HERE}"
 _SEAL = f"UPDATE backup SET sealed = :sealed WHERE {_HERE}"
 _MARK_DELETING = f"UPDATE backup SET state = 'deleting' WHERE {_HERE}"
@@ -48,7 +48,7 @@ class BackupStateStore(CatalogueSession):
         return [StateFromNotes._make(row) for row in self._reader.all(_NOTED)]
 
     def altered_backups(self) -> list[tuple[str, str]]:
-        """Returns host and name of the backups that were changed after they were final."""
+        """Returns host and name of the backups that were changed after they were final, without those that are to be deleted."""
         return [(host, name) for host, name in self._reader.all(_ALTERED)]
 
     def set_states(self, changes: Iterable[tuple[str, str | None, str, datetime | None]]) -> int:

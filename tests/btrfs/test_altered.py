@@ -288,3 +288,50 @@ def test_a_seal_by_a_clock_that_is_behind_is_no_earlier_than_the_backup(two: Two
     writable(path_of(two.first.pool, first), lambda backup: content(backup, "one").unlink())
     two.first.backupd("verify", "--now", MORNING, check=False)
     assert states(two.first) == {first: "altered"}
+
+
+def test_an_altered_backup_that_was_deleted_is_over(two: TwoPools) -> None:
+    """The printed way out was typed, and status, check and the alarm named it for all of its grace."""
+    first = two.night(FIRST, "a")
+    writable(path_of(two.first.pool, first), lambda backup: content(backup, "changed").write_text("by hand"))
+    second = two.night(SECOND, "b")
+
+    def named() -> list[str]:
+        report = two.first.json("status", "--now", MORNING)
+        return [one["name"] for one in report["altered"]]
+
+    assert named() == [first]
+    two.first.backupd("delete", f"web1@{first}", "--now", MORNING)
+    assert named() == []
+    assert "changed after it was final" not in two.first.backupd("check", "--now", MORNING, check=False).stdout
+    assert "changed after it was final" not in two.first.backupd("notify", "--dry-run", "--now", MORNING).stdout
+    two.first.backupd("unexpire", f"web1@{first}", "--now", MORNING)
+    assert named() == [first]
+    two.first.backupd("release", f"web1@{first}", "--now", MORNING)
+    two.first.backupd("delete", f"web1@{first}", "--now", MORNING)
+    two.first.backupd("expire", "--now", "2026-03-15T08:00:00Z")
+    assert (states(two.first), named()) == ({second: "complete"}, [])
+
+
+def test_a_changed_copy_that_was_verified_can_be_fetched_again(two: TwoPools) -> None:
+    name = two.night(FIRST, "a")
+    two.fetch()
+    writable(path_of(two.second.pool, name), lambda backup: content(backup, "changed").write_text("by hand"))
+    two.second.backupd("verify", f"web1@{name}", "--now", MORNING, check=False)
+    assert states(two.second)[name] == "altered"
+    assert [one["backup"] for one in two.fetch("office", "--damaged")[0]["fetched"]] == [name]
+    assert two.differences(name) == ""
+    assert two.second.json("status", "--now", MORNING)["altered"] == []
+    assert two.second.json("damaged") == []
+
+
+def test_accepted_changes_of_a_copy_are_not_replaced(two: TwoPools) -> None:
+    name = two.night(FIRST, "a")
+    two.fetch()
+    writable(path_of(two.second.pool, name), lambda backup: content(backup, "changed").write_text("by hand"))
+    two.fetch()  # which compares with the seals
+    two.second.backupd("accept", f"web1@{name}", "--now", MORNING)
+    again = two.fetch("office", "--damaged")[0]
+    assert (again["fetched"], again["failed"]) == ([], [])
+    assert content(path_of(two.second.pool, name), "changed").read_text() == "by hand"
+    assert two.second.json("status", "--now", MORNING)["altered"] == []
