@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from backupd.offsite.run import OffsiteRun, OffsiteSummary
-from btrkeep.config import load_usable
+from btrkeep.config import keep_valid, load_usable
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import ConfigError
 from btrkeep.process.progress import ProgressSinks
@@ -26,6 +26,7 @@ daily = 7
 def test_an_unreadable_file_may_have_the_zone_so_no_snapshot_is_removed(tmp_path: Path) -> None:
     main = tmp_path / "main.toml"
     main.write_text(MAIN.format(state=tmp_path))
+    keep_valid(load_usable(file=main), parse_time("2026-11-27T22:00:00Z"))
     (tmp_path / "main.d").mkdir()
     (tmp_path / "main.d" / "x.toml").symlink_to("nowhere")
     config = load_usable(file=main)

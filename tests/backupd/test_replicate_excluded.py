@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backupd.replicate.marked import other_replica
-from btrkeep.config import load_usable
+from btrkeep.config import keep_valid, load_usable
 from btrkeep.decisions.replication import ReplicaMark
 
 MAIN = '[pool]\npath = "/srv/backup"\nstate = "{state}"\n[replica.all]\nfrom = "/mnt/other"\n'
@@ -31,6 +31,7 @@ def test_a_host_is_not_taken_from_a_replica_whose_section_has_a_mistake(
 ) -> None:
     main, file = tmp_path / "main.toml", tmp_path / "main.d" / "x.toml"
     main.write_text(MAIN.format(state=tmp_path))
+    keep_valid(load_usable(file=main), datetime.now(UTC))
     file.parent.mkdir()
     if drop_in is None:
         file.symlink_to("nowhere")

@@ -59,13 +59,13 @@ def test_states_tell_what_sqlite3_tells_by_host_and_start(catalogue: Catalogue, 
     catalogue.put_backup(replace(BACKUP, name="a name that sorts first", started=EVENING + 9 * DAY))
     catalogue.put_backup(replace(BACKUP, name="n2", started=EVENING + 2 * DAY, state="expired", expired=EVENING, held_why=""))
     rows = sql.execute(
-        "SELECT host, started, name, state, outcome, held_until, held_why, expired, subvolume_id, uuid, base FROM backup"
+        "SELECT host, started, name, state, outcome, held_until, held_why, expired, subvolume_id, uuid, base, sealed FROM backup"
     )
     expected = [
         (host.replace("\\udce9\\\\", "\udce9\\"), name or None, datetime.fromisoformat(started), state, outcome,
          datetime.fromisoformat(until) if until else None, why,
-         datetime.fromisoformat(expired) if expired else None, number, uuid, None if name else base)
-        for host, started, name, state, outcome, until, why, expired, number, uuid, base in sorted(rows, key=lambda row: row[:3])
+         datetime.fromisoformat(expired) if expired else None, number, uuid, None if name else base, sealed)
+        for host, started, name, state, outcome, until, why, expired, number, uuid, base, sealed in sorted(rows, key=lambda row: row[:3])
     ]  # fmt: skip
     found = list(catalogue.states())
     assert [tuple(one) for one in found] == expected

@@ -123,10 +123,10 @@ def test_with_everything_stuck_that_can_be_the_login_and_the_overview_answer(app
     stuck += [sent(port, "POST", "/restore/web1/preview", olga, wish) for _ in range(12)]
     stuck += [sent(port, "POST", "/doctor", olga, f"csrf_token={token}") for _ in range(6)]
     stuck += [sent(port, "GET", "/files/web1?path=/etc", oskar) for _ in range(6)]
-    wait_for(lambda: len(mute.verbs) >= 12)
+    wait_for(lambda: len(mute.verbs) >= 10)
     time.sleep(0.5)  # more would come now
-    assert mute.verbs.count("download") == 4
-    assert len(mute.verbs) == 12
+    assert mute.verbs.count("download") == 3  # the last place is for who has none
+    assert len(mute.verbs) == 10
     begun = time.monotonic()
     assert answer(port, "/login")[0] == 200
     assert "olga" in answer(port, "/", olga)[1]
