@@ -65,7 +65,8 @@ def test_states_tell_what_sqlite3_tells_by_host_and_start(catalogue: Catalogue, 
         (host.replace("\\udce9\\\\", "\udce9\\"), name or None, datetime.fromisoformat(started), state, outcome,
          datetime.fromisoformat(until) if until else None, why,
          datetime.fromisoformat(expired) if expired else None, number, uuid, None if name else base, sealed)
-        for host, started, name, state, outcome, until, why, expired, number, uuid, base, sealed in sorted(rows, key=lambda row: row[:3])
+        for host, started, name, state, outcome, until, why, expired, number, uuid, base, sealed
+        in sorted(rows, key=lambda row: row[:3])
     ]  # fmt: skip
     found = list(catalogue.states())
     assert [tuple(one) for one in found] == expected
