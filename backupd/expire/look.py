@@ -17,6 +17,7 @@ from backupd.repo.common_backups import common_backups
 from backupd.repo.final_backups import FinalBackup, own_backup, own_final
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ASKED, BY, HOLD, Notes, accepted_state, hold_of, read_notes
+from backupd.repo.seals import Seals, SealState, check_seal, read_seals
 from btrkeep.backup_states import ALTERED, COMPLETE, EXPIRED, FINISHED, SUSPECT
 from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
@@ -178,7 +179,7 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
         raise NotADirectoryError(20, "it is no folder any more", str(folder))
     notes = read_notes(folder)
     base = _base_of_working(folder, host)
-    candidates, backups, unreadable = [], {}, {}
+    candidates, backups, unreadable, seals = [], {}, {}, read_seals(folder)
     for name in _names(folder, {}):
         try:
             found = own_final(folder / name, host)
@@ -192,10 +193,21 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
             continue
         if found:
             backups[name] = FinalBackup(folder / name, *found)
-            candidates.append(_candidate(found[1], notes, base))
+            candidates.append(_with_seal(_candidate(found[1], notes, base), backups[name], seals))
     candidates = _with_common(candidates, common_backups(pool, with_seeds=True).get(host, {}))
     facts = HostBackups(host, candidates, policy_of(config, host, notes), rows, forgotten_at(notes))
     return HostOnPool(facts, notes, backups, unreadable)
+
+
+def _with_seal(candidate: Candidate, backup: FinalBackup, seals: Seals) -> Candidate:
+    """Returns the candidate as altered if it is not what it was, or if that cannot be found out: others may go because of it."""
+    try:
+        is_altered = check_seal(backup.path, backup.subvolume, seals, candidate.name).state is SealState.ALTERED
+    except OSError as error:
+        if not is_damage(error):
+            raise
+        is_altered = True
+    return replace(candidate, state=ALTERED) if is_altered else candidate
 
 
 def _base_of_working(folder: Path, host: str) -> str | None:

@@ -14,6 +14,7 @@ from backupd.repo.reconcile import check_seals
 from btrkeep.catalogue import Catalogue
 from btrkeep.pool.marker import open_pool
 from tests.beds import work
+from tests.beds.cli import command
 from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
 
@@ -335,3 +336,18 @@ def test_accepted_changes_of_a_copy_are_not_replaced(two: TwoPools) -> None:
     assert (again["fetched"], again["failed"]) == ([], [])
     assert content(path_of(two.second.pool, name), "changed").read_text() == "by hand"
     assert two.second.json("status", "--now", MORNING)["altered"] == []
+
+
+def test_what_is_deleted_depends_on_the_seals_at_that_moment(two: TwoPools) -> None:
+    """The newest backup is changed after expire has looked; as when a run had the host while it looked."""
+    first, second = two.night(FIRST, "a"), two.night(SECOND, "b")
+    two.first.tables["retention"] = {"daily": 1, "min_keep": 1, "grace": "1s"}
+    two.first.write()
+    backup = path_of(two.first.pool, second)
+    change_it = f"btrfs property set -ts {backup} ro false && rm -r {backup}/data && btrfs property set -ts {backup} ro true"
+    words = ("--config", two.first.config, "expire", "web1", "--skip-grace", "--now", MORNING)
+    command("backupd", *words, at=(f"does:{change_it}", "after", "catalogue reconciled with the pool", 1), check=False)
+    assert not (backup / "data").exists()
+    assert two.names(two.first.pool) == [first, second]
+    two.first.backupd("expire", "web1", "--skip-grace", "--now", MORNING)
+    assert states(two.first) == {first: "complete", second: "altered"}
