@@ -23,7 +23,7 @@ from btrkeep.units import counted, format_duration, format_share, format_size, l
 
 _MANY_ALIKE = 4
 """Hosts with the same error are one line from this number on."""
-_PLACE = re.compile(r"\S+:\d+: ")
+_PLACE = re.compile(r"(?<!\S)\S+:\d+: ")  # from the start of a word only: what a host prints may be long
 """FILE:LINE of a mistake in the configuration, which differs where each host has a file of its own."""
 _MOST_BEHIND = 20
 _MOST_FAILED = 10
