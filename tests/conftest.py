@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO
 import hypothesis
 import pytest
 
+from btrkeep.units import show_times_in
 from tests.beds import anyone, backupd_start, btrfs, cli, dealing, leftout, session, ssh
 from tests.beds.badssh import FAKESSH
 
@@ -195,6 +197,13 @@ def hangups(no_leftovers: None) -> None:
 
 def _ignore(signum: int, frame: FrameType | None) -> None:
     """A handler, unlike SIG_IGN, is not inherited by what is started."""
+
+
+@pytest.fixture(autouse=True)
+def zone_of_words() -> Iterator[None]:
+    """A process of ours serves one pool. One of tests serves many, and the next test begins with times in UTC."""
+    yield
+    show_times_in(UTC)
 
 
 @pytest.fixture(scope="session", autouse=True)

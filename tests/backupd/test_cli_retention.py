@@ -118,23 +118,30 @@ def test_the_strip_has_a_letter_for_each_day(told: Nights) -> None:
     assert november[29:].strip().endswith("go")
 
 
+def fits(shown: str, columns: int) -> bool:
+    """No line is longer, but for one with a command, which is not cut."""
+    return all(len(line) <= columns for line in shown.splitlines() if "`" not in line)
+
+
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_it_fits_the_terminal_and_is_coloured_only_there(told: Nights, columns: int) -> None:
     words: list[str | Path] = ["--config", told.config, "retention", "explain", "web1", "--now", NOW]
     plain = on_a_terminal(words, columns, env={"NO_COLOR": "1"})
-    assert max(map(len, plain.splitlines())) <= columns
+    assert fits(plain, columns)
     assert "2026-11  " in plain
     assert plain.isascii()
     assert "\x1b[38;5;" in on_a_terminal(words, columns)
     assert "\x1b" not in plain + said(told, "web1")
     everybody = on_a_terminal(words[:-3] + words[-2:], columns, env={"NO_COLOR": "1"})
-    assert max(map(len, everybody.splitlines())) <= columns
+    assert fits(everybody, columns)
 
 
 def test_in_a_locale_without_utf_8_it_is_the_same(told: Nights) -> None:
     words = ["retention", "explain", "web1", "--now", NOW]
     assert (
-        told.backupd(*words, env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}).stdout.splitlines()[:4]
+        told.backupd(*words, env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii"})
+        .stdout.replace(f" --config {told.config}", "")
+        .splitlines()[:4]
         == said(told, "web1").splitlines()[:4]
     )
 
