@@ -264,14 +264,20 @@ def repaired(site: Site) -> Iterator[Step]:
     yield Step(("repair", "--yes"))
 
 
-def fetched(site: Site) -> Iterator[Step]:
-    """Backups of another pool are fetched, and some are fetched again because they are damaged."""
+def _with_another_pool(site: Site) -> tuple[Nights, Path]:
+    """Returns another pool with a host `far`, whose backups the site will fetch, and the host's folder."""
     _backed_up(site, "web")
     site.elsewhere.add("far")
     other = Nights(btrfs.make("500M"), "--rehearsal")
     source = other.source / "far"
     source.mkdir()
     other.host("far", source)
+    return other, source
+
+
+def fetched(site: Site) -> Iterator[Step]:
+    """Backups of another pool are fetched, and some are fetched again because they are damaged."""
+    other, source = _with_another_pool(site)
     for days in (3, 2, 1):
         (source / "note").write_bytes(site.noise(7000 * days))
         (source / f"{days}").write_bytes(site.noise(300_000))
@@ -288,12 +294,7 @@ def fetched(site: Site) -> Iterator[Step]:
 
 def damaged_parent(site: Site) -> Iterator[Step]:
     """What is fetched as a difference to a damaged copy inherits its damage; then all of them are fetched again."""
-    _backed_up(site, "web")
-    site.elsewhere.add("far")
-    other = Nights(btrfs.make("500M"), "--rehearsal")
-    source = other.source / "far"
-    source.mkdir()
-    other.host("far", source)
+    other, source = _with_another_pool(site)
     (source / "database").write_bytes(site.noise(300_000))
     for days in (3, 2, 1):
         (source / "note").write_bytes(site.noise(7000 * days))

@@ -302,6 +302,34 @@ def test_what_could_be_installed_is_not_left_out_where_the_tests_decide(tmp_path
     assert ("must not be left out here: Skipped: x is not installed" in done.stdout) == bool(status)
 
 
+@pytest.mark.slow
+def test_what_only_a_long_test_needs_may_be_left_out_where_the_tests_decide(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n\n@pytest.mark.long\n@pytest.mark.skipif(True, reason='x is not installed')\ndef test_a(): pass\n\n"
+        "def test_b(): pass\n"
+    )
+    words = ("-n2", "-p", "tests.conftest", "-p", "no:cacheprovider", "-c", TOP / "pyproject.toml", "--rootdir", tmp_path)
+    done = {
+        asked: work(
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            *words,
+            *asked,
+            tmp_path / "test_it.py",
+            cwd=tmp_path,
+            check=False,
+            env={"PYTHONPATH": str(TOP), "CI": "true"},
+        )
+        for asked in ((), ("--long",))
+    }
+    assert {asked: (ended.returncode, "must not be left out" in ended.stdout) for asked, ended in done.items()} == {
+        (): (0, False),
+        ("--long",): (1, True),
+    }
+
+
 @pytest.mark.root
 def test_without_root_what_makes_its_own_filesystem_is_left_out(tmp_path: Path) -> None:
     code = "from tests.beds import btrfs; btrfs.attach('image')"

@@ -48,7 +48,7 @@ def resolve_name(
         return newest
     if name in names or name in others:
         return name
-    matching = [one for one in (*names, *others) if _DAY.fullmatch(name) and is_meant(one, name, zone)]
+    matching = [candidate for candidate in (*names, *others) if _DAY.fullmatch(name) and is_meant(candidate, name, zone)]
     listed = ", ".join(matching[:_SHOWN]) + (f" and {len(matching) - _SHOWN} more" if len(matching) > _SHOWN else "")
     if matching and day is DayMeaning.NONE:
         raise UsageError(f"{host} has no backup {name}", f"name one of that day in full: {listed}")

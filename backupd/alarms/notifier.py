@@ -153,7 +153,7 @@ def _deliver(
                 found[one.number] = one
     deliveries = list(found.values())
     begun = _log_what_is_new(deliveries, catalogue, {row.subject: row for row in every if row.what == SERVICE}, now)
-    working = [config.notify.urls[one.number - 1] for one in deliveries if one.arrived]
+    working = [config.notify.urls[delivery.number - 1] for delivery in deliveries if delivery.arrived]
     if begun and working and catalogue:  # which remembers that it was told
         send(working, words.of_broken_services(config.name, _machine(), begun))
     return deliveries

@@ -92,7 +92,7 @@ def command(
             return int(Exit.ATTENTION)
         try:
             plans, is_whole, unreadable = _plans(
-                context, which, [one.absolute() for one in folders], cancellation, unproven=unproven
+                context, which, [folder.absolute() for folder in folders], cancellation, unproven=unproven
             )
         except Cancelled:
             return cancellation.exit_status()
@@ -100,11 +100,11 @@ def command(
         unplanned = [_lost_fields(host, name) for host, name in unreadable]
         if not as_json:
             _show(plans, unreadable)
-        is_left = bool(unplanned) or not is_whole or any(one.leaves for one in plans)
+        is_left = bool(unplanned) or not is_whole or any(plan.leaves for plan in plans)
         if dry_run or not todo:
             if as_json:
                 echo_json({"dry_run": dry_run, "backups": [*map(_fields, plans), *unplanned], "failed": {}})
-            return int(Exit.ATTENTION if is_left or (dry_run and any(one.repairs for one in plans)) else Exit.OK)
+            return int(Exit.ATTENTION if is_left or (dry_run and any(plan.repairs for plan in plans)) else Exit.OK)
         confirmed(f"{counted(len(todo), 'backup')} get a repaired copy", "repair", yes, as_json)
         done, failed, status = _repaired(context, todo, cancellation, as_json=as_json)
     if as_json:

@@ -237,7 +237,7 @@ class _Status:
                 has = counted(self.unconfigured[host], "backup") if host in self.unconfigured else "backups"
                 click.echo(f"{printable(host)} has {has} but is not configured")
             show_damaged({name: one for name, one in self.damaged.items() if name == host})
-            show_altered([one for one in self.altered if one[0] == host], self.command)
+            show_altered([backup for backup in self.altered if backup[0] == host], self.command)
             show_lags(self.copies, host)
         else:
             show_all(self.hosts, self.running, self.moment, has_copies=bool(self.copies))
@@ -289,7 +289,7 @@ def _only(status: "_Status", chosen: frozenset[str], states: Sequence[str]) -> "
         running=[one for one in status.running if one.host in names],
         unverified=[name for name in status.unverified if name in names],
         damaged={name: one for name, one in status.damaged.items() if name in names},
-        altered=[one for one in status.altered if one[0] in names],
+        altered=[backup for backup in status.altered if backup[0] in names],
     )
 
 

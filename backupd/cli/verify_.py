@@ -134,7 +134,7 @@ def command(
             if (changed := check_seals(context.pool, context.catalogue, format_time(moment))) and not as_json:
                 prose(str(changed))
             _tell_catalogue(context, chosen)
-            run.tell_altered([one for one, _ in chosen])
+            run.tell_altered([backup for backup, _ in chosen])
             run.read([one for one, _ in chosen], moment, sample, seconds, pace, own)
             if not after_crash:
                 run.tell_unreadable([one for one in which if "@" not in one] if which else hosts_of(context.pool))
@@ -247,7 +247,7 @@ class _VerifyRun:
             )
 
     def _add(self, backup: Restorable, done: Verification) -> None:
-        is_altered = any((one["host"], one["name"]) == (backup.host, backup.name) for one in self.altered)
+        is_altered = any((row["host"], row["name"]) == (backup.host, backup.name) for row in self.altered)
         self.found.append(_fields(backup, done, is_altered=is_altered))
         if not self.as_json:
             _say(backup, done)
@@ -260,7 +260,7 @@ class _VerifyRun:
             echo_json({"files": files, "bytes": size, "is_whole": not is_over, "altered": self.altered, "backups": self.found})
         else:
             prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one goes on" if is_over else ""))
-        has_damage = self.unreadable or self.altered or any(one["damages"] for one in self.found)
+        has_damage = self.unreadable or self.altered or any(row["damages"] for row in self.found)
         return self.cancellation.exit_status(Exit.ATTENTION if has_damage else Exit.OK)
 
 

@@ -173,7 +173,7 @@ class KnownRepository:
         """Returns the ids of snapshots that restic made without reading everything, and of those whose end is unknown."""
         said, every = read_offsite(self._catalogue, self._name), list(there)
         unheard = {tuple(one) for one in said.get("unheard", ())}
-        unknown = {one.id for one in every if (one.label or one.host, one.name) in unheard}
+        unknown = {snapshot.id for snapshot in every if (snapshot.label or snapshot.host, snapshot.name) in unheard}
         return frozenset(said.get("incomplete", ())) | unknown | tagged_incomplete(every)
 
     @property

@@ -264,7 +264,7 @@ class OffsiteRun:
             raise ResticFailed("restic ended without a snapshot")
         if answer.status == INCOMPLETE:
             there[:] = snapshots(self.restic, self.pool)  # restic before 0.15 tells the first letters of an id alone
-            ids = [one.id for one in there if one.id.startswith(said["snapshot_id"])]
+            ids = [snapshot.id for snapshot in there if snapshot.id.startswith(said["snapshot_id"])]
             incomplete.update(ids)  # first: the tag may fail, or be cut off
             KnownRepository(self.catalogue, self.settings.name).note(there, incomplete, {(host, name)})
             try:

@@ -42,7 +42,7 @@ def size_and_time_tell(pool: Pool, host: str, chosen: FinalBackup, parent: Final
 
 def _grew_from(pool: Pool, host: str, chosen: FinalBackup, parent: FinalBackup) -> bool:
     """Returns True if `chosen` is a snapshot of `parent`, or of one that is, and nobody has written to `parent` since."""
-    known = {one.subvolume.uuid: one.subvolume for one in final_backups(pool, host, [])}
+    known = {backup.subvolume.uuid: backup.subvolume for backup in final_backups(pool, host, [])}
     at = chosen.subvolume
     for _ in range(len(known)):
         if at.parent_uuid == parent.subvolume.uuid:

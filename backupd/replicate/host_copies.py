@@ -109,12 +109,12 @@ class FetchQueue:
 
     def end(self, name: str) -> None:
         """Takes that this one has its name."""
-        self.pending = [one for one in self.pending if one.backup.name != name]
+        self.pending = [copy for copy in self.pending if copy.backup.name != name]
 
     def put_back(self, fetches: Iterable[Fetch], unreadable: FarBackup) -> None:
         """Puts back what has not come. What was to be a difference to the `unreadable` one becomes one to another."""
         back = tuple(fetches)
-        for backup in (unreadable, *(one.backup for one in (*back, *self.pending))):
+        for backup in (unreadable, *(copy.backup for copy in (*back, *self.pending))):
             self._parents = self._parents.without(backup)
         self.pending = []
         self._fetches = deque(planned_again((*back, *self._fetches), self._parents))
@@ -174,8 +174,8 @@ class HostCopies:
             return True
         if not (isinstance(error, NotReceived) or is_caused_by_damage(error)):
             return False
-        coming = {one.backup for one in pending}
-        for parent in dict.fromkeys(one.parent for one in pending):
+        coming = {copy.backup for copy in pending}
+        for parent in dict.fromkeys(copy.parent for copy in pending):
             if parent and parent not in coming and self._is_unreadable(parent):
                 left.put_back(pending, parent)
                 self.watched.tell_unreadable(parent.name)
@@ -302,7 +302,7 @@ class HostCopies:
             damages = still_damaged(pool, host, name, self.context.now)
             forget_recorded(pool, host, name, damages)
         elif fetch.parent:
-            damages = [one for one in read_damaged(folder, host) if one.name == name]
+            damages = [damage for damage in read_damaged(folder, host) if damage.name == name]
         parent = fetch.parent.name if fetch.parent else None
         row = sealed_row(folder, final_row(self.context.pool, self.host, record, subvolume, read_notes(folder)))
         self.watched.tell(Fetched(self.host, name, parent, size, seconds, fetch.again, tuple(damages)), row)

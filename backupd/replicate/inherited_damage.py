@@ -103,7 +103,7 @@ def still_damaged(pool: Pool, host: str, name: str, now: datetime) -> list[Damag
     bad = list[FoundDamage]()
     with Tree(pool.host(host) / name) as tree:
         if os.fsencode(WHOLE) in paths:
-            every = (one.path for one in entries(tree, b"/") if one.kind == "file")
+            every = (entry.path for entry in entries(tree, b"/") if entry.kind == "file")
         else:
             every = (path for path in sorted(paths))
         for path in every:
@@ -117,8 +117,8 @@ def still_damaged(pool: Pool, host: str, name: str, now: datetime) -> list[Damag
 def _rows(pool: Pool, host: str, name: str, bad: list[FoundDamage], now: datetime) -> Iterator[Damage]:
     found: Iterable[tuple[str, list[FoundDamage]]] = [(name, bad), *(backups_that_share(pool, host, name, bad) if bad else ())]
     for backup, files in found:
-        for one in files:
-            yield Damage(host, backup, os.fsdecode(one.path), one.start, 0, "verify", now)
+        for file in files:
+            yield Damage(host, backup, os.fsdecode(file.path), file.start, 0, "verify", now)
 
 
 def _first_unreadable(tree: Tree, path: bytes) -> int | None:

@@ -110,7 +110,10 @@ def _near_hosts(pool: Pool, catalogue: Catalogue) -> dict[str, NearHost]:
             of_host.append(NearBackup(row.name, row.uuid, row.outcome or row.state, row.expired is not None))
     hosts = [host for host in hosts_of(pool) if host in backups or _is_marked(pool, host)]
     near = {host: _near(pool, host, backups.get(host, [])) for host in hosts}
-    return {host: replace(one, damaged=damaged.get(host, ()), unreadable=unreadable.get(host, ())) for host, one in near.items()}
+    return {
+        host: replace(near_host, damaged=damaged.get(host, ()), unreadable=unreadable.get(host, ()))
+        for host, near_host in near.items()
+    }
 
 
 def _is_marked(pool: Pool, host: str) -> bool:
@@ -120,5 +123,5 @@ def _is_marked(pool: Pool, host: str) -> bool:
 
 def _near(pool: Pool, host: str, found: list[NearBackup]) -> NearHost:
     notes = read_notes(pool.host(host))
-    found = [replace(one, is_original=notes.is_original(one.name)) for one in found]
+    found = [replace(backup, is_original=notes.is_original(backup.name)) for backup in found]
     return NearHost(found, mark_of(notes), notes.forgotten is not None, frozenset(notes.deleted), known=True)

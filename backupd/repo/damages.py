@@ -84,7 +84,7 @@ def replace_damaged(pool: Pool, host: str, name: str, rows: Iterable[Damage]) ->
     folder = pool.host(host)
     with _locked(folder):
         before = read_damaged(folder, host)
-        after = _ordered([*(one for one in before if one.name != name), *rows])
+        after = _ordered([*(row for row in before if row.name != name), *rows])
         if after != before:
             _write(pool, folder, after)
 

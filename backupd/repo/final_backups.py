@@ -159,7 +159,7 @@ def final_backups(pool: Pool, host: str, unread: list[str] | None = None, *, may
 
 def records_newest_first(pool: Pool, host: str, now: datetime, unread: list[str]) -> list[Record]:
     """Returns the records of the final backups, newest first; those stamped in the future come last. `unread` as above."""
-    return sorted((one.record for one in final_backups(pool, host, unread)), key=lambda record: record.started > latest(now))
+    return sorted((backup.record for backup in final_backups(pool, host, unread)), key=lambda record: record.started > latest(now))
 
 
 def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None:

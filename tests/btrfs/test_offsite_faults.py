@@ -32,8 +32,8 @@ def instead(far: Offsite, script: str) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-@pytest.mark.parametrize("end", ["kill -9 $(cat {pid}); sleep 1", "touch {over}"], ids=["killed", "the list cannot be had"])
-def test_a_snapshot_that_is_not_whole_never_counts_whatever_comes_next(far: Offsite, end: str) -> None:
+def damaged_night(far: Offsite) -> None:
+    """A backup with a file that the disk does not give back, and a repository for it."""
     content = os.urandom(1_000_000)
     source = far.away / "source"  # not on the pool's disk
     source.mkdir()
@@ -42,6 +42,11 @@ def test_a_snapshot_that_is_not_whole_never_counts_whatever_comes_next(far: Offs
     far.backup("2026-03-01T22:00:00Z")
     far.offsite("init", "far")
     damage(far.night.top, content[:4096])
+
+
+@pytest.mark.parametrize("end", ["kill -9 $(cat {pid}); sleep 1", "touch {over}"], ids=["killed", "the list cannot be had"])
+def test_a_snapshot_that_is_not_whole_never_counts_whatever_comes_next(far: Offsite, end: str) -> None:
+    damaged_night(far)
     pid, over = far.repository / "pid", far.repository / "over"
     end = end.format(pid=pid, over=over)
     cases = f'backup) "$REAL" "$@"; s=$?; {end}; exit $s;; snapshots) test -e {over} && exit 1;;'
@@ -59,14 +64,7 @@ def test_a_snapshot_that_is_not_whole_never_counts_whatever_comes_next(far: Offs
 
 @pytest.mark.parametrize("may_delete", [True, False])
 def test_a_snapshot_that_lacks_files_is_known_as_such_when_the_catalogue_is_lost(far: Offsite, may_delete: bool) -> None:
-    content = os.urandom(1_000_000)
-    source = far.away / "source"  # not on the pool's disk
-    source.mkdir()
-    (source / "database").write_bytes(content)
-    far.night.host("web1", source)
-    far.backup("2026-03-01T22:00:00Z")
-    far.offsite("init", "far")
-    damage(far.night.top, content[:4096])
+    damaged_night(far)
     # a key that cannot delete: the tagged snapshot is written beside the first one
     there = far.repository / "snapshots"
     keeps = f'cp -a {there} {there}.kept; "$REAL" "$@"; cp -an {there}.kept/. {there}; exit 1'

@@ -138,7 +138,7 @@ def _require_same(tree: OldTree, fd: int) -> None:
 
 def known_backups(pool: Pool, host: str, unread: list[str]) -> dict[str, Record]:
     """Returns the backups of the host, by name. Adds those that the disk does not give back to `unread`."""
-    return {one.record.name: one.record for one in final_backups(pool, host, unread) if one.record.name}
+    return {backup.record.name: backup.record for backup in final_backups(pool, host, unread) if backup.record.name}
 
 
 @contextmanager

@@ -118,14 +118,14 @@ class RepairPlanner:
     @property
     def damaged(self) -> list[Restorable]:
         """Returns the backups that have damaged files, oldest first."""
-        names = {one.name for one in self._damages}
+        names = {damage.name for damage in self._damages}
         return [one for one in reversed(self.backups) if one.name in names]
 
     @property
     def unreadable(self) -> list[str]:
         """Returns the names of the damaged backups that the disk does not give back, oldest first."""
-        there = names_of(self._site.pool, self._host) - {one.name for one in self.backups}
-        return sorted({one.name for one in self._damages} & there)
+        there = names_of(self._site.pool, self._host) - {backup.name for backup in self.backups}
+        return sorted({damage.name for damage in self._damages} & there)
 
     def plan(self, backup: Restorable) -> RepairPlan:
         """Raises OSError that is no damage, OperatorError when the backup is being deleted, and Cancelled."""

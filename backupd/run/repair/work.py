@@ -89,7 +89,7 @@ def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:
 
 def _made_before(context: ExpiryContext, backup: Restorable) -> str | None:
     """Returns the copy of a repair that was killed, or came before this one."""
-    copies = (one.record for one in final_backups(context.pool, backup.host, []))
+    copies = (copy.record for copy in final_backups(context.pool, backup.host, []))
     return next((one.name for one in copies if (one.repaired or {}).get("of_uuid") == backup.record.uuid), None)
 
 
