@@ -5,7 +5,7 @@ from pathlib import Path
 from flask import Flask, abort, g, request
 from flask_wtf.csrf import CSRFProtect
 
-from web import api, errors, filters, pages, proxies
+from web import api, errors, filters, pages, proxies, unread
 from web.access import is_public, logged_in_viewer
 from web.auth import sessions
 from web.auth.cookie_key import cookie_key
@@ -57,6 +57,8 @@ def _every_request(app: Flask, settings: Settings) -> None:
         sessions.load()
         if view and not _is_open(app, view) and logged_in_viewer() is None:
             abort(401)
+        if who := logged_in_viewer():
+            unread.require_read(who)
         if view and not g.by_token and request.method not in ("GET", "HEAD", "OPTIONS", "TRACE"):
             forms.protect()
 

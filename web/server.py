@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from waitress import channel, server
 
+from btrkeep.serving.places import Holder
+from web import unread
 from web.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ TAKING = 120.0
 """Seconds in which a client must read at least LEAST bytes of its answer: it may have a slow line."""
 LEAST = 64 << 10
 CONNECTIONS = 200
+AHEAD = 1 << 20
+"""Bytes of a stream that are read before the client has taken them."""
 HURRY = 5.0
 """Seconds for the first byte and for the whole request, while more than half of CONNECTIONS are open."""
 _LOOK = 5  # seconds between two looks
@@ -41,6 +45,8 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
     """When the incoming request began."""
     mark: tuple[float, int] | None = None
     """When data was first seen waiting for the client, and how many bytes it had received then."""
+    readers: tuple[Holder, ...] = ()
+    """Who asked last."""
 
     def received(self, data: bytes) -> bool:
         """Receives a part of a request. Clears its beginning when the request is complete."""
@@ -57,7 +63,12 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
             self.requests[0].headers["CONNECTION"] = "close"
             for request in later:
                 request.close()
+        unread.serve_on(self)
         super().service()
+
+    def others(self) -> list[unread.Connection]:
+        """Returns all connections of the server, this one too."""
+        return list(self.server.active_channels.values())
 
     def is_stuck(self, crowded: bool) -> bool:
         """Returns True if its client has used up its time. With many connections an idle client has little."""
@@ -107,6 +118,7 @@ def server_of(app: "WSGIApplication", settings: Settings) -> Any:
         ident=None,
         channel_timeout=IDLE,
         cleanup_interval=_LOOK,
+        outbuf_high_watermark=AHEAD,
         connection_limit=CONNECTIONS + 5,  # besides its own
         max_request_header_size=64 << 10,
         max_request_body_size=2 << 20,

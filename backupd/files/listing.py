@@ -5,7 +5,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from backupd.files.spool import ordered
@@ -44,8 +44,17 @@ def listing(tree: Tree, path: bytes) -> list[Entry]:
     return sorted(tree.list(path), key=lambda entry: (entry.kind != "folder", entry.path))
 
 
-def page(tree: Tree, path: bytes, offset: int = 0, limit: int = 1000, sort: str = "name", descending: bool = False) -> Page:
-    """Returns `limit` entries of `listing` from number `offset` on. Of the others only the names are read.
+def page(
+    tree: Tree,
+    path: bytes,
+    offset: int = 0,
+    limit: int = 1000,
+    sort: str = "name",
+    descending: bool = False,
+    fits: Callable[[Entry], bool] = lambda _entry: True,
+) -> Page:
+    """Returns `limit` entries of `listing` from number `offset` on; fewer if `fits` is False for one. Of the others only the names
+    are read.
 
     `sort`: an order other than that of `listing`, one of SORTS; also for `name` with `descending`, folders are mixed with other
     entries. The page says how it is sorted: a folder of more than MOST_SORTED names is always sorted by name.
@@ -62,8 +71,8 @@ def page(tree: Tree, path: bytes, offset: int = 0, limit: int = 1000, sort: str 
         plain: Iterator[bytes] = (name[1:] for name in names)
         if sort != "name" or descending:
             plain = iter(sorted(plain, key=partial(_key, sort, fd), reverse=descending))
-        chosen = [look(fd, name, above + b"/" + name) for name in islice(plain, offset, offset + limit)]
-    return Page(tuple(chosen), total, sort, descending)
+        chosen = (look(fd, name, above + b"/" + name) for name in islice(plain, offset, offset + limit))
+        return Page(tuple(takewhile(fits, chosen)), total, sort, descending)
 
 
 def _place(one: os.DirEntry[str]) -> bytes:

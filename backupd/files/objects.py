@@ -1,12 +1,13 @@
 """Backups, histories and differences as JSON has them: for the commands, and for the service that the dashboard asks. Pure."""
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from backupd.files.backup_selector import Restorable
 from backupd.files.comparing import PathDifference
 from backupd.files.history import Absence, PathHistory, Version
-from backupd.files.words import entry_object
+from backupd.files.words import entry_object, named_entry_object
 from backupd.repo.backup_json import Record
 from btrkeep.units import format_time
 
@@ -29,13 +30,19 @@ def history_object(host: str, history: PathHistory) -> dict[str, Any]:
         "host": host,
         "path": os.fsdecode(history.path),
         "by_content": history.by_content,
-        "versions": [_version(one) for one in history.versions],
+        "versions": [{**_version(version), "entry": entry_object(version.entry)} for version in history.versions],
         "gone": [_gone(one) for one in history.gone],
         "backups": [
             {"name": one.name, "started": format_time(one.started), "state": one.state, "found": one.found, "version": one.version}
             for one in history.backups
         ],
     }
+
+
+def history_answer(host: str, history: PathHistory) -> dict[str, Any]:
+    """The history for an answer of the root service: the path is there once, not in each version."""
+    versions = [{**_version(version), "entry": named_entry_object(version.entry)} for version in history.versions]
+    return {**history_object(host, replace(history, versions=())), "versions": versions}
 
 
 def _version(one: Version) -> dict[str, Any]:
@@ -53,7 +60,6 @@ def _version(one: Version) -> dict[str, Any]:
         "vanished": format_time(one.vanished) if one.vanished else None,
         "same_content_as": one.same_content_as,
         "sha256": one.sha256,
-        "entry": entry_object(one.entry),
     }
 
 
@@ -78,3 +84,9 @@ def difference_object(one: PathDifference) -> dict[str, Any]:
         "before": entry_object(one.before) if one.before else None,
         "after": entry_object(one.after) if one.after else None,
     }
+
+
+def difference_answer(one: PathDifference) -> dict[str, Any]:
+    """One difference for an answer of the root service: its path is there once, not in both entries too."""
+    sides = {side: named_entry_object(entry) if entry else None for side, entry in (("before", one.before), ("after", one.after))}
+    return {"path": os.fsdecode(one.path), "what": one.what, "fields": list(one.fields), **sides}

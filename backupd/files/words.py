@@ -20,9 +20,16 @@ def entry_object(entry: Entry) -> dict[str, Any]:
     `mtime` is null where it is beyond what a calendar has; `mtime_ns` has it in every case. `target` is what a symlink says,
     `device` the numbers of a device node; null for all others.
     """
+    return {"name": os.fsdecode(entry.name), "path": os.fsdecode(entry.path), **_details(entry)}
+
+
+def named_entry_object(entry: Entry) -> dict[str, Any]:
+    """One entry without its path, for a list whose entries share it: a host chooses how long it is."""
+    return {"name": os.fsdecode(entry.name), **_details(entry)}
+
+
+def _details(entry: Entry) -> dict[str, Any]:
     return {
-        "name": os.fsdecode(entry.name),
-        "path": os.fsdecode(entry.path),
         "kind": entry.kind,
         "size": entry.size,
         "allocated": entry.allocated,

@@ -14,10 +14,11 @@ from backupd.serve.rights import ROOT, require, require_switched_on, viewer_of
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.errors import OperatorError
 from btrkeep.serving.peer import Peer, peer_of
+from btrkeep.serving.places import NoPlace
 from btrkeep.serving.protocol import Request, RequestRefused, answer_line, login_socket_of
 from btrkeep.serving.viewer import Viewer
 from btrkeep.serving.wire import ClientGone, Wire
-from btrkeep.units import printable
+from btrkeep.units import format_size, printable
 
 log = logging.getLogger("backupd.serve")
 
@@ -121,8 +122,20 @@ def _do(verb: Verb, name: str, call: Call) -> None:
 
 
 def _carry_out(verb: Verb, name: str, call: Call) -> None:
-    answer = verb.function(name)(call)
+    line = answer_line(verb.function(name)(call))
     if call.frames:
         call.frames.end()
-    else:
-        call.wire.answer(answer_line(answer))
+        return
+    if len(line) > verb.longest:
+        raise RequestRefused(
+            f"the answer has {format_size(len(line))}, more than the {format_size(verb.longest)} of one answer",
+            "ask for less at a time, or on the server",
+            "refused",
+            own=True,
+        )
+    try:
+        with call.service.unread.taken(call.viewer, len(line)):
+            call.wire.answer(line)
+    except NoPlace as error:
+        of = "answers for you wait" if error.own else "answers wait"
+        raise RequestRefused(f"too many bytes of {of} to be read", "read the answers, then ask again", "busy", own=True) from None

@@ -18,6 +18,7 @@ from btrkeep.config import Config, load_usable
 from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool.marker import Pool, open_pool
+from btrkeep.serving.answer_size import UnreadBytes
 from btrkeep.units import printable, show_times_in
 
 log = logging.getLogger("backupd.serve")
@@ -55,6 +56,7 @@ class ServiceContext:
     limits: VerbLimits = field(default_factory=VerbLimits)
     rates: RateLimit = field(default_factory=RateLimit)
     answers: AnswerCache = field(default_factory=AnswerCache)
+    unread: UnreadBytes = field(default_factory=UnreadBytes)
     queue: JobQueue = field(default_factory=JobQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _loaded: tuple[Signature, Config] | None = None

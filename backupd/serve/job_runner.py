@@ -21,7 +21,7 @@ from btrkeep.process.service import Status
 from btrkeep.units import format_duration, format_time, printable
 
 LONGEST_LOG = 1 << 20
-LONGEST_RESULT = 4 << 20
+LONGEST_RESULT = 2 << 20
 PREVIEW_TAKES = 600.0
 """Seconds at the most: nobody looks at one that comes later, and a host may keep it waiting for good."""
 _STARTED_BY_HAND = ("PYTHONPATH",)

@@ -5,7 +5,8 @@ from collections import Counter
 
 from btrkeep.serving.viewer import Viewer
 
-_Holder = str | tuple[str, ...]
+Holder = str | tuple[str, ...]
+"""A user by name, or all users together who are limited to the same hosts."""
 
 
 class NoPlace(Exception):
@@ -24,27 +25,27 @@ class Places:
 
     def __init__(self, at_once: int, of_one: int) -> None:
         self.at_once, self.of_one = at_once, of_one
-        self._taken: Counter[_Holder] = Counter()
+        self._taken: Counter[Holder] = Counter()
         self._total = 0
         self._lock = threading.Lock()
 
     def take(self, viewer: Viewer) -> None:
         """Takes a place. Raises NoPlace."""
-        holders = _holders(viewer)
+        keys = holders(viewer)
         with self._lock:
-            held = max(self._taken[holder] for holder in holders)
+            held = max(self._taken[key] for key in keys)
             if held >= self.of_one:
                 raise NoPlace(own=True)
             if self._total >= self.at_once - (1 if held else 0):
                 raise NoPlace(own=False)
             self._total += 1
-            self._taken.update(holders)
+            self._taken.update(keys)
 
     def leave(self, viewer: Viewer) -> None:
         """Gives it back."""
         with self._lock:
             self._total -= 1
-            self._taken.subtract(_holders(viewer))
+            self._taken.subtract(holders(viewer))
             self._taken += Counter()  # without those who have none
 
     @property
@@ -53,5 +54,6 @@ class Places:
         return self._total
 
 
-def _holders(viewer: Viewer) -> tuple[_Holder, ...]:
+def holders(viewer: Viewer) -> tuple[Holder, ...]:
+    """Returns the keys under which is counted what a viewer uses."""
     return (viewer.name,) if viewer.hosts is None else (viewer.name, tuple(sorted(viewer.hosts)))

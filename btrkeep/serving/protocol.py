@@ -23,6 +23,7 @@ from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusa
 LONGEST_REQUEST = 64 << 10
 """Bytes of a request's line, its end included."""
 LONGEST_ANSWER = 64 << 20
+"""Bytes of an answer that a client accepts."""
 LONGEST_FRAME = 1 << 20
 FAILED = 0xFFFFFFFF
 HEAD = struct.Struct(">I")

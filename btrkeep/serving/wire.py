@@ -11,6 +11,8 @@ ASKING = 10.0
 """Seconds in which the request must be there, however slowly it comes."""
 TAKING = 600.0
 """Seconds in which a frame must be taken: a browser may be behind a slow line, or its person may have paused the download."""
+READING = 60.0
+"""Seconds in which an answer must be read: it is in memory until then."""
 _TAIL = 256 << 10
 
 
@@ -44,9 +46,9 @@ class Wire:
             line += piece
         return read_request(bytes(line))
 
-    def send(self, data: bytes | bytearray | memoryview) -> None:
-        """Raises ClientGone."""
-        self._socket.settimeout(self._taking)
+    def send(self, data: bytes | bytearray | memoryview, within: float | None = None) -> None:
+        """Sends data; `within`: seconds for all of it, if not those of a frame. Raises ClientGone."""
+        self._socket.settimeout(within or self._taking)
         try:
             self._socket.sendall(data)
         except OSError as error:
@@ -56,7 +58,7 @@ class Wire:
     def answer(self, line: bytes) -> None:
         """The only line, or the one before the frames. Raises ClientGone."""
         self.answered = True
-        self.send(line)
+        self.send(line, min(READING, self._taking))
 
     def fail(self, error: OperatorError) -> None:
         """Sends an error, even in the middle of a stream. Raises ClientGone."""

@@ -232,6 +232,8 @@ def test_what_commands_say_is_said_here_too(pool: Nights, service: Service) -> N
     path = f"{base(pool)}/file11"
     assert agent.ask("retention", host="web1") == pool.json("retention", "explain", "web1")
     told = pool.json("versions", "web1", path)
+    for version in told["versions"]:
+        assert version["entry"].pop("path") == path  # an answer has it once
     assert agent.ask("versions", host="web1", path=path) == {**told, "of": len(pool.names("web1")), "next": None}
     assert set(agent.ask("doctor")) == {"filesystem", "devices", "checks", "findings", "copies", "not_looked_at"}
     assert "policy" in agent.ask("plan")

@@ -1,17 +1,27 @@
 """What the root service gives whoever asks is bounded, whatever a host has made of its files: the kernel says what it took."""
 
 import os
+import socket
 import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from btrkeep.serving.protocol import RequestRefused
+from backupd.serve.arguments import checked
+from backupd.serve.call import Call
+from backupd.serve.context import ServiceContext
+from backupd.serve.verbs import VERBS, files
+from btrkeep.clock import Clock
+from btrkeep.serving.peer import Peer
+from btrkeep.serving.protocol import RequestRefused, encoded
+from btrkeep.serving.viewer import Viewer
+from btrkeep.serving.wire import Wire
 from tests.beds import work
 from tests.beds.history import every, moment
 from tests.beds.lineage import make_lineage
@@ -28,6 +38,9 @@ MIB = 1 << 20
 BACKUPS = 16
 NO_TEXT = b"\xff" * 240
 DEPTH, DEEP = 50, 1000
+LINKS = b"/links" + (b"/" + b"\xff" * 254) * 6
+SYMLINKS = 3000
+LONGEST = 4 * MIB + MIB // 2
 
 
 def life(number: int, data: Path) -> None:
@@ -37,6 +50,8 @@ def life(number: int, data: Path) -> None:
         (data / "many" / f"{1:06}{LONG}").unlink()
         (data / "linked" / "first" / f"{1:06}{LONG}").unlink()
         deep(data)
+        links(data)
+    target(data, number)
     if number:
         return
     (data / "many").mkdir()
@@ -71,6 +86,29 @@ def deep(data: Path) -> None:
     for one in range(DEEP):
         os.close(os.open(b"%d\n<b>" % one, os.O_CREAT | os.O_WRONLY, dir_fd=fd))
     os.close(fd)
+
+
+def links(data: Path) -> None:
+    """A folder of symlinks as a hostile host makes them: 182 MB of JSON, were there 5,000."""
+    fd = os.open(data, os.O_RDONLY)
+    for name in LINKS.split(b"/")[1:]:
+        os.mkdir(name, dir_fd=fd)
+        inner = os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    for number in range(SYMLINKS):
+        os.symlink(b"\xfe" * 4000, link_name(number), dir_fd=fd)
+    os.close(fd)
+
+
+def link_name(number: int) -> bytes:
+    return b"%05d" % number + b"\xff" * 250
+
+
+def target(data: Path, number: int) -> None:
+    """A symlink with another target in each backup."""
+    (data / "target").unlink(missing_ok=True)
+    (data / "target").symlink_to(f"{number:04}".encode() + b"\xfe" * 4000)
 
 
 @pytest.fixture(scope="module")
@@ -203,10 +241,90 @@ def test_an_answer_with_names_of_many_kilobytes_stays_small(crowd: Nights, servi
     assert taken(service, lambda: found.update(service.agent(patience=60).ask("compare", **asked))) < 160 * MIB
     assert (found["more"], found["over"]) == (True, False)
     assert 0 < len(found["differences"]) < DEPTH + DEEP
+    assert len(encoded(found)) < LONGEST
+    assert [one[side]["name"] for one in found["differences"] for side in ("before", "after") if one[side]]
     path = os.fsdecode((b"/" + NO_TEXT) * (DEPTH - 10))
-    with pytest.raises(RequestRefused, match="too much for one answer"):
-        service.agent().ask("browse", host="crowd", backup="latest", path=path, limit=5000)
-    assert len(service.agent().ask("browse", host="crowd", backup="latest", path=path, limit=500)["entries"]) == 1
+    page = service.agent().ask("browse", host="crowd", backup="latest", path=path, limit=5000)
+    assert (len(page["entries"]), page["next"], "path" in page["entries"][0]) == (1, None, False)
+
+
+def test_a_folder_of_long_symlinks_comes_in_answers_of_4_mib_one_after_the_other(crowd: Nights, service: Service) -> None:
+    asked = {"host": "crowd", "backup": "latest", "path": os.fsdecode(LINKS), "limit": 5000}
+    found: dict[str, Any] = {}
+    # 5,000 of them made an answer of 182 MB, and four such answers ended the service.
+    assert taken(service, lambda: found.update(service.agent().ask("browse", **asked))) < 40 * MIB
+    names, answers = [os.fsencode(one["name"]) for one in found["entries"]], 1
+    while found["next"] is not None:
+        assert (len(encoded(found)) < LONGEST, found["next"]) == (True, len(names))
+        found = service.agent().ask("browse", **asked, offset=found["next"])
+        names += [os.fsencode(one["name"]) for one in found["entries"]]
+        answers += 1
+    assert names == [link_name(number) for number in range(SYMLINKS)]
+    assert 10 < answers < 40
+    assert os.fsencode(found["entries"][-1]["target"]) == b"\xfe" * 4000
+
+
+def test_differences_of_long_symlinks_are_bounded_by_bytes(crowd: Nights, service: Service) -> None:
+    asked = {"host": "crowd", "before": crowd.names("crowd")[0], "path": os.fsdecode(LINKS), "limit": 5000, "seconds": 60}
+    found: dict[str, Any] = {}
+    assert taken(service, lambda: found.update(service.agent().ask("compare", **asked))) < 40 * MIB
+    assert (found["more"], len(encoded(found)) < LONGEST, len(found["differences"]) > 50) == (True, True, True)
+
+
+def test_versions_with_another_target_in_each_backup_go_on_in_the_next_answer(
+    crowd: Nights, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LIST_BYTES", 200_000)  # sixteen versions have 600,000 bytes
+    with serving_here(crowd.config) as ask:
+        seen, since = dict[str, bytes](), None
+        answers = 0
+        while answers == 0 or since:
+            found = ask("versions", host="crowd", path="/target", since=since)
+            assert len(encoded(found)) < 200_000
+            seen |= {one["first"]: os.fsencode(one["entry"]["target"]) for one in found["versions"]}
+            since, answers = found["next"], answers + 1
+    assert answers > 2
+    assert seen == {name: f"{number:04}".encode() + b"\xfe" * 4000 for number, name in enumerate(crowd.names("crowd"))}
+
+
+def test_who_reads_no_answer_gets_no_more_of_them_and_others_do(crowd: Nights, service: Service) -> None:
+    def ask(who: str, verb: str, **more: object) -> socket.socket:
+        found = socket.socket(socket.AF_UNIX)
+        found.connect(str(service.socket))
+        found.sendall(encoded({"verb": verb, "who": who, "arguments": {"host": "crowd", **more}}))
+        return found
+
+    browse = {"backup": "latest", "path": os.fsdecode(LINKS), "limit": 5000}
+    held = [ask("eve", "browse", **browse) for _ in range(3)]
+    for one in held:
+        assert one.recv(20).startswith(b'{"ok":true')
+    refused = ask("eve", "browse", **browse)
+    try:
+        refused.settimeout(30)
+        assert read_all(refused).startswith(b'{"ok":false,"error":"too many bytes of answers for you wait to be read"')
+        assert service.agent("bob").ask("browse", **{"host": "crowd", **browse})["entries"]
+        assert service.agent("eve").ask("browse", host="crowd", backup="latest", path="/linked")["total"] == 2
+    finally:
+        for one in (*held, refused):
+            one.close()
+
+
+def read_all(connection: socket.socket) -> bytes:
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+@contextmanager
+def serving_here(config: Path) -> Iterator[Callable[..., Any]]:
+    """The verbs by themselves, in this process, whose limits a test can set."""
+    service = ServiceContext("x", config, Clock(), systemd=False)
+    here, there = socket.socketpair()
+
+    def ask(verb: str, **given: object) -> Any:
+        arguments = checked(given, VERBS[verb].arguments)
+        return VERBS[verb].function(verb)(Call(service, Wire(here), Peer(0, 0), Viewer("root", "admin"), arguments, lambda: None))
+
+    with here, there:
+        yield ask
 
 
 def test_one_who_asks_much_leaves_places_for_others(service: Service) -> None:

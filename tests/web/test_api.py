@@ -222,10 +222,12 @@ def test_a_folder_is_listed_as_find_does(shop: Dashboard) -> None:
     parts = said.stdout.split(b"\0")[:-1]
     names = {parts[at]: (int(parts[at + 1]), int(parts[at + 2])) for at in range(0, len(parts), 3)}
     assert {one["name"].encode("utf-8", "surrogateescape"): (one["size"], one["inode"]) for one in found["entries"]} == names
-    odd = [one for one in found["entries"] if "path_encoded" in one]
+    odd = [one for one in found["entries"] if "name_encoded" in one]
     assert {unquote_to_bytes(one["name_encoded"]) for one in odd} == {name for name in names if not is_utf8(name)} != set()
     for one in odd:
-        assert told(shop, f"/hosts/shop/files?path={one['path_encoded']}")["entry"]["inode"] == one["inode"]
+        assert (
+            told(shop, f"/hosts/shop/files?path={quote_from_bytes(folder)}/{one['name_encoded']}")["entry"]["inode"] == one["inode"]
+        )
     see_schema(shop, "/hosts/{host}/files", found)
 
 

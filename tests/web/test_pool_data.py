@@ -15,6 +15,7 @@ import pytest
 
 from bench import site_history
 from btrkeep.catalogue import Catalogue, PastRuns, Sample
+from btrkeep.serving.answer_size import AnswerSize
 from btrkeep.units import format_time, parse_time
 from tests.backupd.made_samples import sample
 from tests.beds import btrfs, work
@@ -25,6 +26,7 @@ from tests.beds.template import with_catalogue
 from web.charts import day as day_charts
 from web.charts import trend as trend_charts
 from web.charts.svg import DARK, WIDTHS, ChartStyle, look_of
+from web.data import log
 from web.data.balance import balances, one_balance, sums
 from web.data.day import day_view, parse_day
 from web.data.expiry import expiries
@@ -243,6 +245,19 @@ def test_pages_of_the_log_follow_each_other_without_a_gap(made: Made) -> None:
             break
     assert seen == [row[0] for row in plain.execute("select id from run where outcome='failed' order by id desc")]
     assert len(seen) > 4
+
+
+def test_a_page_of_the_log_ends_where_its_bytes_do_and_the_next_goes_on(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalogue, plain, now = made
+    monkeypatch.setattr(log, "AnswerSize", lambda: AnswerSize(100))
+    seen, before, pages = list[int](), None, 0
+    while pages == 0 or before is not None:
+        page = log_page(catalogue, wanted_runs(None, None, "failed", None, before), now, 500)
+        seen += [run.id for run in page.runs]
+        before, pages = page.older, pages + 1
+        assert len(page.runs) == 1 or sum(len(line) for run in page.runs for line in run.last_lines) <= 100
+    assert seen == [row[0] for row in plain.execute("select id from run where outcome='failed' order by id desc")]
+    assert pages > 2
 
 
 def test_who_is_limited_to_hosts_gets_no_run_of_another_host_whatever_is_asked_for() -> None:

@@ -5,14 +5,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from waitress import wasyncore
+from werkzeug.exceptions import TooManyRequests
 
+from btrkeep.serving.viewer import Viewer
 from web import server as ours
+from web import unread
 from web.settings import Settings
 
 HEAD = b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -33,12 +36,27 @@ def endless(_environ: object, start: Callable) -> Iterator[bytes]:
 
 
 ended = threading.Event()
+ANSWER = 8_000_000
+CUSTOMER = ("acme-*",)
+
+
+def answers(environ: dict[str, Any], start: Callable) -> list[bytes]:
+    """An answer for the viewer whom the path names, as the application gives it."""
+    try:
+        unread.require_read(Viewer(environ["PATH_INFO"], "viewer", CUSTOMER if "acme" in environ["PATH_INFO"] else None))
+    except TooManyRequests:
+        start("429 TOO MANY REQUESTS", [("Content-Length", "6")])
+        return [b"unread"]
+    start("200 OK", [("Content-Length", str(ANSWER))])
+    return [b"x" * ANSWER]
 
 
 def app(environ: dict[str, Any], start: Callable) -> Iterable[bytes]:
     if environ["PATH_INFO"] == "/healthz":
         start("200 OK", [("Content-Length", "2")])
         return [b"ok"]
+    if environ["PATH_INFO"].startswith("/answer"):
+        return answers(environ, start)
     return (endless if environ["PATH_INFO"] == "/endless" else little)(environ, start)
 
 
@@ -91,6 +109,37 @@ def is_over(one: socket.socket, patience: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def answer(port: int, path: str) -> bytes:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+        connection.request("GET", path, headers={"Host": "localhost"})
+        return connection.getresponse().read()
+
+
+@pytest.mark.parametrize(("of_one", "in_all", "victim"), [(2.5, 100, "/answer/beta"), (100, 2.5, "")])
+def test_who_reads_no_answer_gets_no_more(
+    port: int, monkeypatch: pytest.MonkeyPatch, of_one: float, in_all: float, victim: str
+) -> None:
+    monkeypatch.setattr(ours, "TAKING", 60.0)
+    for name, limit in {"OF_ONE": of_one, "IN_ALL": in_all}.items():
+        monkeypatch.setattr(unread, name, int(limit * ANSWER))
+    words = b"GET /answer/acme/%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    held = [line(port, words % number) for number in range(5)]  # the kernel takes a part of each
+    try:
+        for one in held:
+            one.recv(1)
+        assert answer(port, "/answer/acme/other") == b"unread"  # another user of the same customer
+        if victim:
+            assert answer(port, victim) == b"x" * ANSWER
+        else:
+            assert answer(port, "/answer/beta") == b"unread"
+    finally:
+        for one in held:
+            one.close()
+    end = time.monotonic() + 5
+    while answer(port, "/answer/acme/other") == b"unread":
+        assert time.monotonic() < end
 
 
 @pytest.mark.slow

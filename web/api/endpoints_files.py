@@ -1,6 +1,7 @@
 """Endpoints for files in backups; the root service lists, compares and sends them."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Literal
 
 from flask import Response, abort, request
@@ -9,9 +10,9 @@ from pydantic import Field
 from web import download as downloads
 from web.api.table import ApiRequest, Bytes, Endpoint, Host, Name, Path, Which
 from web.data import files
-from web.data.files import Listing
 from web.data.files_compare import LIMIT, Compared, compare_at
 from web.data.files_history import HistoryPage, history
+from web.data.same_names import of_row
 from web.service_client import agent
 
 FILES = "files"
@@ -62,10 +63,32 @@ class DownloadParameters:
     form: Annotated[_FORMS, Field(description="`file`: a file unchanged; else an archive of a file or folder.")] = "file"
 
 
-def browse(asked: ApiRequest) -> Listing:
+@dataclass(frozen=True, slots=True)
+class FolderPage:
+    """The entry at a path of a backup, and, if it is a folder, one page of its entries, whose paths begin with that of the folder.
+
+    `total`: names in the folder, on all pages. `next`: the offset of the next page; null: this is the last. A page may have fewer
+    entries than `limit`, because its bytes are limited as well. `sort`: with a minus for descending order. `deletions_skipped`:
+    since when deletions have been skipped in this backup or those that it grew from; null: they were not.
+    """
+
+    host: str
+    backup: files.Which
+    entry: files.File
+    entries: tuple[files.NamedFile, ...]
+    total: int
+    offset: int
+    limit: int
+    sort: str
+    next: int | None
+    deletions_skipped: datetime | None
+
+
+def browse(asked: ApiRequest) -> FolderPage:
     """Lists a folder."""
     one = asked.given
-    return files.browse(agent(), one.host, one.backup, one.path, one.offset, one.limit, one.sort)
+    listing = files.browse(agent(), one.host, one.backup, one.path, one.offset, one.limit, one.sort)
+    return of_row(FolderPage, listing, entries=tuple(of_row(files.NamedFile, entry) for entry in listing.entries))
 
 
 def versions(asked: ApiRequest) -> HistoryPage:
@@ -94,7 +117,7 @@ _DOWNLOAD = Bytes("application/octet-stream", "The file or archive. If it fails 
 _OF = "/hosts/<host>"
 
 ENDPOINTS = (
-    Endpoint("GET", f"{_OF}/files", "browse", FILES, "List a folder of a backup", Listing, browse, BrowseParameters, agent=True),
+    Endpoint("GET", f"{_OF}/files", "browse", FILES, "List a folder of a backup", FolderPage, browse, BrowseParameters, agent=True),
     Endpoint(
         "GET",
         f"{_OF}/versions",

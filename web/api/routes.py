@@ -6,6 +6,7 @@ from flask import Blueprint, Response, abort, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from btrkeep.errors import OperatorError
+from btrkeep.units import format_size
 from web import redaction as telling
 from web.access import require_visible_host, viewer
 from web.api import errors
@@ -13,6 +14,9 @@ from web.api.parameters import LONGEST_BODY, of_body, of_query
 from web.api.table import ApiRequest, Endpoint
 from web.api.values import dumped
 from web.source import source
+
+LONGEST_OF_HOST = 16 << 20
+"""Bytes of an answer about one host: whoever writes its files or its messages must not use up the memory of the dashboard."""
 
 
 def add(blueprint: Blueprint, endpoint: Endpoint) -> None:
@@ -39,7 +43,15 @@ def _answered(endpoint: Endpoint, in_path: dict[str, str]) -> Response:
     body = of_body(endpoint.body, _read_body(), request.mimetype) if endpoint.body else None
     given = of_query(endpoint.takes, request.query_string, in_path)
     found = endpoint.act(ApiRequest(source(), who, given, body))
-    return found if isinstance(found, Response) else Response(dumped(found), content_type="application/json")
+    if isinstance(found, Response):
+        return found
+    answer = dumped(found)
+    if endpoint.of_host and len(answer) > LONGEST_OF_HOST:
+        raise OperatorError(
+            f"the answer has {format_size(len(answer))}, more than the {format_size(LONGEST_OF_HOST)} of one answer",
+            "use backupd on the server, which has no such limit",
+        )
+    return Response(answer, content_type="application/json")
 
 
 def _read_body() -> bytes:

@@ -19,6 +19,9 @@ RESTORABLE = (*FINISHED, EXPIRED)
 SORTS = ("name", "kind", "size", "mode", "owner", "time")
 PAGE = 500
 """Names on one page of a folder."""
+_SMALLEST_PAGE, _PAGE_BYTES, _LONGEST_NAME = 20, 4 << 20, 255
+_ENCODED = 6
+"""Bytes of a page for one byte of a path: it is percent-encoded in a link and in a form's field."""
 _VERBS_WORDS = {"time": "mtime"}
 
 
@@ -39,10 +42,11 @@ class Which:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """One entry of a backup, of any file type. Sizes are bytes; owner and group are the host's numeric ids."""
+class NamedFile:
+    """One entry of a backup, of any file type, where its path is known from elsewhere. Sizes are bytes; owner and group are the
+    host's numeric ids.
+    """
 
-    path: str
     name: str
     kind: str
     size: int
@@ -61,6 +65,13 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class File(NamedFile):
+    """The same with its path."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Listing:
     """The entry at a path of a backup, and, if it is a folder, one page of its entries."""
 
@@ -74,6 +85,8 @@ class Listing:
     limit: int
     sort: str
     """One of SORTS, with a minus before it for descending order."""
+    next: int | None = None
+    """The offset of the entries after these; None: these are the last. Their bytes are limited, not only their number."""
     deletions_skipped: datetime | None = None
     """Since when deletions have been skipped in this backup or those that it grew from; None: they were not."""
 
@@ -102,8 +115,9 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
         host=host,
         backup=of_answer(Which, answer["backup"]),
         entry=file_of(answer["entry"]),
-        entries=tuple(file_of(one) for one in answer["entries"]),
+        entries=tuple(_entry_in(answer["path"], entry) for entry in answer["entries"]),
         total=answer["total"],
+        next=answer.get("next"),
         offset=offset,
         limit=limit,
         sort=sort if as_asked else "name",
@@ -114,6 +128,20 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
 def file_of(told: Mapping[str, Any]) -> File:
     """Parses the agent's description of an entry."""
     return of_answer(File, told, mtime=_moment(told["mtime"]))
+
+
+def named_file_of(told: Mapping[str, Any]) -> NamedFile:
+    """Parses the agent's description of an entry without its path."""
+    return of_answer(NamedFile, told, mtime=_moment(told["mtime"]))
+
+
+def _entry_in(folder: str, told: Mapping[str, Any]) -> File:
+    return file_of({**told, "path": f"{folder.rstrip('/')}/{told['name']}"})
+
+
+def page_size(path: bytes) -> int:
+    """Returns how many entries of a folder a page of the dashboard has: fewer with a long path, which each link contains."""
+    return max(_SMALLEST_PAGE, min(PAGE, _PAGE_BYTES // (_ENCODED * (len(path) + _LONGEST_NAME))))
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from web.data.files import Asks, File, file_of, text_of
+from web.data.files import Asks, NamedFile, named_file_of, text_of
 from web.data.files_text import shown_line
 from web.data.same_names import of_answer
 
@@ -20,8 +20,8 @@ class DifferenceRow:
 
     path: str
     what: str
-    before: File | None
-    after: File | None
+    before: NamedFile | None
+    after: NamedFile | None
     fields: tuple[str, ...]
 
 
@@ -74,7 +74,7 @@ def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limi
 
 def _difference(told: Mapping[str, Any]) -> DifferenceRow:
     before, after = told["before"], told["after"]
-    files = {"before": file_of(before) if before else None, "after": file_of(after) if after else None}
+    files = {"before": named_file_of(before) if before else None, "after": named_file_of(after) if after else None}
     return of_answer(DifferenceRow, told, **files)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from web.data.files import Asks, File, file_of, text_of
+from web.data.files import Asks, NamedFile, named_file_of, text_of
 from web.data.same_names import of_answer
 
 THERE = "there"
@@ -14,7 +14,7 @@ THERE = "there"
 class VersionRow:
     """One distinct version. `first`, `last` and `best` are names of backups; `best` is the one to restore it from."""
 
-    entry: File
+    entry: NamedFile
     first: str
     last: str
     first_seen: datetime
@@ -93,7 +93,7 @@ def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since:
         path=answer["path"],
         by_content=answer["by_content"],
         versions=tuple(
-            of_answer(VersionRow, one, entry=file_of(one["entry"]), before=earlier)
+            of_answer(VersionRow, one, entry=named_file_of(one["entry"]), before=earlier)
             for one, earlier in zip(versions, before, strict=False)
         ),
         gone=tuple(of_answer(AbsenceRow, one) for one in answer["gone"]),

@@ -3,9 +3,11 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import takewhile
 
 from btrkeep.catalogue import KILLED, RUN_OUTCOMES, Catalogue, PastRuns, Run
 from btrkeep.decisions.rsync_meaning import exit_words
+from btrkeep.serving.answer_size import AnswerSize
 from btrkeep.units import seconds_between
 from web.data.heartbeat import is_alive
 from web.data.same_names import of_row
@@ -53,8 +55,9 @@ class LogPage:
 def log_page(catalogue: Catalogue, wanted: PastRuns, now: datetime, limit: int = PAGE) -> LogPage:
     """Returns one page of the selected runs."""
     found = catalogue.past_runs(wanted, limit + 1)
-    runs = tuple(log_run(run, now) for run in found[:limit])
-    return LogPage(runs, runs[-1].id if len(found) > limit else None)
+    size = AnswerSize()  # rsync's output is the host's
+    runs = tuple(takewhile(lambda run: size.take([run.error, *run.last_lines]), (log_run(run, now) for run in found[:limit])))
+    return LogPage(runs, runs[-1].id if len(found) > len(runs) else None)
 
 
 def wanted_runs(

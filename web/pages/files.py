@@ -49,7 +49,8 @@ def browse(host: str) -> str | Answer:
     if "quoted" in request.args:  # the form that chooses a backup carries only text
         return redirect(PageLinks(host, which).browse(data.text_of(path_of_text(request.args["quoted"]))), 303)
     sort = _sort(request.args.get("sort", "name"))
-    listing = data.browse(agent(), host, which, path_of_request(), offset=number_of_request("offset", 0), sort=sort)
+    path = path_of_request()
+    listing = data.browse(agent(), host, which, path, number_of_request("offset", 0), data.page_size(path), sort)
     known = data.choices(source().catalogue.backups(host), source().now)
     past = _past(listing)
     given = {

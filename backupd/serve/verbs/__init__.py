@@ -10,6 +10,8 @@ from backupd.serve import arguments as given
 from backupd.serve.arguments import Argument
 from backupd.serve.limits import ConcurrencyLimit
 from backupd.serve.rights import Right
+from btrkeep.serving.answer_size import LIST_BYTES
+from btrkeep.serving.protocol import LONGEST_ANSWER
 from btrkeep.serving.viewer import Viewer
 
 Function = Callable[[Any], Any]
@@ -19,7 +21,7 @@ Function = Callable[[Any], Any]
 @dataclass(frozen=True, slots=True)
 class Verb:
     """`module` is imported at the first request. `limit`: concurrency, shared with other verbs; `per_minute`: requests of one
-    caller, unless configured otherwise.
+    caller, unless configured otherwise. `longest`: bytes of its answer.
     """
 
     module: str
@@ -27,6 +29,7 @@ class Verb:
     right: Right
     per_minute: int
     limit: ConcurrencyLimit = field(compare=False)
+    longest: int = LIST_BYTES + (512 << 10)
 
     def function(self, name: str) -> Function:
         """Returns the function."""
@@ -118,9 +121,15 @@ VERBS: Mapping[str, Verb] = {
     "restore": Verb("tasks", _RESTORE, Right.OPERATE, 60, _SHORT),
     "preview": Verb("tasks", _RESTORE, Right.OPERATE, 60, _HEAVY),
     "job": Verb("tasks", {"job": Argument(given.job), "lines": Argument(given.number(0, 1000), 50)}, Right.LISTED, 1200, _SHORT),
-    "jobs": Verb("tasks", {"limit": Argument(given.number(1, 1000), 200)}, Right.LISTED, 600, _SHORT),
-    "doctor": Verb("queries", {}, Right.POOL, 60, _SCANS),
-    "plan": Verb("queries", {}, Right.POOL, 60, _SCANS),
+    "jobs": Verb(
+        "tasks",
+        {"limit": Argument(given.number(1, 1000), 200), "before": Argument(given.optional(given.job), None)},
+        Right.LISTED,
+        600,
+        _SHORT,
+    ),
+    "doctor": Verb("queries", {}, Right.POOL, 60, _SCANS, LONGEST_ANSWER),
+    "plan": Verb("queries", {}, Right.POOL, 60, _SCANS, LONGEST_ANSWER),
     "extents": Verb(
         "queries",
         {

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from backupd.files.backup_selector import NEWEST, NoHost, Restorable, find, restorable
@@ -14,8 +15,10 @@ from backupd.files.tree import Entry, Tree
 from backupd.serve.call import Call
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
+from btrkeep.serving.answer_size import LIST_BYTES, AnswerSize, encoded_bytes
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.wire import ClientGone
+from btrkeep.units import format_size
 
 if TYPE_CHECKING:
     from backupd.files.comparing import PathDifference
@@ -23,9 +26,8 @@ if TYPE_CHECKING:
 
 _PIECE = 256 << 10
 _LOOK = 0.25
-_LONGEST_PAGE = 9 << 20
-"""Bytes of names in one answer, which is JSON of up to six times that: the dashboard's 500 names with the longest path there is."""
-_LONGEST_NAME = 255
+_TEXT_BYTES = 1 << 20
+"""Bytes of an answer that are left for the lines of a text."""
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV)
 
 
@@ -80,22 +82,25 @@ def browse(call: Call) -> dict[str, Any]:
     """Returns an entry, and for a folder a page of its contents."""
     from backupd.files.listing import Page, page
     from backupd.files.objects import backup_object
-    from backupd.files.words import entry_object
+    from backupd.files.words import entry_object, named_entry_object
 
-    if call["limit"] * (len(call["path"]) + _LONGEST_NAME) > _LONGEST_PAGE:
-        raise RequestRefused(
-            "so many names with so long a path are too much for one answer", "ask for fewer at a time", "usage", own=True
-        )
+    order, size = (call["sort"], call["descending"]), AnswerSize()
+
+    def fits(entry: Entry) -> bool:
+        return size.take(named_entry_object(entry))
+
     with opened(call, call["backup"]) as [(found, tree)]:
         entry = _entry(call, found, tree)
-        order = (call["sort"], call["descending"])
-        inside = page(tree, call["path"], call["offset"], call["limit"], *order) if entry.kind == "folder" else Page((), 0, *order)
+        is_folder = entry.kind == "folder"
+        inside = page(tree, call["path"], call["offset"], call["limit"], *order, fits) if is_folder else Page((), 0, *order)
+    end = call["offset"] + len(inside.entries)
     return {
         "backup": backup_object(found),
         "path": os.fsdecode(entry.path),
         "entry": entry_object(entry),
-        "entries": [entry_object(one) for one in inside.entries],
+        "entries": [named_entry_object(one) for one in inside.entries],
         "total": inside.total,
+        "next": end if inside.entries and end < inside.total else None,
         "sort": inside.sort,
         "descending": inside.descending,
     }
@@ -103,18 +108,24 @@ def browse(call: Call) -> dict[str, Any]:
 
 def versions(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd versions --json` for as many backups as time allowed."""
-    from backupd.files.objects import history_object
+    from backupd.files.objects import history_answer
     from backupd.files.suggestions import missing
     from backupd.files.versions import versions as history_of
 
     with reading():
         every = sorted(restorable(call.service.pool(), call["host"]), key=lambda one: one.name)
         wanted = [one for one in every if not call["since"] or one.name >= call["since"]]
-        history = history_of(wanted, call["path"], call["content"], pulse=_Pulse(call))
+        pulse, whole = _Pulse(call), len(wanted)
+        history = history_of(wanted, call["path"], call["content"], pulse=pulse)
+        # A symlink may have another target of 4,000 bytes in each backup. Two backups always fit.
+        while len(history.backups) > 2 and (size := encoded_bytes(history_answer(call["host"], history))) > LIST_BYTES:
+            wanted = wanted[: max(2, len(history.backups) * LIST_BYTES * 9 // 10 // size)]
+            history = history_of(wanted, call["path"], call["content"], pulse=pulse)
+        history = replace(history, stopped=history.stopped or len(wanted) < whole)
     if not history.versions and not history.stopped and not call["since"]:
         with opened(call, NEWEST) as [(found, tree)]:
             raise missing(tree, call["path"], found.host)
-    return {**history_object(call["host"], history), "of": len(every), "next": _next(call, history)}
+    return {**history_answer(call["host"], history), "of": len(every), "next": _next(call, history)}
 
 
 def _next(call: Call, history: "PathHistory") -> str | None:
@@ -158,15 +169,15 @@ def compare(call: Call) -> dict[str, Any]:
 
 def _some(call: Call, found: "Iterator[PathDifference]") -> tuple[list[dict[str, Any]], bool, bool]:
     """Returns so many differences, whether there are or may be more, and whether the time limit is the reason."""
-    from backupd.files.objects import difference_object
+    from backupd.files.objects import difference_answer
 
-    shown, size = list[dict[str, Any]](), 0
+    shown, size = list[dict[str, Any]](), AnswerSize(LIST_BYTES - _TEXT_BYTES)
     try:
         for one in found:
-            size += len(one.path) * 3 + sum(len(side.target or b"") for side in (one.before, one.after) if side)
-            if len(shown) == call["limit"] or (shown and size > _LONGEST_PAGE):
+            difference = difference_answer(one)
+            if len(shown) == call["limit"] or not size.take(difference):
                 return shown, True, False
-            shown.append(difference_object(one))
+            shown.append(difference)
     except TimeBudgetUsedUp:
         return shown, True, True
     return shown, False, False
@@ -179,7 +190,10 @@ def _text(before: Tree, after: Tree, path: bytes, pulse: _Pulse) -> tuple[list[s
     if "file" not in (_kind(before, path), _kind(after, path)):
         return None, None
     try:
-        return text_difference(before, after, path, pulse=pulse), None
+        lines = text_difference(before, after, path, pulse=pulse)
+        if encoded_bytes(lines) > _TEXT_BYTES:
+            return None, f"its differing lines have more than {format_size(_TEXT_BYTES)}; on the server: backupd compare"
+        return lines, None
     except NoText as error:
         return None, error.message
     except TimeBudgetUsedUp:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from backupd.files.backup_selector import find
@@ -14,6 +14,7 @@ from backupd.serve.start_job import begin
 from backupd.serve.verbs.files import reading
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.room import mount_options
+from btrkeep.serving.answer_size import AnswerSize
 from btrkeep.serving.protocol import RequestRefused
 
 _PATIENCE = 15.0
@@ -92,10 +93,18 @@ def _queue(call: Call, jobs: JobStore) -> dict[str, int]:
 
 
 def jobs(call: Call) -> list[dict[str, Any]]:
-    """All jobs of the last 30 days, newest first, so many at the most."""
-    every = (one for one in _jobs(call).all(call.service.clock.now()) if one.verb != PREVIEW)
-    found = (one for one in every if call.viewer.may_see(one.host))
-    return [_told(call, one) for one in islice(found, call["limit"])]
+    """All jobs of the last 30 days, newest first, so many at the most and as many as fit into an answer; with `before` those that
+    follow that job in the list.
+    """
+    size, before = AnswerSize(), call["before"]
+    every = (one for one in _jobs(call).all(call.service.clock.now()) if one.verb != PREVIEW and (not before or one.id < before))
+    seen = (_listed(call, one) for one in every if call.viewer.may_see(one.host))
+    return list(takewhile(size.take, islice(seen, call["limit"])))
+
+
+def _listed(call: Call, job: ServeJob) -> dict[str, Any]:
+    """A job as a list has it: without its result, which may have megabytes."""
+    return {key: value for key, value in _told(call, job).items() if key != "result"}
 
 
 def _jobs(call: Call) -> JobStore:
