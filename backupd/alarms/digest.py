@@ -1,6 +1,7 @@
 """The daily summary: when it is due, and its text. Pure."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 
@@ -9,6 +10,7 @@ from backupd.health.status_report import StatusReport
 from btrkeep.catalogue import RunTotals, StoredAlarm
 from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY
 from btrkeep.config.reading import backupd_command
+from btrkeep.decisions.alike import grouped_alike, without_host
 from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
@@ -41,15 +43,16 @@ def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[Sto
     parts += [unknown] if unknown else []
     parts.append(_hosts_line(report) if report.is_catalogue_read else "The state of the hosts is unknown.")
     for state in STATES[1:]:
-        lines = [_host_line(one, since.get(one.host), call) for one in unwell if one.state == state]
+        of_state = grouped_alike((status for status in unwell if status.state == state), _reason)
+        lines = [_hosts_words(same, since, call) for same in of_state]
         if lines:
             parts.append(section(state.capitalize(), listed(lines), len(lines), call))
     lasting = [row for row in standing if row.about.kind in (CONDITION, HOST_KEY)]
     if lasting:
-        parts.append(section("Lasting conditions and changed host keys", alarm_lines(lasting, pool, call), len(lasting), call))
+        parts.append(section("Lasting conditions and changed host keys", alarm_lines(lasting, pool, call)))
     others = [row for row in standing if row.host is None]
     if others:
-        parts.append(section("Alarms that stand", alarm_lines(others, pool, call), len(others), call))
+        parts.append(section("Alarms that stand", alarm_lines(others, pool, call)))
     parts.append("\n".join(["The last 24 hours:", *(f"- {line}" for line in _day_lines(report))]))
     well = len(report.hosts) - len(unwell)
     hosts = f"{well:,} of {len(report.hosts):,} hosts well" if report.is_catalogue_read else "the state of the hosts is unknown"
@@ -76,6 +79,21 @@ def _host_line(status: HostStatus, alarm_since: datetime | None, call: str) -> s
     since += f"; last complete backup {local_time(status.last_complete)}" if status.last_complete else ""
     command = f"{call} {'list' if status.state == 'suspect' else 'log'} {status.host}"
     return f"{harmless(f'{status.host}: {_why(status.error, status.age)}')}{since}; {command}"
+
+
+def _reason(status: HostStatus) -> str | None:
+    return without_host(status.error, status.host) if status.error else None
+
+
+def _hosts_words(same: Sequence[HostStatus], since: Mapping[str, datetime], call: str) -> str:
+    """A line for one host, or for many that are unwell for the same reason."""
+    first = same[0]
+    if len(same) == 1:
+        return _host_line(first, since.get(first.host), call)
+    times = [since[status.host] for status in same if status.host in since]
+    begun = f"; since {local_time(min(times))}" if times else ""
+    text = harmless(f"{counted(len(same), 'host')}: {_why(first.error, first.age)}")
+    return f"{text}{begun}; {call} status --state {shlex.quote(first.state)}"
 
 
 def _hosts_line(report: StatusReport) -> str:

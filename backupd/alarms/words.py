@@ -15,6 +15,7 @@ from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import CONDITION, FAILURE, HOST_KEY, STEP, UNIT, AlarmSubject
 from btrkeep.config.value_types import EVENT_WORDS
 from btrkeep.decisions.alarm_advice import Advice, advice
+from btrkeep.decisions.alike import grouped_alike, without_host
 from btrkeep.decisions.copies import OFFSITE
 from btrkeep.decisions.copy_words import age_words, done_words
 from btrkeep.units import counted, format_duration, local_time, printable, seconds_between
@@ -24,6 +25,7 @@ _LONGEST_WITH_COMMAND = 1200
 _WITH_COMMAND = (CONDITION, HOST_KEY, STEP)
 _SHORT = 100
 _OUR_UNIT = re.compile(r"btrkeep-[a-z-]+(@[A-Za-z0-9_.:-]{1,100})?\.(service|timer)", re.ASCII)
+_MOST_NAMES = 5
 _MOST = 20  # lines about one event, or of a journal
 _HARMLESS = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "(at)", "`": "'"})
 _TITLES = {
@@ -55,20 +57,47 @@ def of_changes(
 ) -> Message:
     """Returns one message for all new alarms and recoveries. `call`: how `backupd` is called for the pool, if not by its name."""
     by_event = {event: [alarm for alarm in alarms if alarm.what == event] for event in EVENT_WORDS}
-    parts = [section(_TITLES[event], alarm_lines(some, pool, call), len(some), call) for event, some in by_event.items() if some]
+    parts = [section(_TITLES[event], alarm_lines(some, pool, call)) for event, some in by_event.items() if some]
     if recoveries:
         parts.append(section("Over", listed(_recovery(row) for row in recoveries), len(recoveries), call))
     return Message(_title(pool, alarms, recoveries), "\n\n".join([*parts, sender(machine)]), _kind(alarms))
 
 
 def alarm_lines(alarms: Sequence[StoredAlarm], pool: str, call: str = "") -> list[str]:
-    """A line for each alarm: what is wrong, since when, and the command; behind those with the same advice, the advice."""
+    """A line for each alarm, and one for those of many hosts for the same reason: what is wrong, since when, and the command;
+    behind those with the same advice, the advice.
+    """
     groups: dict[str, list[str]] = {}
-    for alarm in alarms[:_MOST]:
-        hint = advice(alarm, pool, call)
-        command = f"; {_command(hint, alarm.about)}" if hint.command else ""
-        groups.setdefault(hint.words, []).append(f"- {alarm_words(alarm)} (since {local_time(alarm.since)}{command})")
-    return [line for words, lines in groups.items() for line in (*lines, f"  What to do: {words}")]
+    for same in _same_alarms(alarms)[:_MOST]:
+        hint = advice(same[0], pool, call)
+        command = f"; {_command(hint, same[0].about)}" if hint.command else ""
+        if len(same) > 1:
+            command = f"; {call or 'backupd'} status"
+        since = local_time(min(alarm.since for alarm in same))
+        groups.setdefault(hint.words, []).append(f"- {same_words(same)} (since {since}{command})")
+    unlisted = sum(len(same) for same in _same_alarms(alarms)[_MOST:])
+    more = [f"- and {unlisted:,} more: {call or 'backupd'} status"] if unlisted else []
+    return [line for words, lines in groups.items() for line in (*lines, f"  What to do: {words}")] + more
+
+
+def _same_alarms(alarms: Sequence[StoredAlarm]) -> list[list[StoredAlarm]]:
+    return grouped_alike(alarms, lambda alarm: without_host(alarm.text, alarm.host) if alarm.host else None)
+
+
+def summarised(alarms: Sequence[StoredAlarm]) -> list[str]:
+    """A line for each alarm, and one for those of many hosts for the same reason."""
+    return [same_words(same) for same in _same_alarms(alarms)]
+
+
+def same_words(alarms: Sequence[StoredAlarm]) -> str:
+    """The text of an alarm, or of several alike, with the names of their hosts."""
+    text = alarm_words(alarms[0])
+    if len(alarms) == 1:
+        return text
+    text = text.removeprefix(f"{alarms[0].about.name}: ")
+    names = ", ".join(alarm.about.name for alarm in alarms[:_MOST_NAMES])
+    more = f" and {len(alarms) - _MOST_NAMES:,} more" if len(alarms) > _MOST_NAMES else ""
+    return f"{counted(len(alarms), 'host')}: {text} ({names}{more})"
 
 
 def alarm_words(alarm: StoredAlarm) -> str:
@@ -210,8 +239,8 @@ def of_broken_services(pool: str, machine: str, services: Sequence[StoredAlarm])
     return Message(f"btrkeep {pool}: {harmless(services[0].text, 100)}", "\n".join(parts) + f"\n\n{sender(machine)}", "warning")
 
 
-def section(title: str, lines: Sequence[str], number: int, call: str = "") -> str:
-    """A title and a list that was cut: 500 hosts fail together when the network is gone. `number`: of all its entries."""
+def section(title: str, lines: Sequence[str], number: int = 0, call: str = "") -> str:
+    """A title and a list. `number`: of all its entries, where it was cut: 500 hosts fail together when the network is gone."""
     more = [f"- and {number - _MOST:,} more: {call or 'backupd'} status"] if number > _MOST else []
     return "\n".join([f"{title}:", *lines, *more])
 

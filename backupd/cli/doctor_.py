@@ -22,7 +22,7 @@ from backupd.doctor.layers import stacks
 from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option, table
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import prose, with_calls
 from btrkeep.decisions.findings import ROOM, Finding, check_as_json
 from btrkeep.errors import Exit, UsageError
 from btrkeep.units import counted, printable
@@ -107,8 +107,8 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
     return {
         "name": finding.check,
         "severity": finding.level,
-        "what": finding.text,
-        "why": finding.remedy.why,
+        "what": with_calls(finding.text),
+        "why": with_calls(finding.remedy.why),
         "commands": list(finding.remedy.lines),
         "risk": finding.remedy.risk,
         "fixable": finding.remedy.fixable,
@@ -154,7 +154,7 @@ def show_finding(finding: Finding) -> None:
 
 def _wrapped(label: str, text: str) -> str:
     width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 25)).columns)
-    return textwrap.fill(printable(text), width, initial_indent=f"  {label}", subsequent_indent=" " * (2 + len(label)))
+    return textwrap.fill(printable(with_calls(text)), width, initial_indent=f"  {label}", subsequent_indent=" " * (2 + len(label)))
 
 
 def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "partial[DoctorFacts]") -> int:

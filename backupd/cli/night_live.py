@@ -7,9 +7,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from backupd.cli.night_view import COLOURS, NightTally, result_line
+from backupd.cli.night_view import COLOURS, NightTally, RepeatedErrors, result_line
 from backupd.run.context import HostResult, NightEnded, NightEvent, NightStarted, RunningTransfer
 from btrkeep.cli.live import LiveDisplay
+from btrkeep.cli.progress import with_calls
 from btrkeep.process.progress import Notice
 from btrkeep.units import counted, format_duration, format_size, printable
 
@@ -26,7 +27,7 @@ class NightDisplay(LiveDisplay):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tally = NightTally()
+        self.tally, self._repeated = NightTally(), RepeatedErrors()
         self._task: asyncio.Task[None] | None = None
 
     def __call__(self, event: NightEvent) -> None:
@@ -36,7 +37,7 @@ class NightDisplay(LiveDisplay):
             case NightStarted() if event.hosts:
                 self.open()
                 self._task = asyncio.create_task(self._refresh())
-            case HostResult():
+            case HostResult() if not self._repeated.is_repeated(event):
                 self.line(result_line(event), COLOURS.get(event.outcome, ""))
             case Notice():
                 self.line(printable(event.text), "cyan")
@@ -44,6 +45,8 @@ class NightDisplay(LiveDisplay):
                 if self._task:
                     self._task.cancel()
                 self.close()
+                for line in self._repeated.lines():
+                    self.line(with_calls(line))
                 self.line(self.tally.summary(event), "bold")
 
     async def _refresh(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from backupd.expire.words import names_in_words
 from backupd.run.context import HostResult, NightEnded, NightEvent, NightStarted, RunningTransfer
 from btrkeep.cli.progress import say
+from btrkeep.decisions.alike import MANY_ALIKE, without_host
 from btrkeep.process.progress import Notice
 from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration, format_size, printable
@@ -52,6 +53,33 @@ def as_json_object(result: HostResult) -> dict[str, Any]:
     return found | {"seconds": round(result.seconds, 3), "warnings": list(result.warnings)}
 
 
+class RepeatedErrors:
+    """Leaves out hosts that end as several others did, for the same reason: one line at the end has them all."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[tuple[str, str], list[str]] = {}
+        self._errors: dict[tuple[str, str], str] = {}
+
+    def is_repeated(self, result: HostResult) -> bool:
+        """Takes one more result. Returns True if many hosts before it have ended in the same way."""
+        if not result.error:
+            return False
+        key = result.outcome, without_host(result.error, result.host)
+        self._errors.setdefault(key, result.error)
+        hosts = self._hosts.setdefault(key, [])
+        hosts.append(printable(result.host))
+        return len(hosts) >= MANY_ALIKE
+
+    def lines(self) -> list[str]:
+        """Returns one line for each error that many hosts have."""
+        return [
+            f"{counted(len(hosts), 'host')}: {key[0]}; {printable(self._errors[key])} ({names_in_words(hosts)}); "
+            "`backupd status` shows their state"
+            for key, hosts in self._hosts.items()
+            if len(hosts) >= MANY_ALIKE
+        ]
+
+
 class NightTally:
     """The state of a run by its events so far."""
 
@@ -81,23 +109,30 @@ class NightLines:
     """Prints one line per event: to a pipe, a file or the journal."""
 
     def __init__(self) -> None:
-        self._tally = NightTally()
+        self._tally, self._repeated = NightTally(), RepeatedErrors()
+        self._is_repeating = False
 
     def __call__(self, event: NightEvent) -> None:
-        """Prints the event."""
+        """Prints the event. While host after host ends for the same reason, it is not printed that the next one starts."""
         tally = self._tally
         tally.take(event)
         match event:
             case NightStarted() if event.hosts:
                 say(f"backing up {counted(tally.hosts, 'host')}")
-            case RunningTransfer():
+            case RunningTransfer() if not self._is_repeating:
                 say(f"{event.host}: started")
-            case HostResult():
+            case HostResult() if not self._is_repeat(event):
                 say(f"[{len(tally.results)}/{tally.hosts}] {result_line(event)}")
             case Notice():
                 say(f"note: {printable(event.text)}")
             case NightEnded():
+                for line in self._repeated.lines():
+                    say(line)
                 say(tally.summary(event))
+
+    def _is_repeat(self, result: HostResult) -> bool:
+        self._is_repeating = self._repeated.is_repeated(result)
+        return self._is_repeating
 
 
 class NightStatus:

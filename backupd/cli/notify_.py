@@ -10,6 +10,7 @@ import click
 from backupd.alarms.alarm_memory import AlarmMemory, alone
 from backupd.alarms.journal import read_failure, validate_unit
 from backupd.alarms.notifier import NotifyReport, looked_at, notify, require_own_catalogue, tell_failure, tell_test
+from backupd.alarms.words import summarised
 from backupd.cli.context import complain_of_faults, load_reporting, pass_context, present
 from backupd.health.pool_facts import look_at_pool
 from backupd.health.status_report import StatusReport, opened_catalogue, status_without_catalogue, with_trouble
@@ -131,10 +132,11 @@ def _show(told: NotifyReport, *, dry_run: bool, test: bool) -> None:
     if test:
         return
     is_told = dry_run or bool(told.services)
-    for row in told.alarms if is_told else told.first:
-        prose(f"alarm: {printable(row.text)}", "  ")
-    for row in told.recoveries if is_told else ():
-        prose(f"over: {printable(row.text)}", "  ")
+    if not dry_run:  # which has printed the message with all of them
+        for text in summarised(told.alarms if is_told else told.first):
+            prose(f"alarm: {text}", "  ")
+        for row in told.recoveries if is_told else ():
+            prose(f"over: {printable(row.text)}", "  ")
     if told.first and not is_told:
         click.echo("kept, and told to nobody: [notify] has no urls")
     elif not told.messages or not is_told:

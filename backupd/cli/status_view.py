@@ -1,6 +1,5 @@
 """`backupd status` as text: tables of hosts and copies, and what else has to be told."""
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -10,9 +9,10 @@ from backupd.cli import colours
 from backupd.expire.words import names_in_words
 from btrkeep.catalogue import Progress, StoredAlarm
 from btrkeep.cli import table
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import prose, with_calls
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.alike import grouped_alike, without_host
 from btrkeep.decisions.altered import altered_hint, altered_words
 from btrkeep.decisions.copies import FETCHED_BY, CopyStatus, RunningFetch
 from btrkeep.decisions.copy_words import running_words
@@ -21,17 +21,13 @@ from btrkeep.decisions.host_state import COPY, STATES, HostStatus
 from btrkeep.decisions.verification import VerificationState
 from btrkeep.units import counted, format_duration, format_share, format_size, local_time, printable
 
-_MANY_ALIKE = 4
-"""Hosts with the same error are one line from this number on."""
-_PLACE = re.compile(r"(?<!\S)\S+:\d+: ")  # from the start of a word only: what a host prints may be long
-"""FILE:LINE of a mistake in the configuration, which differs where each host has a file of its own."""
 _MOST_BEHIND = 20
 _MOST_FAILED = 10
 
 
 def show_all(found: list[HostStatus], running: list[Progress], now: datetime, *, has_copies: bool, each: bool = False) -> None:
     """Prints the table, with what runs and the sum. Hosts that fail for the same reason are one line, unless `each`."""
-    rows = [_row(statuses, now) for statuses in ([[status] for status in found] if each else _with_same_error(found))]
+    rows = [_row(statuses, now) for statuses in ([[status] for status in found] if each else grouped_alike(found, _reason))]
     if rows:
         click.echo(table(rows, ["HOST", "STATE", "AGE", "NEXT DUE", "REMARK"], right=["AGE"]))
     for entry in running:
@@ -43,15 +39,11 @@ def show_all(found: list[HostStatus], running: list[Progress], now: datetime, *,
         click.echo("no host is configured")
 
 
-def _with_same_error(found: list[HostStatus]) -> list[list[HostStatus]]:
-    """Puts hosts together whose state and error are the same but for their names, where there are many; else each by itself."""
-    groups: dict[tuple[str, str], list[HostStatus]] = {}
-    for status in found:
-        error = _PLACE.sub("", status.error or "").replace(status.host, "*")
-        groups.setdefault((status.state, error if error and not status.warnings else status.host), []).append(status)
-    return [
-        part for group in groups.values() for part in ([group] if len(group) >= _MANY_ALIKE else [[status] for status in group])
-    ]
+def _reason(status: HostStatus) -> tuple[str, ...] | None:
+    """Returns the state, the error and the warnings without the name of the host; None without an error."""
+    if not status.error:
+        return None
+    return status.state, *(without_host(text, status.host) for text in (status.error, *status.warnings))
 
 
 def _row(statuses: Sequence[HostStatus], now: datetime) -> tuple[str, ...]:
@@ -64,7 +56,7 @@ def _row(statuses: Sequence[HostStatus], now: datetime) -> tuple[str, ...]:
     names = names_in_words([printable(status.host) for status in statuses])
     due = _due(min((due for due in dues if due), default=None), now)
     listed = f"{names}: `backupd status --state {first.state}` lists them"
-    return counted(len(statuses), "host"), state, format_duration(age), due, f"{_remark(first)}; the same with {listed}"
+    return counted(len(statuses), "host"), state, format_duration(age), due, with_calls(f"{_remark(first)}; the same with {listed}")
 
 
 def show_unconfigured(hosts: Mapping[str, int]) -> None:

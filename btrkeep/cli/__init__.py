@@ -13,7 +13,7 @@ from typing import Any
 import click
 import orjson
 
-from btrkeep.cli.progress import hang_up, lost_output, prose
+from btrkeep.cli.progress import hang_up, lost_output, prose, with_calls_in
 from btrkeep.cli.tables import table
 from btrkeep.errors import ConfigError, Exit, OperatorError, UsageError, did_you_mean
 from btrkeep.process.error_report import ERROR_MARK, report_error
@@ -154,7 +154,7 @@ def echo_json(value: object) -> None:
     """Prints one JSON document."""
     import json  # here and below: only where it is needed, for a scan of 42 TiB takes no longer than a hundred imports
 
-    click.echo(json.dumps(with_encoded(value), indent=2))
+    click.echo(json.dumps(with_encoded(with_calls_in(value)), indent=2))
 
 
 def stream_json(items: Iterable[Mapping[str, Any]]) -> None:
@@ -175,9 +175,9 @@ def stream_object(
     """
     import json
 
-    sys.stdout.write(f"{json.dumps(with_encoded(head))[:-1]}, {json.dumps(key)}:\n")
+    sys.stdout.write(f"{json.dumps(with_encoded(with_calls_in(head)))[:-1]}, {json.dumps(key)}:\n")
     stream_json(items)
-    end = json.dumps(tail())[1:-1]
+    end = json.dumps(with_calls_in(tail()))[1:-1]
     sys.stdout.write(f", {end}}}\n" if end else "}\n")
     sys.stdout.flush()
 
@@ -186,10 +186,10 @@ def _encoded(items: Sequence[Mapping[str, Any]]) -> str:
     """ASCII alone: a terminal obeys some characters beyond it. orjson takes a fifth of the time, but cannot write it that way."""
     try:
         fast = orjson.dumps(items)
-        if fast.isascii():
+        if fast.isascii() and b"`" not in fast:  # a command in backquotes
             return fast.decode("ascii")
     except TypeError:  # text with bytes that are no UTF-8
         pass
     import json
 
-    return json.dumps(with_encoded(items))
+    return json.dumps(with_encoded(with_calls_in(items)))

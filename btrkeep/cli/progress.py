@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import IO, Any, Self, cast
 
@@ -60,6 +60,27 @@ def call_of(program: str) -> str:
 def with_calls(text: str) -> str:
     """Returns the text with the commands in backquotes as `print_commands_as` has set them."""
     return _COMMAND.sub(lambda command: f"`{call_of(command[1])} ", text)
+
+
+_TEXTS = frozenset({"body", "error", "hint", "message", "risk", "text", "warnings"})
+"""Keys of JSON whose values are our own sentences. All others may be data: the reason of a hold, the name of a file."""
+
+
+def with_calls_in(value: object) -> object:
+    """Returns what is printed as JSON, with commands in the sentences of it as `with_calls` writes them."""
+    if isinstance(value, list | tuple):
+        return [with_calls_in(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _sentences(item) if key in _TEXTS else with_calls_in(item) for key, item in value.items()}
+
+
+def _sentences(value: object) -> object:
+    if isinstance(value, str):
+        return with_calls(value)
+    if isinstance(value, list | tuple):
+        return [_sentences(item) for item in value]
+    return with_calls_in(value)
 
 
 def text_width() -> int:

@@ -164,7 +164,9 @@ def test_apprise_is_loaded_only_when_something_is_sent() -> None:
 
 
 def test_a_message_about_five_hundred_hosts_is_one_that_can_be_read() -> None:
-    message = words.of_changes("main", "machine", alarms(*(f"h{n}: broke" for n in range(500))), alarms("h7: broke", what="silent"))
+    message = words.of_changes(
+        "main", "machine", alarms(*(f"h{n}: broke {n}" for n in range(500))), alarms("h7: broke", what="silent")
+    )
     assert message.title == "btrkeep main: 500 alarms, 1 over"
     lines = message.body.splitlines()
     assert len(lines) < 30

@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 
+from backupd.alarms.words import of_changes
 from backupd.cli.check_ import merged
 from backupd.cli.names import expand_hosts
+from backupd.cli.night_view import NightLines
 from backupd.cli.status_view import show_all
 from backupd.hosts.assigning import read_host_list
+from backupd.run.context import HostResult, NightEnded, NightStarted, RunningTransfer
+from btrkeep.catalogue import StoredAlarm
 from btrkeep.config.problems import Problems, dotted
+from btrkeep.decisions.alike import without_host
 from btrkeep.decisions.host_state import HostStatus
 from btrkeep.errors import UsageError
 from tests.beds import backupd
@@ -157,6 +162,53 @@ def test_hosts_that_fail_for_the_same_reason_are_one_line_of_the_table(capsys: p
     assert lines[-1] == "203 hosts: 203 failing"
     show_all([*excluded, *others], [], now, has_copies=False, each=True)
     assert len(capsys.readouterr().out.splitlines()) == 1 + 203 + 1
+
+
+def test_hosts_with_the_same_error_and_warnings_are_one_line_and_one_named_like_a_part_of_it_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    alike = [failing(f"h{number}", "no source", warnings=["/srv: 1 unreadable", f"h{number} is slow"]) for number in range(60)]
+    show_all([*alike, failing("a", "bad"), failing("u", "bud")], [], datetime.now(UTC), has_copies=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == ["60", "a", "u"]
+    assert without_host("u: no bud, u", "u") == "*: no bud, *"
+    assert without_host("web1.example.org and web1-old, not web1.", "web1") == "web1.example.org and web1-old, not *."
+
+
+def run_lines(results: list[HostResult], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    lines = NightLines()
+    lines(NightStarted(tuple(result.host for result in results)))
+    for number, result in enumerate(results):
+        lines(RunningTransfer(result.host, number))
+        lines(result)
+    lines(NightEnded())
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_run_in_which_sixty_hosts_fail_for_the_same_reason_has_one_line_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = [HostResult(f"h{number}", "failed", f"h{number}: no route") for number in range(60)]
+    lines = run_lines(
+        [*failed, HostResult("db1", "complete"), HostResult("db2", "failed", "full"), HostResult("db3", "complete")], capsys
+    )
+    assert len(lines) < 20
+    [together] = [line for line in lines if line.startswith("60 hosts")]
+    assert together.startswith("60 hosts: failed; h0: no route (h0, h1, h2, h3, h4 and 55 more)")
+    assert any(line.startswith("[62/63] db2: failed; full") for line in lines)
+    assert "db3: started" in lines
+    assert lines[-1].startswith("2 complete, 61 failed")
+
+
+def test_a_message_about_sixty_hosts_with_the_same_reason_has_one_line_for_them() -> None:
+    since = datetime(2026, 11, 29, tzinfo=UTC)
+
+    def alarm(host: str, text: str, minute: int) -> StoredAlarm:
+        return StoredAlarm("failure", f"host {host}", text, 0, since.replace(minute=minute), 1, None, None, None)
+
+    alarms = [alarm(f"h{number}", f"h{number}: no route", 59 - number) for number in range(60)]
+    body = of_changes("main", "vm", [*alarms, alarm("db1", "db1: full", 7)], []).body.splitlines()
+    assert body[1] == "- 60 hosts: no route (h0, h1, h2, h3, h4 and 55 more) (since 2026-11-29T00:00:00Z; backupd status)"
+    assert body[2].startswith("- db1: full (since 2026-11-29T00:07:00Z; ")
+    assert len(body) == 6
 
 
 def test_a_warning_of_a_host_or_another_error_keeps_its_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """What the commands say when the pool, the catalogue or the rights are not what they should be."""
 
 import json
+import re
 import shlex
 import shutil
 import sqlite3
@@ -15,7 +16,7 @@ import pytest
 from tests.beds import session, work
 from tests.beds.anyone import NOBODY, readable
 from tests.beds.btrfs import devices_of, remount
-from tests.beds.cli import BACKUPD
+from tests.beds.cli import BACKUPD, backupd
 from tests.beds.nights import Nights
 
 READERS = ("status", "list", "log")
@@ -253,3 +254,12 @@ def test_looking_changes_nothing_in_the_pool(nights: Nights) -> None:
     for words in (["status"], ["list"], ["log"], ["check"], ["run", "--dry-run"], ["run", "--all", "--dry-run", "--json"]):
         nights.backupd(*words, check=False)
     assert seen() == before
+
+
+@pytest.mark.btrfs
+def test_commands_in_json_are_about_the_configuration_that_was_named(nights: Nights) -> None:
+    nights.host("web1", "/etc")
+    done = backupd("--config", nights.config, "doctor", "--json", check=False, as_printed=True)
+    commands = re.findall(r"`(backupd [^`]*)`", done.stdout)
+    assert commands, done.stdout
+    assert all(shlex.split(command)[1:3] == ["--config", str(nights.config)] for command in commands), commands

@@ -1,5 +1,6 @@
 """Help, and what the command line says to words that it does not understand. No pool is needed here."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -10,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from backupd.cli import COMMANDS, group
+from btrkeep.cli import echo_json, stream_json
+from btrkeep.cli.progress import print_commands_as
 from tests.beds import TOP, backupd
 from tests.beds.cli import BACKUPD
 from tests.beds.completing import completing_bash
@@ -207,3 +210,21 @@ def test_commands_that_are_printed_name_the_pool_of_the_command_line() -> None:
 def test_commands_that_are_printed_name_the_configuration_of_the_command_line(file: str, call: str) -> None:
     done = backupd("--config", file, "status", check=False, cwd=TOP, as_printed=True)
     assert f"`{call} init PATH`" in done.stderr
+
+
+def test_only_sentences_of_json_are_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    print_commands_as("backupd", "backupd --pool archive")
+    try:
+        echo_json({"path": "`backupd run`", "reason": "`backupd run`", "hint": "`backupd run`", "warnings": ["`backupd list` x"]})
+        stream_json([{"path": "`backupd run`", "error": "`backupd run`"}])
+    finally:
+        print_commands_as("backupd", "backupd")
+    out = capsys.readouterr().out
+    first, end = json.JSONDecoder().raw_decode(out)
+    assert first == {
+        "path": "`backupd run`",
+        "reason": "`backupd run`",
+        "hint": "`backupd --pool archive run`",
+        "warnings": ["`backupd --pool archive list` x"],
+    }
+    assert json.loads(out[end:]) == [{"path": "`backupd run`", "error": "`backupd --pool archive run`"}]
