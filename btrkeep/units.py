@@ -119,7 +119,7 @@ def format_time(moment: datetime) -> str:
     return moment.isoformat()[:19] + "Z"  # strftime takes twice as long: a long list has 200,000 times
 
 
-_zone: tzinfo = UTC
+_zone: tzinfo | None = None
 
 
 def show_times_in(zone: tzinfo) -> None:
@@ -130,12 +130,17 @@ def show_times_in(zone: tzinfo) -> None:
     _zone = zone
 
 
+def zone_of_pool() -> tzinfo | None:
+    """Returns the zone of the pool that this process works for; None if it works for none, or has not read its configuration."""
+    return _zone
+
+
 def local_time(moment: datetime) -> str:
     """A time in words: RFC 3339 in the pool's zone with its offset, whole seconds. `parse_time` reads it.
 
     2026-11-20T23:00:03+01:00; with Z where the zone is UTC.
     """
-    if _zone is UTC or getattr(_zone, "key", "") == "UTC":
+    if _zone is None or _zone is UTC or getattr(_zone, "key", "") == "UTC":
         return format_time(moment)
     return in_zone(moment).isoformat(timespec="seconds")
 
@@ -161,7 +166,7 @@ def recorded_time(text: str) -> str:
 def in_zone(moment: datetime) -> datetime:
     """The moment on the clocks of the pool's zone, for axes and calendars in words."""
     try:
-        return moment.astimezone(_zone)
+        return moment.astimezone(_zone or UTC)
     except OverflowError:  # the first and the last day of the calendar
         return moment
 

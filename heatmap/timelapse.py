@@ -16,6 +16,7 @@ from typing import BinaryIO, TypeVar
 
 from PIL import Image
 
+from btrkeep.cli.which_filesystem import show_times_of_pool_on
 from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
 from btrkeep.process.programs import run
@@ -62,6 +63,9 @@ def timelapse(
     if not found.sources:
         why = f": {found.left_out[0]}" if found.left_out else ""
         raise OperatorError(f"{folder} has no picture and no recorded state{why}", "`btrfs-heatmap --record MOUNTPOINT` makes them")
+    recorded = [source.moment for source in found.sources if source.moment]
+    if recorded:
+        show_times_of_pool_on(recorded[-1].fsid)
     frames = frame_sequence(found.sources, scheme, sort=sort, size=size, dated=dated)
     # The last frame is drawn before anything is written: what it lacks (scores, say), mostly all lack.
     height, width = frames.frame(len(frames.sources) - 1).shape[:2]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Any
 
 import click
@@ -39,8 +39,9 @@ def pressure(text: str) -> float | None:
     return None if text == "none" else parse_share(text if "%" in text else f"{text}%")
 
 
-def moment(text: str, now: datetime | None = None) -> datetime:
-    """The next time it is "06:00" on this machine's clocks, or the moment of an RFC 3339 time. Raises ValueError.
+def moment(text: str, now: datetime | None = None, zone: tzinfo | None = None) -> datetime:
+    """The next time it is "06:00" in `zone`, on this machine's clocks without one, or the moment of an RFC 3339 time. Raises
+    ValueError.
 
     `now` is on the same clocks and names no zone; None: it is read.
     """
@@ -53,15 +54,23 @@ def moment(text: str, now: datetime | None = None) -> datetime:
         at = time.fromisoformat(text.zfill(5))
     except ValueError:
         raise ValueError(_NO_TIME.format(text=text)) from None
-    now = now or datetime.now()  # noqa: DTZ005  hours on the wall: when clocks change, 06:00 is 06:00 all the same
-    found = datetime.combine(now.date(), at)
-    return (found if found > now else found + timedelta(days=1)).astimezone()
+    now = now or datetime.now(zone).replace(tzinfo=None)  # hours on the wall: when clocks change, 06:00 is 06:00 all the same
+    following = datetime.combine(now.date(), at)
+    if following <= now:
+        following += timedelta(days=1)
+    return (following.replace(tzinfo=zone) if zone else following).astimezone(UTC)
+
+
+def _valid_moment(text: str) -> str:
+    moment(text)
+    return text
 
 
 SIZE = Parsed("size", or_none(parse_size))
 TIME = Parsed("duration", or_none(parse_duration))
 DURATION = Parsed("duration", parse_duration)
-MOMENT = Parsed("time", moment)
+MOMENT = Parsed("time", _valid_moment)
+"""A text for `moment`: the zone of a pool is read later."""
 ROOM = Parsed("size", size_or_share)
 PRESSURE = Parsed("percent", or_none(pressure))
 

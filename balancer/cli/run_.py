@@ -5,15 +5,16 @@ from typing import Any
 
 import click
 
-from balancer.cli.options import DURATION, MOMENT, PRESSURE, ROOM, choosing
+from balancer.cli.options import DURATION, MOMENT, PRESSURE, ROOM, choosing, moment
 from balancer.cli.which_pool import balance_target, mount_point, which_pool
 from btrkeep.errors import Exit
+from btrkeep.units import zone_of_pool
 
 
 @click.command("run")
 @mount_point
 @choosing
-@click.option("--until", type=MOMENT, metavar="TIME", help="Stop at this time: 06:00 (local time) or RFC 3339.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="Stop at this time: 06:00 in the zone of the pool, or RFC 3339.")
 @click.option(
     "--min-unallocated", "least", type=ROOM, metavar="ROOM", help="Stop when less is unallocated: 10GiB, or 3% of the filesystem."
 )
@@ -50,6 +51,8 @@ def command(
     when little space is unallocated, when backups begin, when another balance or the like has the filesystem, or when the kernel
     finds no room. Nothing is lost if it is stopped: a block group is moved completely or stays usable where it is.
 
+    A time of day is one of the pool's zone, without a pool on the filesystem one of this machine's clocks.
+
     With --pool MOUNTPOINT may be left out, and the options that are not given are as [balance] of the pool's configuration says.
 
     Ctrl-C and SIGTERM make the kernel give up the block group at hand, which may take some seconds. No balance is left paused.
@@ -74,8 +77,9 @@ def command(
     from balancer.history_catalogue import catalogue_of
 
     found = balance_target(path, pool, config)
-    settings = settings_of(found.balance, **chosen)
     state = catalogue_of(found.path, pool, config)
+    until = moment(chosen.pop("until"), zone=zone_of_pool()) if chosen["until"] else chosen.pop("until")
+    settings = settings_of(found.balance, until=until, **chosen)
     if dry_run:
         show_plan(found.path, settings, state, as_json=as_json)
         return Exit.OK

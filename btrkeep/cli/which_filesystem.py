@@ -1,13 +1,17 @@
 """How a command of btrfs-balancer or btrfs-heatmap is told which filesystem is meant: by a mount point, or by a pool."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from btrkeep.errors import UsageError
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.units import show_times_in
+
+_FOLDER = Path("/etc/btrkeep")
 
 
 def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -17,6 +21,24 @@ def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str
     found = {str(mount.target) for mount in mounts() if mount.filesystem == "btrfs"}
     fitting = [CompletionItem(path) for path in sorted(found) if path.startswith(incomplete)]
     return fitting or [CompletionItem(incomplete, type="dir")]
+
+
+def show_times_of_pool_on(filesystem: str) -> None:
+    """Shows times in the zone of the pool that is on the btrfs with that UUID; in UTC if none is configured, or several are."""
+    files = sorted(_FOLDER.glob("[!.]*.toml"))
+    if not files:
+        return
+    from btrkeep.config import load_usable  # takes longer than many a picture
+    from btrkeep.pool.marker import open_pool
+
+    zones = set()
+    for file in files:
+        with suppress(OperatorError, OSError):
+            config = load_usable(file=file)
+            if open_pool(config.pool.path).filesystem == filesystem:
+                zones.add(config.pool.zone)
+    if len(zones) == 1:
+        show_times_in(zones.pop())
 
 
 def pool_options(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from btrkeep.cli import echo_json
+from btrkeep.cli.which_filesystem import show_times_of_pool_on
 from btrkeep.errors import OperatorError
+from btrkeep.units import local_time
 from heatmap.cli.picture import CURVES, SORTS
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ def command(
     from heatmap.diff import difference, lines
 
     one, two = _state(before), _state(after)
+    show_times_of_pool_on(two.fsid)
     found = difference(one, two)
     if output is not None:
         _draw(one, two, output, legend, sort=sort, order=order, size=size, curve=curve)
@@ -90,6 +93,6 @@ def _draw(before: "FilesystemState", after: "FilesystemState", output: str, lege
     rgb, grid = picture(before, after, sort=sort, **options)
     image: Image.Image = image_of(rgb, grid)
     if legend:
-        lines = [title(after), f"changes since {before.taken:%Y-%m-%dT%H:%M:%SZ}", how(grid, sort)]
+        lines = [title(after), f"changes since {local_time(before.taken)}", how(grid, sort)]
         image = add_below(image, band(lines, key(), image.width))
     save(image, output, "webp" if output.endswith(".webp") else "png")

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from btrkeep.cli.which_filesystem import show_times_of_pool_on
 from btrkeep.errors import OperatorError
 from btrkeep.pool.opening import open_btrfs
 from btrkeep.treescan.chunks import chunks
@@ -119,6 +120,7 @@ def _save(
     request: PictureRequest, drawn: Drawing, parts: list[str], taken: datetime, fsid: str, state: FilesystemState | None = None
 ) -> None:
     """Writes the picture and its extras; modules that few pictures need are imported only then."""
+    show_times_of_pool_on(fsid)
     extras, image = request.extras, image_of(drawn.runs, drawn.grid)
     name = None if extras.show and request.output is None else output_name(request.output, parts, taken, request.form)
     if extras.show:

@@ -7,7 +7,7 @@ import click
 
 from btrkeep.cli.progress import ProgressLine
 from btrkeep.errors import OperatorError
-from btrkeep.units import counted, format_size, printable
+from btrkeep.units import counted, format_size, local_minute, printable
 from heatmap.cli.picture import COLOURS, SORTS
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def command(folder: Path, output: Path, fps: float, size: int | None, colour: st
     for one in made.left_out:
         click.echo(printable(f"left out: {one}"), err=True)
     if not quiet:
-        click.echo(f"{counted(made.frames, 'frame')}, {made.first:%Y-%m-%d} to {made.last:%Y-%m-%d}, {_file(made, output)}")
+        period = f"{local_minute(made.first)} to {local_minute(made.last)}"
+        click.echo(f"{counted(made.frames, 'frame')}, {period}, {_file(made, output)}")
 
 
 def _file(made: "TimelapseSummary", output: Path) -> str:

@@ -1,6 +1,7 @@
 """A pool's name stands for its mount point, and its [balance] for options that are not given."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from balancer.choose import FLOORS
 from balancer.cli.planning import settings_of
 from balancer.run_types import RoomFloor, RunSettings
+from btrkeep.cli import which_filesystem
 from btrkeep.config import BalanceSettings
 from btrkeep.config.values import parse_min_free
+from btrkeep.units import local_time
 from tests.balancer.program import balancer
 from tests.beds import work
 from tests.beds.nights import Nights
@@ -70,6 +73,21 @@ def test_every_command_finds_the_filesystem_by_the_pool(nights: Nights) -> None:
     assert (plan["filesystem"], plan["budget"], plan["time"], plan["policy"]) == (uuid, 3 * GIB, 420.0, "score")
     plan = json.loads(balancer("run", "--dry-run", "--budget", "1GiB", "--time", "none", *named).stdout)
     assert (plan["budget"], plan["time"], plan["policy"]) == (GIB, None, "score")
+
+
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_a_time_of_day_is_one_of_the_pools_zone(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    nights.settings("pool", zone="Pacific/Kiritimati")
+    plan = json.loads(balancer("run", "--dry-run", "--until", "06:00", "--config", nights.config, "--json").stdout)
+    assert plan["until"].endswith("T16:00:00Z"), "that zone is always 14 hours ahead"
+    uuid = work("findmnt", "-no", "UUID", "-T", nights.pool).stdout.strip()
+    moment = datetime(2026, 11, 29, 12, tzinfo=UTC)
+    monkeypatch.setattr(which_filesystem, "_FOLDER", nights.top)
+    which_filesystem.show_times_of_pool_on("00000000-0000-0000-0000-000000000000")
+    assert local_time(moment) == "2026-11-29T12:00:00Z", "no pool of ours is on that one"
+    which_filesystem.show_times_of_pool_on(uuid)
+    assert local_time(moment) == "2026-11-30T02:00:00+14:00"
 
 
 @pytest.mark.btrfs

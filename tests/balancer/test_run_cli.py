@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 import pytest
@@ -71,6 +72,16 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_until_is_the_next_time_on_the_clocks_of_this_machine(text: str, now: str, utc: str) -> None:
     found = moment(text, datetime.fromisoformat(now))
     assert found == datetime.fromisoformat(utc).replace(tzinfo=UTC)
+
+
+def test_until_is_the_next_time_in_the_zone_of_the_pool() -> None:
+    zone = ZoneInfo("America/Los_Angeles")
+    for now, utc in (("2026-11-20T22:15", "2026-11-21T14:00"), ("2026-03-07T23:00", "2026-03-08T13:00")):
+        assert moment("06:00", datetime.fromisoformat(now), zone) == datetime.fromisoformat(utc).replace(tzinfo=UTC)
+    before = datetime.now(UTC)
+    following = moment("06:00", zone=zone)
+    assert before < following <= before + timedelta(hours=25)
+    assert f"{following.astimezone(zone):%H:%M}" == "06:00"
 
 
 @pytest.mark.parametrize(
