@@ -471,8 +471,7 @@ def test_a_session_that_lives_is_nobodys_to_clear_away() -> None:
 
 def test_a_command_behind_walls_sees_its_own_beds_and_lets_go_of_those_of_other_workers(btrfs_mount: Path) -> None:
     """As another worker it is started by a process of another name, with a bed of its own mounted."""
-    seen = work(*walled("cat", "/proc/self/mountinfo")).stdout
-    assert f" {btrfs_mount} " in seen
+    assert f" {btrfs_mount} " in work(*walled("cat", "/proc/self/mountinfo")).stdout
     other = "print(work(*walled('cat', '/proc/self/mountinfo')).stdout)"
     imports = "from tests.beds import work; from tests.beds.walls import walled"
     seen = work(sys.executable, "-c", f"{imports}; {other}", cwd=TOP).stdout

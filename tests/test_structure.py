@@ -385,8 +385,6 @@ WORDS_OF_TIMES = {
     "btrkeep.decisions.time_ticks": "an axis of times, in the zone that it is given",
     "backupd.sampling.picture": "the axis of a day's picture, named with its zone",
     "backupd.offsite.repository": "restic's --time",
-    "heatmap.cli.diff": "names of recorded files",
-    "heatmap.cli.timelapse": "names of pictures",
 }
 """The modules of the command line that format times themselves, and why."""
 RECORDS_OF_TIMES = {
