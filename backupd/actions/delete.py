@@ -12,9 +12,9 @@ from backupd.actions.naming import DayMeaning, resolve_name
 from backupd.expire.batch import write_many
 from backupd.expire.clocks import judge_clock, read_clocks
 from backupd.expire.context import ExpiryContext
-from backupd.expire.look import HostOnPool, look_again
+from backupd.expire.look import HostOnPool, candidate_of, look_again
 from backupd.repo.actions_log import UserAction, record_action
-from backupd.repo.final_backups import newest_complete
+from backupd.repo.final_backups import newest_complete, sealed_without_record
 from backupd.repo.notes_json import ASKED, BY, HOLD, Notes
 from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.reconcile import follow_notes
@@ -81,11 +81,12 @@ def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: Dele
         )
     found = {one.name: one for one in seen.facts.candidates}
     names = dict.fromkeys(_name(context, host, name, found, seen.unreadable) for name in wanted)
+    found |= {name: _without_record(context, host, name, seen) for name in names if name in seen.unreadable}
     for name in names:
         _require_deletable(context, host, found[name], asked)
     before, base = _base(found.values(), (), context.now), _base(found.values(), names, context.now)
     is_last = base is None or found[base].started > latest(context.now)
-    if is_last and not asked.last and any(found[name].state == COMPLETE for name in names):
+    if is_last and not asked.last and any(found[name].state == COMPLETE or name in seen.unreadable for name in names):
         raise StateConflict(f"no complete backup of {host} would be left", "--force deletes the last one too")
     grace = timedelta(0) if asked.at_once else timedelta(seconds=seen.facts.policy.grace)
     backups = tuple(_to_delete(found[name], asked, grace, context.now) for name in names)
@@ -96,10 +97,18 @@ def _name(context: ExpiryContext, host: str, name: str, found: Mapping[str, obje
     newest = newest_complete(context.pool, host)
     names = sorted(found, reverse=True)
     zone, others = context.pool.zone, sorted(unreadable)
-    name = resolve_name(host, name, names, lambda one: one == newest, COMPLETE, day=DayMeaning.NONE, others=others, zone=zone)
-    if name in unreadable:
-        raise StateConflict(f"{host} {name} is left alone: {unreadable[name]}", "only what says that it is ours is deleted")
-    return name
+    return resolve_name(host, name, names, lambda one: one == newest, COMPLETE, day=DayMeaning.NONE, others=others, zone=zone)
+
+
+def _without_record(context: ExpiryContext, host: str, name: str, seen: HostOnPool) -> Candidate:
+    """Returns a backup whose backup.json alone cannot be read: its place and its seal prove that it is ours.
+
+    Raises StateConflict if nothing proves that.
+    """
+    backup = sealed_without_record(context.pool.host(host) / name, host)
+    if backup is None:
+        raise StateConflict(f"{host} {name} is left alone: {seen.unreadable[name]}", "only what says that it is ours is deleted")
+    return candidate_of(backup.record, seen.notes, seen.base)
 
 
 def _require_deletable(context: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 from backupd.actions.naming import DayMeaning, require_readable, resolve_name
 from backupd.repo.actions_log import UserAction
 from backupd.repo.backup_json import Record
-from backupd.repo.final_backups import point_latest, records_newest_first
+from backupd.repo.final_backups import point_latest, records_newest_first, sealed_without_record
 from backupd.repo.notes_json import BY, HOLD, Notes, effective_state, hold_of, read_notes, write_with_action
-from backupd.repo.reconcile import row_of
-from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED
-from btrkeep.catalogue import Backup, Catalogue
+from backupd.repo.reconcile import noted_row
+from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED, FAILED
+from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import StateConflict
 from btrkeep.pool.marker import Pool
@@ -50,8 +50,8 @@ def _set(work: "_Work", name: str, new: Hold, what: str) -> HoldResult:
     expired = work.is_expired(name)
     until = format_time(new.until) if new.until else None
     note = {"at": format_time(work.now), "until": until, "why": new.why, BY: work.by}
-    row = work.write(work.notes.without(name, EXPIRED).with_note(name, HOLD, note), name, what, new.why)
-    return HoldResult(name, row.state, new, expired)
+    state = work.write(work.notes.without(name, EXPIRED).with_note(name, HOLD, note), name, what, new.why)
+    return HoldResult(name, state, new, expired)
 
 
 def _require_lasting(work: "_Work", name: str) -> None:
@@ -70,8 +70,8 @@ def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetim
     ended = hold_of(work.notes, chosen)
     if ended is None and not work.row_held(chosen):
         raise StateConflict(f"{host} {chosen} is not held", f"`backupd list {host}` shows which are")
-    row = work.write(work.notes.without(chosen, HOLD), chosen, "release", ended.why if ended else "")
-    return HoldResult(chosen, row.state, ended or Hold())
+    state = work.write(work.notes.without(chosen, HOLD), chosen, "release", ended.why if ended else "")
+    return HoldResult(chosen, state, ended or Hold())
 
 
 def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime, *, by: str) -> HoldResult:
@@ -102,7 +102,8 @@ class _Work:
         records = {str(record.name): record for record in records_newest_first(self.pool, self.host, self.now, unread)}
         zone, names = self.pool.zone, list(records)
         chosen = resolve_name(self.host, name, names, lambda own: fits(records[own]), kind, day=day, others=unread, zone=zone)
-        require_readable(self.host, chosen, unread)
+        if sealed_without_record(self.pool.host(self.host) / chosen, self.host) is None:
+            require_readable(self.host, chosen, unread)
         return chosen
 
     def row(self, name: str) -> str | None:
@@ -116,13 +117,14 @@ class _Work:
         """Also looks into the catalogue: this command may have been killed before it wrote the row."""
         return self.notes.note(name, EXPIRED) is not None or self.row(name) == EXPIRED
 
-    def write(self, notes: Notes, name: str, what: str, why: str) -> Backup:
+    def write(self, notes: Notes, name: str, what: str, why: str) -> str:
+        """Writes the notes, then the row. Returns the backup's state."""
         write_with_action(self.pool, notes, UserAction(self.now, what, self.by, self.host, name, why))
-        row = row_of(self.pool, self.host, name)
-        assert row is not None
-        self.catalogue.put_backup(row)
+        row = noted_row(self.pool, self.catalogue, self.host, name, notes)
+        if row:
+            self.catalogue.put_backup(row)
         point_latest(self.pool, self.host)
-        return row
+        return row.state if row else FAILED  # without a readable record, and the catalogue was lost
 
 
 def holds(notes: Notes, now: datetime) -> Iterator[tuple[str, Hold]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.common_backups import common_backups
-from backupd.repo.final_backups import FinalBackup, own_backup, own_final
+from backupd.repo.final_backups import FinalBackup, own_backup, own_final, sealed_without_record
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ASKED, BY, HOLD, Notes, accepted_state, hold_of, read_notes
 from backupd.repo.seals import Seals, SealState, check_seal, read_seals
@@ -127,16 +127,24 @@ def _from_pool(folder: Path, name: str, notes: Notes, base: str | None, unread: 
     """
     try:
         if found := own_final(folder / name, folder.name):
-            return _candidate(found[1], notes, base)
+            return candidate_of(found[1], notes, base)
     except (UnreadableRecord, OSError) as error:
         if not isinstance(error, UnreadableRecord) and not is_damage(error):
             raise
         if is_caused_by_damage(error):
+            if backup := _to_be_deleted(folder / name, notes):
+                return candidate_of(backup.record, notes, base)
             unread.append(name)
     return None
 
 
-def _candidate(record: Record, notes: Notes, base: str | None) -> Candidate:
+def _to_be_deleted(path: Path, notes: Notes) -> FinalBackup | None:
+    """Returns a backup of ours that an administrator has asked to delete, and whose record cannot be read; else None."""
+    return sealed_without_record(path, path.parent.name) if asked_of(notes, path.name) else None
+
+
+def candidate_of(record: Record, notes: Notes, base: str | None) -> Candidate:
+    """Returns what retention has to know of a final backup. `base`: of the host's unfinished one."""
     name = record.name
     assert name is not None
     state = accepted_state(record, notes)
@@ -156,12 +164,16 @@ def asked_of(notes: Notes, name: str) -> DeletionRequest | None:
 
 @dataclass(frozen=True, slots=True)
 class HostOnPool:
-    """A host as it is, under its lock. `backups`: all final ones of ours, by name. `unreadable`: names and why."""
+    """A host as it is, under its lock. `backups`: all final ones of ours, by name. `unreadable`: names and why.
+
+    `base`: of its unfinished backup.
+    """
 
     facts: HostBackups
     notes: Notes
     backups: Mapping[str, FinalBackup] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    base: str | None = None
 
 
 def _with_common(candidates: Sequence[Candidate], common: Mapping[str, tuple[str, ...]]) -> list[Candidate]:
@@ -184,8 +196,11 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
         try:
             found = own_final(folder / name, host)
         except UnreadableRecord as error:
-            unreadable[name] = error.message
-            continue
+            backup = _to_be_deleted(folder / name, notes) if is_caused_by_damage(error) else None
+            if backup is None:
+                unreadable[name] = error.message
+                continue
+            found = backup.subvolume, backup.record
         except OSError as error:
             if error.errno not in DAMAGED:
                 raise
@@ -193,10 +208,10 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
             continue
         if found:
             backups[name] = FinalBackup(folder / name, *found)
-            candidates.append(_with_seal(_candidate(found[1], notes, base), backups[name], seals))
+            candidates.append(_with_seal(candidate_of(found[1], notes, base), backups[name], seals))
     candidates = _with_common(candidates, common_backups(pool, with_seeds=True).get(host, {}))
     facts = HostBackups(host, candidates, policy_of(config, host, notes), rows, forgotten_at(notes))
-    return HostOnPool(facts, notes, backups, unreadable)
+    return HostOnPool(facts, notes, backups, unreadable, base)
 
 
 def _with_seal(candidate: Candidate, backup: FinalBackup, seals: Seals) -> Candidate:

@@ -17,7 +17,7 @@ from backupd.replicate.outcome import (
 )
 from backupd.replicate.receive_program import newest_received
 from backupd.replicate.receiver import Receiving
-from backupd.replicate.wire import UnreadableThere
+from backupd.replicate.wire import Refused, UnreadableThere
 from backupd.repo.backup_json import Record
 from backupd.repo.damages import read_damaged
 from backupd.repo.final_backups import is_unreadable, own_backup, point_latest
@@ -45,6 +45,8 @@ _LOOK, _LOOK_AFTER = 64 << 20, 3.0  # bytes, seconds between two looks at the ro
 _MOST_TOGETHER, _MOST_BYTES, _LONGEST_TOGETHER = 16, 64 << 20, 10.0  # backups, bytes, seconds: what a cut may cost
 _LOOK_THERE = "look at the other server: no backup is that long"
 _STILL_DAMAGED = "run `backupd replicate --damaged` again, which now fetches both"
+_MOST_REFUSED = 3  # backups of a host in one replication; more of them have one cause
+_REFUSED_THERE = "look at that server"
 _UNREADABLE_THERE = (
     "run `backupd verify {host}` and `backupd repair {host}` on that server; what cannot be repaired goes with "
     "`backupd delete {host}@{name} --why damaged`"
@@ -96,6 +98,7 @@ class FetchQueue:
         self.planned, self._parents = planned, planned.parents
         self._fetches = deque(planned.fetches)
         self.pending = list[Fetch]()
+        self._refused = 0
 
     def __bool__(self) -> bool:
         return bool(self._fetches)
@@ -106,6 +109,11 @@ class FetchQueue:
         self.pending.append(fetch)
         self._parents = self._parents.with_fetched(fetch)
         return fetch
+
+    def may_refuse(self) -> bool:
+        """Counts a backup that the other pool refuses. Returns False for one too many: then the host stops there."""
+        self._refused += 1
+        return self._refused <= _MOST_REFUSED
 
     def end(self, name: str) -> None:
         """Takes that this one has its name."""
@@ -171,6 +179,11 @@ class HostCopies:
             left.put_back(others, last.backup)
             hint = _UNREADABLE_THERE.format(host=self.host, name=last.backup.name)
             self.watched.tell_failed(f"{printable(error.message)}; {hint}")
+            return True
+        if isinstance(error, Refused) and left.may_refuse():
+            *others, last = pending
+            left.put_back(others, last.backup)
+            self.watched.tell_failed(f"{printable(error.message)}; {_REFUSED_THERE}")
             return True
         if not (isinstance(error, NotReceived) or is_caused_by_damage(error)):
             return False

@@ -9,7 +9,7 @@ import json
 import os
 import select
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,16 +39,16 @@ from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import all_rows
-from backupd.repo.seals import is_original
+from backupd.repo.seals import is_original, read_seals
 from btrkeep import __version__
-from btrkeep.backup_states import COMPLETE, SUSPECT
+from btrkeep.backup_states import COMPLETE, EXPIRED, SUSPECT
 from btrkeep.catalogue import Backup, BackupState, Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, is_damage
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import read_room
 from btrkeep.pool.send import newest_stream, send
-from btrkeep.pool.subvolume import opened
+from btrkeep.pool.subvolume import opened, origins
 from btrkeep.process.threads import NoThread, start
 from btrkeep.treescan import last_changes
 from btrkeep.units import format_time, parse_backup_name
@@ -131,17 +131,19 @@ class BackupSender:
         found: dict[str, list[list[Any]]] = {
             host: [] for host in hosts_of(self.pool) if not name_fault(host) and self._may_know(host)
         }
-        changes = self._changes()
-        for row in self._rows():
+        changes, unread = self._changes(), list[tuple[str, str]]()
+        for row in self._rows(unread):
             if row.state in SENT and row.name and row.uuid and row.host in found and self._is_original(row, changes):
                 until = format_time(row.held_until) if row.held_until else None
                 hold = None if row.held_why is None else [until, row.held_why]
                 found[row.host].append([row.name, row.uuid, row.state, *([hold] if hold else [])])
+        uuids = origins(self.pool.path) if unread else {}
         for host, backups in found.items():
             try:
                 notes = read_notes(self.pool.host(host))
             except UnreadableRecord:
                 continue
+            backups += self._unreadable(host, [name for other, name in unread if other == host], notes, uuids)
             if backups and not notes.forgotten:
                 fetched = {"copy_of": notes.replica.get("pool")} if notes.replica else {}
                 write_all(self.out, object_frame({"host": host, "was": notes.was, "backups": backups, **fetched}))
@@ -162,8 +164,17 @@ class BackupSender:
             return backup is None or is_original(path, backup[0], notes, name)
         return True
 
-    def _rows(self) -> Iterator[BackupState] | Iterator[Backup]:
-        return self.catalogue.states() if self.catalogue else all_rows(self.pool, [])
+    def _rows(self, unread: list[tuple[str, str]]) -> Iterator[BackupState] | Iterator[Backup]:
+        return self.catalogue.states() if self.catalogue else all_rows(self.pool, [], unread)
+
+    def _unreadable(self, host: str, names: Sequence[str], notes: Notes, uuids: Mapping[int, str]) -> list[list[Any]]:
+        """Returns backups that the disk does not give back, as the list has them: what they are is known by their seals.
+
+        The other side asks for them, hears why they do not come, and names them. With a catalogue they are in its rows.
+        """
+        seals = read_seals(self.pool.host(host)) if names else {}
+        sealed = [(name, uuids.get(seals[name].subvolume)) for name in names if name in seals]
+        return [[name, uuid, COMPLETE] for name, uuid in sealed if uuid and notes.note(name, EXPIRED) is None]
 
     def _send(self, asked: Mapping[str, Any]) -> None:
         """An object with what follows, then the stream in pieces."""

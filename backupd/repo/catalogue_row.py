@@ -1,9 +1,11 @@
 """From a backup's record to its row in the catalogue."""
 
+from dataclasses import replace
+
 from backupd.repo.backup_json import Record
 from backupd.repo.json_file import LARGEST_NUMBER
 from backupd.repo.notes_json import HOLD, Notes, accepted_state, hold_of
-from btrkeep.backup_states import ALTERED, FINAL, GOING, RUNNING, SUSPECT
+from btrkeep.backup_states import ALTERED, EXPIRED, FINAL, GOING, RUNNING, SUSPECT
 from btrkeep.catalogue import Backup, StateFromNotes
 from btrkeep.decisions.retention import Hold
 from btrkeep.pool.marker import Pool
@@ -64,6 +66,14 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
 def _column(number: int | None) -> int | None:
     """Returns the number, limited to the range of a column of the catalogue."""
     return None if number is None else min(number, LARGEST_NUMBER)
+
+
+def row_by_notes(row: Backup, notes: Notes) -> Backup:
+    """Returns the row as the host's notes are now, for a backup whose record cannot be read."""
+    assert row.name is not None
+    hold, state = hold_of(notes, row.name), EXPIRED if notes.note(row.name, EXPIRED) else row.outcome or row.state
+    row = replace(row, state=state, expired=notes.expired_at(row.name))
+    return replace(row, held_until=hold.until if hold else None, held_why=hold.why if hold else None)
 
 
 def agrees(row: StateFromNotes | None, notes: Notes, name: str) -> bool:

@@ -18,7 +18,7 @@ from backupd.repo.notes_json import Notes, effective_state, read_notes
 from backupd.repo.received import drop_empty_mark
 from backupd.repo.seals import is_altered, read_seals, seal_backup
 from backupd.repo.sums import SUMS
-from btrkeep.backup_states import COMPLETE, FINAL
+from btrkeep.backup_states import COMPLETE, FAILED, FINAL
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError, PoolUnusable, is_damage
@@ -105,6 +105,26 @@ def own_final(path: Path, host: str) -> tuple[Subvolume, Record] | None:
     if not found or found[1].state not in FINAL:
         return None
     return found if found[0].read_only or (path.name != WORKING and read_notes(path.parent).is_altered(path.name)) else None
+
+
+def sealed_without_record(path: Path, host: str) -> FinalBackup | None:
+    """Returns a final backup of ours whose record cannot be read because of damage; None if that is not so, or if more than the
+    record cannot be read.
+
+    Its place and its seal prove that it is ours: numbers of subvolumes are never used again. It has a stand-in record, with the
+    state `failed`, so that it counts for nothing and keeps no other backup from anything.
+    """
+    started = parse_backup_name(path.name)
+    with suppress(OSError):
+        subvolume = describe(path)
+        if started is None or subvolume is None or not _is_sealed(path, subvolume):
+            return None
+        try:
+            records.read(path)
+        except records.UnreadableRecord as error:
+            if is_damage(error.__cause__):
+                return FinalBackup(path, subvolume, Record(host, subvolume.uuid, FAILED, started, path.name))
+    return None
 
 
 def is_named(name: str, host: str, folder: Path) -> bool:

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord, read
-from backupd.repo.catalogue_row import agrees, backup_row
+from backupd.repo.catalogue_row import agrees, backup_row, row_by_notes
 from backupd.repo.drill_scratch import clear_left_drills
 from backupd.repo.final_backups import own_backup, point_latest, recover
 from backupd.repo.hardlinks import STAGING
@@ -25,7 +25,7 @@ from btrkeep.catalogue import KILLED, Backup, Catalogue, Run, StateFromNotes
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.cause_words import cause_words
-from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, is_damage
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, is_caused_by_damage, is_damage
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import MARKER, WORKING, Pool
@@ -81,13 +81,26 @@ def follow_notes(pool: Pool, catalogue: Catalogue, host: str, names: Iterable[st
     """Writes the rows of these backups as the host's notes are now, and points `latest`. The caller holds the host's lock."""
     notes = read_notes(pool.host(host))
     for name in names:
-        if row := row_of(pool, host, name, notes):
+        if row := noted_row(pool, catalogue, host, name, notes):
             catalogue.put_backup(row)
     point_latest(pool, host)
 
 
-def all_rows(pool: Pool, trouble: list[str]) -> Iterator[Backup]:
-    """Yields every backup of the pool, for a rebuild. Unreadable ones are added to `trouble` and skipped."""
+def noted_row(pool: Pool, catalogue: Catalogue, host: str, name: str, notes: Notes) -> Backup | None:
+    """Returns the row of a backup; if its record is damaged, the present row with what the notes have."""
+    try:
+        return row_of(pool, host, name, notes)
+    except UnreadableRecord as error:
+        if not is_caused_by_damage(error):
+            raise
+    rows = catalogue.backups(host, with_detail=True)
+    return next((row_by_notes(row, notes) for row in rows if row.name == name), None)
+
+
+def all_rows(pool: Pool, trouble: list[str], unread: list[tuple[str, str]] | None = None) -> Iterator[Backup]:
+    """Yields every backup of the pool, for a rebuild. Unreadable ones are added to `trouble` and skipped; host and name of those
+    that the disk does not give back are added to `unread`.
+    """
     for host in hosts_of(pool):
         names: list[str] = []
         with _told(trouble, host):
@@ -97,12 +110,23 @@ def all_rows(pool: Pool, trouble: list[str]) -> Iterator[Backup]:
             notes = read_notes(pool.host(host))
         for name in names:
             row = None
-            with _told(trouble, f"{host}/{name}"):
+            with _told(trouble, f"{host}/{name}"), _collecting(unread, host, name):
                 row = row_of(pool, host, name, notes)
                 if row is None:
                     trouble.append(f"{host}/{name}: not a backup of ours (its backup.json does not name it), left alone")
             if row:
                 yield row
+
+
+@contextmanager
+def _collecting(unread: list[tuple[str, str]] | None, host: str, name: str) -> Iterator[None]:
+    """Adds host and name to `unread` if the disk does not give the backup back. The error goes on."""
+    try:
+        yield
+    except (OperatorError, OSError) as error:
+        if unread is not None and is_caused_by_damage(error):
+            unread.append((host, name))
+        raise
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def run_hosts(
         cancellation = Cancellation()
         with cancellation.listening():
             if has_backups_in_doubt(opened.pool):
-                hosts, seconds = (names, None) if names is not None else _due_now(opened, planned())
+                hosts, seconds = (names, None) if names is not None else due_now(opened, planned())
                 read_last_written(opened, hosts, sinks.notice, cancellation, seconds)
         if cancellation:
             return RunEnd((), cancellation.signal)
@@ -110,7 +110,7 @@ def run_hosts(
         return RunEnd(results, signalled, runner.unusable, ledger.trouble)
 
 
-def _due_now(opened: PoolContext, planned: Sequence[PlannedHost]) -> tuple[list[str], float | None]:
+def due_now(opened: PoolContext, planned: Sequence[PlannedHost]) -> tuple[list[str], float | None]:
     """Returns the hosts that a night would begin with, and the seconds until the last of their windows closes; None: one has no
     window. Only their backups in doubt have to be read before it begins.
     """

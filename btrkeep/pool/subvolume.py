@@ -132,6 +132,14 @@ def last_written(path: Path) -> dict[int, datetime]:
         return {id_: datetime.fromtimestamp(min(seconds, _LAST), UTC) for id_, seconds in moments}
 
 
+def origins(path: Path) -> dict[int, str]:
+    """Returns by id, of each subvolume on the filesystem of `path`, its UUID, or that of which it is a copy. The subvolumes
+    themselves are not opened, so their damage does no harm. Raises OSError.
+    """
+    with btrfs.FileSystem(str(path)) as filesystem:
+        return {one.objectid: str(one.received_uuid if one.received_uuid.int else one.uuid) for one in filesystem.subvolumes()}
+
+
 @Checkpoint("subvolume made read-only")
 def set_read_only(path: Path) -> None:
     """Makes the subvolume read-only; the kernel commits that before this returns."""

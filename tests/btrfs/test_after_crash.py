@@ -6,15 +6,28 @@ import json
 import os
 import sqlite3
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
+from backupd.actions.after_crash import has_backups_in_doubt, in_doubt_verifier, read_in_doubt, record_boot
+from backupd.repo.context import PoolContext
+from backupd.run.read_after_crash import read_last_written
+from backupd.run.run import due_now
+from btrkeep.catalogue import Catalogue
+from btrkeep.clock import Clock
+from btrkeep.config import load
+from btrkeep.config.values import parse_window
+from btrkeep.pool.marker import open_pool
 from btrkeep.pool.subvolume import last_written
+from btrkeep.process.cancellation import Cancellation
 from tests.beds.faults import after_cut, cut, damage
 from tests.beds.nights import Nights
 from tests.beds.watch import killed, rows
@@ -195,6 +208,43 @@ def test_a_run_waits_for_whoever_reads_already(
     assert process.wait(20) == 0
     assert len(nights.names("web")) == 2
     assert noted(nights)["unread"] == []
+
+
+def test_a_night_reads_no_longer_than_its_window(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    (tree / "file").write_bytes(os.urandom(MIB))
+    nights.host("web", tree)
+    nights.run("web")
+    reboot(nights)
+    notices = list[str]()
+    config = load(file=nights.config)
+    with Catalogue.open(config.pool.state) as catalogue:
+        context = PoolContext(config, open_pool(nights.pool), catalogue, Clock())
+        begun = time.monotonic()
+        with (nights.pool / ".btrkeep/locks/verify").open("a") as lock:  # somebody reads already, for longer than the window
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            read_last_written(context, ["web"], notices.append, Cancellation(), 0.5)
+        assert time.monotonic() - begun < 5
+        assert "is being read" in notices[0]
+        assert has_backups_in_doubt(context.pool, ["web"])
+        record = record_boot(context.pool, catalogue, context.clock.now(), config.verify.after_crash)
+        verifier = in_doubt_verifier(context, record, Cancellation(), lambda _: None, 0.0)
+        assert list(read_in_doubt(record, verifier)) == []
+        assert noted(nights)["unread"] == [["web", nights.names("web")[0]]]  # nothing was begun, and it stays in doubt
+        read_last_written(context, ["web"], notices.append, Cancellation(), 60.0)
+    assert noted(nights)["unread"] == []
+
+
+@pytest.mark.parametrize(("windows", "seconds"), [(["21:00-23:00", "21:00-22:30"], 3600), (["21:00-23:00", None], None)])
+def test_the_limit_is_the_end_of_the_last_window(windows: list[str | None], seconds: float | None) -> None:
+    now = datetime(2026, 3, 1, 22, tzinfo=UTC)
+    zone = SimpleNamespace(pool=SimpleNamespace(zone=ZoneInfo("UTC")))
+    opened: Any = SimpleNamespace(clock=SimpleNamespace(now=lambda: now), config=zone)
+    planned: Any = [
+        SimpleNamespace(host=SimpleNamespace(name=f"web{number}", window=window and parse_window(window)), runs=True, bound=True)
+        for number, window in enumerate(windows)
+    ]
+    assert due_now(opened, planned) == (["web0", "web1"], seconds)
 
 
 def test_a_backup_whose_record_is_lost_is_told(make_btrfs: Callable[..., Path], tree: Path) -> None:

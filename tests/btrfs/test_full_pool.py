@@ -199,3 +199,22 @@ def test_without_room_for_metadata_notes_of_all_kinds_can_be_written(no_metadata
     pool.write()
     pool.backupd("forget", "web", "--yes", *at(NOW))
     assert pool.notes("web")["forgotten"]
+
+
+def test_a_pool_with_small_nodes_has_a_reserve_for_metadata(make_btrfs: Callable[..., Path]) -> None:
+    """An attribute that fills a leaf of 16 KiB does not fit into one of 4 KiB, the default of mkfs.btrfs until 2013."""
+    pool = Expiries(make_btrfs(size="4300M", mkfs=("-m", "single", "-n", "4096")))
+    pool.history("web")
+    pool.run("web", *at(NOW))
+    path = pool.pool / ".btrkeep/reserve-metadata"
+    assert path.exists()
+    before = metadata_used(pool)
+    path.unlink()
+    work("btrfs", "filesystem", "sync", pool.top)
+    assert before - metadata_used(pool) > 15 * MIB
+
+
+def metadata_used(pool: Expiries) -> int:
+    """The bytes of metadata in use, as btrfs-progs count them."""
+    lines = work("btrfs", "filesystem", "df", "--raw", pool.top).stdout.splitlines()
+    return int(next(line for line in lines if line.startswith("Metadata")).rsplit("used=", 1)[1])

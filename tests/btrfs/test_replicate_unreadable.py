@@ -6,6 +6,7 @@ What is damaged in truth is found out by reading the files, beside the program t
 import json
 import os
 import sqlite3
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -193,9 +194,18 @@ def test_a_parent_whose_metadata_cannot_be_read_is_passed_over_though_nobody_kne
 
 
 @pytest.mark.parametrize(
-    ("what", "engine"), [("data", "send"), ("metadata", "send"), pytest.param("data", "rsync", marks=pytest.mark.long)]
+    ("what", "way"),
+    [
+        ("data", "ssh"),
+        ("metadata", "ssh"),
+        ("metadata", "folder"),
+        ("data", "older"),
+        pytest.param("data", "rsync", marks=pytest.mark.long),
+    ],
 )
-def test_a_backup_that_cannot_be_sent_keeps_no_newer_one_back(make_btrfs: Callable[..., Path], what: str, engine: str) -> None:
+def test_a_backup_that_cannot_be_sent_keeps_no_newer_one_back(make_btrfs: Callable[..., Path], what: str, way: str) -> None:
+    """An older version on the other server gives no code with its answer; of a folder there is no catalogue."""
+    engine = "rsync" if way == "rsync" else "send"
     two = TwoPools(make_btrfs(size="300M", mkfs=("-m", "single")), make_btrfs(size="300M"), engine=engine)
     for day in (1, 2, 3):
         for number in range(300):
@@ -206,8 +216,10 @@ def test_a_backup_that_cannot_be_sent_keeps_no_newer_one_back(make_btrfs: Callab
         two.night(at(day), str(day))
         if day == 1:
             two.fetch(now=at(1, 23))
-    if engine == "send":
-        two.over_ssh('exec "$@" --replica office')  # what is sent from a folder is listed without a catalogue
+    if way in ("ssh", "older"):
+        older = "from backupd.replicate import sender; sender.UNREADABLE = ''; import backupd.__main__"
+        two.over_ssh(f"""{f'shift 3; set -- {sys.executable} -c "{older}" "$@"' if way == "older" else ""}
+        exec "$@" --replica office""")
     first, second, third = two.names(two.first.pool)
     if what == "data":
         damage(two.first.top, damaged[:4096])
@@ -219,6 +231,7 @@ def test_a_backup_that_cannot_be_sent_keeps_no_newer_one_back(make_btrfs: Callab
     assert [(one["backup"], one["parent"]) for one in told["fetched"]] == [(third, first)]
     assert two.differences(third) == ""
     (failed,) = told["failed"]
-    assert f"web1@{second} cannot be sent: Input/output error; run `backupd verify web1`" in failed["error"]
+    hint = "look at that server" if way == "older" else "run `backupd verify web1`"
+    assert f"web1@{second} cannot be sent: Input/output error; {hint}" in failed["error"]
     (copy,) = two.second.json("status", "--now", at(4, 1))["copies"]
     assert second in json.dumps(copy)

@@ -62,6 +62,59 @@ def test_the_good_backups_of_its_host_can_be_worked_with(make_btrfs: Callable[..
     assert nights.run("web")["web"]["outcome"] == "complete"
 
 
+def damage_record(nights: Nights, backup: Path) -> None:
+    """Makes backup.json alone unreadable."""
+    record = backup / "backup.json"
+    damage(nights.top, record.read_bytes())
+    with pytest.raises(OSError, match="Input/output"):
+        record.read_bytes()
+
+
+def test_a_backup_whose_record_alone_cannot_be_read_can_be_deleted(make_btrfs: Callable[..., Path]) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    work("mount", "-o", "remount,max_inline=0", nights.top)  # backup.json has an extent of its own
+    nights.host("web", nights.source)
+    for number in range(3):
+        (nights.source / "file").write_text(f"{number}")
+        nights.run("web")
+    first, second, third = nights.names("web")
+    damage_record(nights, nights.backup("web", second))
+    nights.backupd("delete", f"web@{second}", "--why", "damaged")
+    assert {one["name"]: one["state"] for one in nights.listed("web")}[second] == "expired"
+    nights.backupd("unexpire", "web", second)
+    assert "is held" in nights.backupd("delete", f"web@{second}", check=False).stderr
+    nights.backupd("release", "web", second)
+    nights.backupd("delete", f"web@{first}", f"web@{third}", "--force")
+    assert "no complete backup" in nights.backupd("delete", f"web@{second}", "--dry-run", check=False).stderr
+    nights.backupd("unexpire", "web", first)
+    for path in nights.state.glob("catalogue.sqlite*"):  # nothing says what it is but its place and its seal
+        path.unlink()
+    nights.backupd("rebuild", check=False)
+    nights.backupd("delete", f"web@{second}", "--why", "damaged")
+    nights.backupd("expire")
+    assert second in nights.names("web")  # its grace
+    nights.backupd("delete", f"web@{second}", "--now-without-grace")
+    work("btrfs", "subvolume", "sync", nights.top)
+    assert second not in nights.names("web")
+
+
+def test_without_a_seal_a_backup_whose_record_cannot_be_read_is_left_alone(make_btrfs: Callable[..., Path]) -> None:
+    """It may be a snapshot that a user has put there."""
+    nights = Nights(make_btrfs(size="300M"))
+    work("mount", "-o", "remount,max_inline=0", nights.top)  # backup.json has an extent of its own
+    nights.host("web", nights.source)
+    for number in range(2):
+        (nights.source / "file").write_text(f"{number}")
+        nights.run("web")
+    first, second = nights.names("web")
+    snapshot = nights.backup("web", "2020-01-01T000000Z")
+    work("btrfs", "subvolume", "snapshot", "-r", nights.backup("web", first), snapshot)
+    damage_record(nights, nights.backup("web", first))
+    done = nights.backupd("delete", f"web@{snapshot.name}", "--now-without-grace", "--force", check=False)
+    assert (done.returncode, "is left alone" in done.stderr) == (1, True), done.stderr
+    assert nights.names("web") == [snapshot.name, first, second]
+
+
 def test_repair_names_what_is_damaged_as_a_whole(make_btrfs: Callable[..., Path]) -> None:
     nights, _, second, _ = with_one_unreadable(make_btrfs)
     assert nights.backupd("verify", check=False).returncode == 1
