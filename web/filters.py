@@ -15,6 +15,7 @@ from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, printable
 from web.access import logged_in_viewer
+from web.data.health import is_copy_old
 from web.paths import path_query
 from web.source import source
 from web.words import absolute, ago, browser, day, exact, relative
@@ -50,7 +51,9 @@ def register(app: Flask) -> None:
         coming=coming,
         browser=browser,
     )
-    app.jinja_env.globals.update(path_query=path_query, zone_words=zone_words, document=page, trust_warnings=trust_warnings)
+    app.jinja_env.globals.update(
+        path_query=path_query, zone_words=zone_words, document=page, trust_warnings=trust_warnings, copied=copied
+    )
     app.context_processor(_names)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
 
@@ -110,6 +113,14 @@ def zone_words() -> str:
     return "UTC" if zone.key == "UTC" else f"{zone.key} ({local:%Z}, UTC{offset[:3]}:{offset[3:]})"
 
 
+def copied() -> datetime | None:
+    """Returns when the copy of the catalogue was made that the page shows; None if that is unknown."""
+    try:
+        return source().copied
+    except OperatorError:  # the page itself says so
+        return None
+
+
 def trust_warnings() -> list[tuple[str, str]]:
     """Returns the reasons why the pages may be wrong, each with the command that solves it."""
     try:
@@ -119,6 +130,9 @@ def trust_warnings() -> list[tuple[str, str]]:
         return []
     text, pool = "The catalogue was lost: it knows none of the backups that are in the pool. On the server:", source().site.name
     found = [(text, command_for("backupd rebuild", pool))] if lost else []
+    if is_copy_old(source().copied, datetime.now(UTC)):
+        old = "These pages are more than an hour old: no program has renewed the dashboard's copy of the catalogue. On the server:"
+        found.append((old, command_for("backupd check", pool)))
     return [*found, (f"The clock may be wrong: {clock}.", "timedatectl")] if clock else found
 
 

@@ -8,9 +8,10 @@ from typing import TypeVar
 from flask import Flask, current_app, g, request
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.catalogue.migrate import FILE
+from btrkeep.catalogue.dashboard_copy import COPIED, FILE
 from btrkeep.config.published import Published, published
-from btrkeep.units import show_times_in
+from btrkeep.errors import OperatorError
+from btrkeep.units import parse_time, show_times_in
 from web.result_cache import ResultCache, catalogue_version
 from web.settings import Settings
 
@@ -33,7 +34,7 @@ class Caches:
 
 
 class RequestContext:
-    """The sources of one request. The catalogue is opened at its first use, and closed at the request's end."""
+    """The sources of one request. The copy of the catalogue is opened at its first use, and closed at the request's end."""
 
     def __init__(self, settings: Settings, caches: Caches) -> None:
         self.settings = settings
@@ -42,8 +43,8 @@ class RequestContext:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """The catalogue, open for reading. Raises CatalogueUnready and CatalogueBusy, like its methods."""
-        self._open = Catalogue.open_readonly(self.settings.state)
+        """The copy of the catalogue, one for the whole request. Raises CatalogueUnready, as its methods do."""
+        self._open = Catalogue.open_copy(self.settings.state)
         return self._open
 
     @cached_property
@@ -52,6 +53,14 @@ class RequestContext:
         site = published(self.catalogue, self.settings.pool)
         show_times_in(site.zone)
         return site
+
+    @cached_property
+    def copied(self) -> datetime | None:
+        """When the copy of the catalogue was made; None if it does not say."""
+        try:
+            return parse_time(self.catalogue.get_fact(COPIED) or "")
+        except OperatorError:
+            return None
 
     @cached_property
     def now(self) -> datetime:

@@ -45,7 +45,7 @@ def catalogue_or_stand_in(state: Path, pool_id: str) -> Iterator[tuple[Catalogue
                 yield catalogue, None
                 return
     name = f"{_STAND_IN}{os.getpid()}-{start_time(os.getpid())}-"
-    with tempfile.TemporaryDirectory(prefix=name, dir=where) as folder, Catalogue.open(Path(folder)) as catalogue:
+    with tempfile.TemporaryDirectory(prefix=name, dir=where) as folder, Catalogue.open(Path(folder), copies=False) as catalogue:
         catalogue.set_pool_id(pool_id)
         yield catalogue, trouble
 

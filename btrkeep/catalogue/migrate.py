@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from btrkeep.catalogue import tables
+from btrkeep.catalogue import dashboard_copy, tables
 from btrkeep.catalogue.sqlite import CatalogueUnusable, Session, meaning_of, no_room, opened
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
@@ -25,7 +25,7 @@ from btrkeep.hung_storage import HINT, PATIENCE, answers
 FILE = "catalogue.sqlite"
 MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = "btrkeep"
-"""The group that may read the catalogue: the dashboard's."""
+"""The group that may read the copy of the catalogue: the dashboard's."""
 _LOCK = "catalogue.lock"
 _BESIDE = "rebuilding"
 
@@ -40,7 +40,7 @@ def prepared(state: Path) -> Path:
         raise CatalogueUnusable(unanswered(path), HINT)
     try:
         _make_file(path)
-        _let_read(path)
+        _set_modes(path)
         with closing(opened(path)) as session:
             current = _is_current(session)
         if not current:
@@ -105,28 +105,33 @@ def _make_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-def _let_read(path: Path) -> None:
-    """Lets the dashboard's group read the catalogue, if that group exists and nobody has chosen another one for the folder.
+def _set_modes(path: Path) -> None:
+    """Makes the live files root's alone, and lets the dashboard's group enter the folder, where its copy is.
 
-    The folder gets the setgid bit, so that -wal and -shm belong to the group whoever creates them, even a job that may not change
-    owners. SQLite gives them the mode of the database. Attributes that a job may not change have been set by another program, or
+    Whoever can open the live file for reading can hold its locks. The folder gets the group if that exists and nobody has chosen
+    another one, and the setgid bit, so that a copy belongs to the group whoever makes it, even a job that may not change owners.
+    SQLite gives -wal and -shm the mode of the database. Attributes that a job may not change have been set by another program, or
     will be.
     """
     if os.geteuid() != 0:
         return
     with suppress(PermissionError):
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                part = path.with_name(path.name + suffix)
+                if stat.S_IMODE(part.stat().st_mode) & 0o077:
+                    part.chmod(0o600)
         folder = path.parent.stat()
         group = folder.st_gid or _readers()
         is_ours = not folder.st_gid or folder.st_gid == _readers()
         mode = stat.S_IMODE(folder.st_mode) | (stat.S_IRGRP | stat.S_IXGRP if is_ours else 0)
         if not group or not mode & stat.S_IXGRP:
-            return  # nobody else is to read it
+            return  # nobody else is to read anything here
         _set(path.parent, folder, group, mode | stat.S_ISGID)
-        for suffix in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                part = path.with_name(path.name + suffix)
-                status = part.stat()
-                _set(part, status, group, stat.S_IMODE(status.st_mode) | stat.S_IRGRP)
+        with suppress(FileNotFoundError):  # one that was made while the folder was closed to the group is root's alone
+            copy = path.with_name(dashboard_copy.FILE)
+            status = copy.stat()
+            _set(copy, status, group, stat.S_IMODE(status.st_mode) | stat.S_IRGRP)
 
 
 def _readers() -> int | None:

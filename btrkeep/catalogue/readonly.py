@@ -1,4 +1,4 @@
-"""Reads the catalogue without the right to write anything, as the dashboard does; see docs/decisions/0018.
+"""Reads the catalogue without writing anything; see docs/decisions/0018. The dashboard reads a copy: docs/decisions/0075.
 
 In WAL mode a reader needs the files -wal and -shm. The last writer to close the catalogue writes everything into the file itself
 and deletes both. A reader that may not create them gets SQLITE_READONLY_DIRECTORY then, which is most of the day. So each query
@@ -111,6 +111,15 @@ class ReadOnlySession(Session):
                 f"its folder and its files have to be readable for this user: ls -la {self.path.parent}",
             )
         return super()._meaning(error)
+
+
+class CopySession(ReadOnlySession):
+    """A session on the dashboard's copy, which never changes: all queries see the copy that was there at the first."""
+
+    def _answer(self, query: str, values: Values) -> QueryResult:
+        if self._connection is None and not self._closed:
+            self._connection = _connected(self.path, immutable=True)
+        return self._open().execute(query, values)
 
 
 class _Fetched:

@@ -1,12 +1,13 @@
 """Opens and closes the catalogue: one file, two connections."""
 
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from btrkeep.catalogue import migrate, readonly, sqlite, tables
+from btrkeep.catalogue import dashboard_copy, migrate, readonly, sqlite, tables
 from btrkeep.catalogue.sqlite import Session
 
 
@@ -17,12 +18,15 @@ class CatalogueSession:
         self._state = state
         self._reader = reader
         self._writer = writer
+        self._copies = False  # for the dashboard
+        self._copied_changes = 0
+        self._next_copy = time.monotonic()
         self._known: set[str] = set()  # hosts that have their row, which is never deleted
 
     @classmethod
-    def open(cls, state: Path) -> Self:
+    def open(cls, state: Path, *, copies: bool = True) -> Self:
         """Opens the catalogue in the folder `state`; creates it if missing, migrates it if behind (a copy of the old file is kept
-        beside it).
+        beside it). With `copies` the dashboard's copy is renewed after changes.
 
         Raises OperatorError if the file is damaged or no catalogue (the hint says how to rebuild it), or if its schema is newer
         than this code.
@@ -31,7 +35,9 @@ class CatalogueSession:
         with ExitStack() as stack:  # neither stays open without the other
             reader, writer = (stack.enter_context(closing(sqlite.opened(path))) for _ in range(2))
             stack.pop_all()
-        return cls(state, reader, writer)
+        opened = cls(state, reader, writer)
+        opened._copies = copies
+        return opened
 
     @classmethod
     def open_readonly(cls, state: Path) -> Self:
@@ -42,7 +48,18 @@ class CatalogueSession:
         """
         path = state / migrate.FILE
         readonly.require_catalogue(path)
-        opened = cls(state, readonly.ReadOnlySession(path), None)
+        return cls._for_reading(state, readonly.ReadOnlySession(path))
+
+    @classmethod
+    def open_copy(cls, state: Path) -> Self:
+        """Opens the dashboard's copy of the catalogue in `state`: that of now, until it is closed. Raises as `open_readonly`."""
+        path = state / dashboard_copy.FILE
+        readonly.require_catalogue(path)
+        return cls._for_reading(state, readonly.CopySession(path))
+
+    @classmethod
+    def _for_reading(cls, state: Path, reader: Session) -> Self:
+        opened = cls(state, reader, None)
         try:
             readonly.require_schema(opened._reader)
         except BaseException:
@@ -65,11 +82,12 @@ class CatalogueSession:
         """
         aside: list[Path] = []
         with migrate.made_beside(state) as folder:
-            with cls.open(folder) as catalogue:
+            with cls.open(folder, copies=False) as catalogue:
                 yield catalogue, aside
             if old := migrate.put_in_place(folder, state):
                 aside.append(old)
-        cls.open(state).close()  # who may read it goes by the folder that it is in
+        cls.open(state, copies=False).close()  # the modes of its files
+        dashboard_copy.renew(state / migrate.FILE, is_urgent=True)
 
     def require_integrity(self) -> None:
         """Raises CatalogueDamaged if any part of the file is damaged, including parts that no query has read yet."""
@@ -80,9 +98,13 @@ class CatalogueSession:
 
     def close(self) -> None:
         """Close both connections. An iterator that is not at its end raises an error when it is asked on."""
+        changes = self._writer.changes if self._writer else 0
         self._reader.close()
         if self._writer:
             self._writer.close()
+        if self._copies:
+            self._copies = False
+            dashboard_copy.renew(self._state / migrate.FILE, is_urgent=changes > self._copied_changes)
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +112,19 @@ class CatalogueSession:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _writing(self, change: str) -> AbstractContextManager[Session]:
+    @contextmanager
+    def _writing(self, change: str) -> Iterator[Session]:
         if self._writer is None:
             raise TypeError("the catalogue is open for reading")
-        return self._writer.transaction(change)
+        with self._writer.transaction(change) as session:
+            yield session
+        if self._copies and time.monotonic() >= self._next_copy:
+            self._renew_copy(session)
+
+    def _renew_copy(self, session: Session) -> None:
+        """Renews the dashboard's copy while the catalogue stays open, unless it is young enough."""
+        path = self._state / migrate.FILE
+        changes = session.changes
+        if dashboard_copy.renew(path, is_urgent=False):
+            self._copied_changes = changes
+        self._next_copy = time.monotonic() + dashboard_copy.interval(dashboard_copy.size_of(path))

@@ -76,6 +76,7 @@ _MEANINGS: Mapping[int, _Meaning] = {
     sqlite3.SQLITE_IOERR: _BROKEN,
     sqlite3.SQLITE_BUSY: _BUSY,
     sqlite3.SQLITE_LOCKED: _BUSY,
+    sqlite3.SQLITE_PROTOCOL: _BUSY,  # a lock of the -shm that some program holds
     sqlite3.SQLITE_FULL: _FULL,
     sqlite3.SQLITE_READONLY: (CatalogueUnusable, "the catalogue {path} cannot be written", _READ_ONLY),
     sqlite3.SQLITE_CANTOPEN: (CatalogueUnusable, "the catalogue {path} cannot be opened", _READ_ONLY),
@@ -154,6 +155,11 @@ class Session:
             if self._open().in_transaction:  # a full disk has ended it already
                 self._open().rollback()
             raise
+
+    @property
+    def changes(self) -> int:
+        """The number of rows that this connection has changed; 0 when it is closed."""
+        return self._connection.total_changes if self._connection and not self._closed else 0
 
     def wait_at_most(self, seconds: float) -> None:
         """From now on this connection waits no longer than that for other writers."""

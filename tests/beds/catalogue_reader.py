@@ -1,11 +1,10 @@
-"""A process without rights that reads the catalogue in a loop, and says what it saw: `catalogue_reader.py STATE SECONDS SEED`.
+"""A process that only reads the catalogue, in a loop, and says what it saw: `catalogue_reader.py STATE SECONDS SEED`.
 
 It prints one line of JSON. `wrong` has every answer that cannot be: rows of two transactions in one answer, a state older than one
 that was committed before it asked, or older than one it saw itself. What is committed stands in files beside the state folder.
 """
 
 import json
-import os
 import random
 import sys
 import time
@@ -63,11 +62,7 @@ def main() -> None:
         except OperatorError as error:
             wrong.append(f"error: {error.message}: {error.__cause__}")
         time.sleep(chance.choice((0, 0.002, 0.05) if patient else (0.05, 0.1, 0.2)))
-    sys.stdout.write(
-        json.dumps(
-            {"wrong": wrong[:20], "faults": len(wrong), "counts": counts, "longest": longest, "uid": os.getuid(), "seen": seen}
-        )
-    )
+    sys.stdout.write(json.dumps({"wrong": wrong[:20], "faults": len(wrong), "counts": counts, "longest": longest, "seen": seen}))
 
 
 main()

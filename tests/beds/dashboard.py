@@ -177,12 +177,12 @@ def user_id() -> int:
 
 
 def readable(state: Path, uid: int) -> None:
-    """As install.sh leaves it: the dashboard's group may read the state folder, and no more."""
+    """As install.sh leaves it: the dashboard's group may read the state folder, and no more, and no live file of the catalogue."""
     if os.geteuid() != 0:
         return
     for path in (state, *state.rglob("*")):
         os.chown(path, 0, uid, follow_symlinks=False)
-        path.chmod(0o750 if path.is_dir() else 0o640)
+        path.chmod(0o2750 if path.is_dir() else 0o600 if path.name.startswith("catalogue.") else 0o640)
 
 
 def _people(users: Path, customer: tuple[str, ...]) -> dict[str, str]:

@@ -281,7 +281,7 @@ COULD = {
     "carol sees versions of web1": "could",
     "carol is told jobs": "could",
     "olga holds web1": "could",
-    "reads the catalogue": "could",
+    "reads the copy of the catalogue": "could",
     "somebody else is answered meanwhile": "could",
 }
 """What the sessions of carol and olga give, and what the dashboard reads to show it."""

@@ -16,6 +16,7 @@ from werkzeug.test import TestResponse
 
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig, PoolSettings, publish
+from tests.beds.copied import copied
 from tests.beds.logins import logins_at
 from tests.beds.template import with_catalogue
 from web.app import create_app
@@ -57,9 +58,11 @@ def add_user(settings: Settings, name: str, role: str = "operator", hosts: tuple
 
 
 def dashboard(settings: Settings) -> Flask:
-    """The application, with its login service."""
+    """The application, with its login service. Each request sees what was committed before: at a site it is soon copied."""
     logins_at(settings.logins, settings.data)
-    return create_app(settings)
+    app = create_app(settings)
+    app.before_request_funcs[None].insert(0, lambda: copied(settings.state))
+    return app
 
 
 class Gate:

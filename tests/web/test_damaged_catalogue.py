@@ -1,7 +1,6 @@
 """A catalogue in which stands what nobody wrote: a page that fails for it says so, and no other fault passes for damage."""
 
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -34,7 +33,6 @@ def take_away_a_time(file: Path) -> None:
 @pytest.mark.parametrize(("page", "status"), [("/jobs", 500), ("/api/v1/jobs", 503)])
 def test_what_damage_brought_about_is_told_as_damage(state: Path, page: str, status: int) -> None:
     take_away_a_time(state / "catalogue.sqlite")
-    time.sleep(0.2)  # a file that was written just now is not read as one that stays
     browser = client(state)
     browser.application.config["PROPAGATE_EXCEPTIONS"] = False  # as it is outside of tests
     found = browser.get(page)

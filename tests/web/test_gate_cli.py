@@ -357,10 +357,10 @@ def server() -> Iterator[Server]:
     if os.geteuid() == 0:
         for path in (place, settings.data, *settings.data.iterdir()):
             os.chown(path, STRANGER, STRANGER)
-        settings.state.chmod(0o750)
-        for path in (settings.state, *settings.state.glob("catalogue.sqlite*")):
-            os.chown(path, 0, STRANGER)
-        (settings.state / "catalogue.sqlite").chmod(0o640)
+        os.chown(settings.state, 0, STRANGER)
+        settings.state.chmod(0o2750)
+        os.chown(settings.state / "dashboard.sqlite", 0, STRANGER)
+        (settings.state / "dashboard.sqlite").chmod(0o640)
         words = readable().run_as(STRANGER, *WEB[1:])
     one = Server(settings, *words)
     try:

@@ -313,11 +313,13 @@ def test_what_is_asked_for_stands_in_no_page_as_it_came(here: Gate, address: str
 
 @pytest.mark.parametrize("how", ["missing", "older", "newer", "damaged"])
 def test_without_a_catalogue_that_can_be_read_pages_say_so_and_the_account_works(settings: Settings, how: str) -> None:
-    file = settings.state / "catalogue.sqlite"
+    file, copy = settings.state / "catalogue.sqlite", settings.state / "dashboard.sqlite"
     if how == "missing":
         file.unlink()
+        copy.unlink()
     elif how == "damaged":
-        file.write_bytes(b"nothing of the sort" * 500)
+        for damaged in (file, copy):
+            damaged.write_bytes(b"nothing of the sort" * 500)
     else:
         import sqlite3
 

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from btrkeep import metric_table as table
 from btrkeep.config import HostConfig
+from tests.beds.copied import copied
 from tests.beds.dashboard import OPERATOR, VIEWER, Dashboard, own_folder, serving
 from tests.beds.made_catalogue import made_catalogue
 from tests.web.made import EVENING, backup, write
@@ -80,17 +81,19 @@ def test_ill_health_is_503_and_names_no_place() -> None:
     with own_folder() as folder:
         made = made_catalogue(folder / "state", 10, hostile=False)
         with serving(folder, made.state) as web:
-            (made.state / "catalogue.sqlite").rename(made.state / "elsewhere")
+            (made.state / "dashboard.sqlite").rename(made.state / "elsewhere")
             lost = web.ask("GET", "/healthz")
-            (made.state / "elsewhere").rename(made.state / "catalogue.sqlite")
+            (made.state / "elsewhere").rename(made.state / "dashboard.sqlite")
             assert web.ask("GET", "/healthz").status == 200
             with sqlite3.connect(made.state / "catalogue.sqlite") as connection:
                 connection.execute("DELETE FROM sample WHERE id > (SELECT max(id) - 30 FROM sample)")
             connection.close()
+            copied(made.state)
             stale = web.ask("GET", "/healthz")
             with sqlite3.connect(made.state / "catalogue.sqlite") as connection:
                 connection.execute("DELETE FROM sample")
             connection.close()
+            copied(made.state)
             never = web.ask("GET", "/healthz")
     assert (lost.status, json.loads(lost.body)) == (503, {"ok": False, "catalogue": False, "sample": None})
     assert (stale.status, json.loads(stale.body)) == (503, {"ok": False, "catalogue": True, "sample": False})

@@ -50,7 +50,7 @@ def file(tmp_path: Path) -> Path:
     """Of a catalogue that was written some time ago."""
     touch(tmp_path, "0")
     time.sleep(0.06)
-    return tmp_path / "catalogue.sqlite"
+    return tmp_path / "dashboard.sqlite"
 
 
 def of(file: Path) -> Callable[[], Hashable | None]:

@@ -201,7 +201,8 @@ def a_catalogue_that_cannot_be_read(site: Site) -> Iterator[None]:
     try:
         yield
     finally:
-        site.nights.state.chmod(0o750)
+        site.nights.state.chmod(0o2750)
+        Catalogue.open(site.nights.state).close()  # a copy that was made meanwhile was root's alone
 
 
 @contextmanager

@@ -13,7 +13,7 @@ log = logging.getLogger("btrkeep.web")
 def published_of(chosen: GlobalOptions) -> Published:
     """Returns the published configuration. The dashboard also starts without it, and each page then shows the reason."""
     try:
-        with Catalogue.open_readonly(chosen.state or state_of(chosen.pool)) as catalogue:
+        with Catalogue.open_copy(chosen.state or state_of(chosen.pool)) as catalogue:
             return published(catalogue, chosen.pool)
     except OperatorError as error:
         log.warning("%s: what [web] says is not known, so it is as by default", error.message)

@@ -10,6 +10,11 @@ STALE = timedelta(hours=1)
 """Samples are taken every five minutes; one as far in the future is equally wrong."""
 
 
+def is_copy_old(copied: datetime | None, now: datetime) -> bool:
+    """Returns True if the copy of the catalogue is too old to rely on. `now`: the machine's time, in a rehearsal too."""
+    return copied is None or abs(now - copied) > STALE
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """`catalogue`: it can be read. `sample`: the newest one is fresh; None: there has never been one, so this is unknown."""

@@ -171,7 +171,8 @@ def main() -> None:
     tried("stops the login service", runs("systemctl", "--no-ask-password", "stop", "btrkeep-login@main.service"))
     tried("writes the catalogue", lambda: Path("/var/lib/btrkeep/main/catalogue.sqlite").open("r+b").close())
     tried("reads the configuration", Path("/etc/btrkeep/main.toml").read_bytes)
-    tried("reads the catalogue", lambda: Path("/var/lib/btrkeep/main/catalogue.sqlite").open("rb").close())
+    tried("opens the catalogue", lambda: Path("/var/lib/btrkeep/main/catalogue.sqlite").open("rb").close())
+    tried("reads the copy of the catalogue", lambda: Path("/var/lib/btrkeep/main/dashboard.sqlite").open("rb").close())
     flood(carol, olga)
     plant()
 

@@ -1,0 +1,182 @@
+"""The copy of the catalogue for programs without root's rights: the dashboard. See docs/decisions/0075.
+
+Whoever may open the live file for reading can hold SQLite's locks by fcntl read locks, and so stop all writers. So the live file,
+its -wal and its -shm are root's alone (0600), and the dashboard reads `dashboard.sqlite` beside it: a complete database without a
+journal, which nobody changes. A newer copy replaces it by a rename, so a reader that keeps the old one open keeps nobody waiting.
+
+The copy is renewed by who wrote: when a catalogue is closed after writing, and while it stays open after a commit, at intervals
+that grow with its size. A failure to renew it fails nothing else. The copy has the time at which it was made.
+"""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import quote
+
+from btrkeep.catalogue import tables
+from btrkeep.descriptors import ClosingFd
+from btrkeep.units import format_time
+
+log = logging.getLogger(__name__)
+
+FILE = "dashboard.sqlite"
+COPIED = "copied"
+"""The fact, in the copy alone, of when it was made."""
+_MARK = "copied_mark"
+_LOCK = "dashboard.lock"
+_SLOWEST_RATE = 512 << 10  # bytes a second: 96,000 backups are 133 MB, so a copy each 4.2 minutes
+_SHORTEST, _LONGEST = 2.0, 300.0  # seconds
+_PATIENCE = 10.0  # seconds to wait for another program's copy, which takes about one
+_PAUSE = 0.02
+_SPARE = 16 << 20  # bytes that a copy leaves free: the live file comes first
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+Mark = list[int]
+"""Tells one state of the live files from another: inode, size and time of the file, size and time of its -wal."""
+
+
+def interval(size: int) -> float:
+    """Returns the seconds between two copies of a catalogue of `size` bytes that is written all the time."""
+    return min(max(size / _SLOWEST_RATE, _SHORTEST), _LONGEST)
+
+
+def size_of(path: Path) -> int:
+    """Returns the bytes of a copy of the catalogue `path`; 0 if it cannot be read."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def renew(path: Path, *, is_urgent: bool) -> bool:
+    """Makes a new copy of the catalogue `path`, if it is not that of the present state; returns True if it did.
+
+    Unless `is_urgent`, a copy that is younger than its interval is good enough. Logs errors, and raises none.
+    """
+    try:
+        if not _is_due(path, is_urgent=is_urgent):
+            return False
+        with _alone(path.parent):
+            if not _is_due(path, is_urgent=is_urgent):  # another program has made one meanwhile
+                return False
+            _copy(path, path.with_name(FILE))
+    except (OSError, sqlite3.Error) as error:
+        log.info("the dashboard's copy of %s could not be renewed: %s", path, error)
+        return False
+    return True
+
+
+def _is_due(path: Path, *, is_urgent: bool) -> bool:
+    copy = path.with_name(FILE)
+    present = _mark_of(path)
+    recorded = _recorded_mark(copy)
+    if recorded is None:
+        return True
+    if recorded == present:
+        return False
+    return is_urgent or abs(time.time() - copy.stat().st_mtime) >= interval(copy.stat().st_size)
+
+
+def _mark_of(path: Path) -> Mark:
+    mark = [(live := path.stat()).st_ino, live.st_size, live.st_mtime_ns]
+    with suppress(FileNotFoundError):
+        wal = path.with_name(f"{path.name}-wal").stat()
+        if wal.st_size:  # an empty one only means that some program has the catalogue open
+            mark += [wal.st_size, wal.st_mtime_ns]
+    return mark
+
+
+def _recorded_mark(copy: Path) -> Mark | None:
+    """Returns the mark of the live files that the copy was made of; None if it has to be made in any case."""
+    if not copy.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(uri_of(copy), uri=True)) as connection:
+            (version,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+            (text,) = connection.execute("SELECT value FROM about WHERE name = ?", (_MARK,)).fetchone()
+        mark: Mark = json.loads(text)
+    except (sqlite3.Error, TypeError, ValueError):  # a torn or damaged one
+        return None
+    return mark if version == tables.SCHEMA_VERSION else None
+
+
+def uri_of(copy: Path) -> str:
+    """Returns the address by which SQLite opens a copy: as a file that never changes, without looking for a journal."""
+    return f"file:{quote(str(copy))}?mode=ro&immutable=1"
+
+
+def _copy(path: Path, copy: Path) -> None:
+    """The copy appears under its name when it is complete, readable for the folder's group and on the disk."""
+    _require_space(path)
+    unfinished = copy.with_name(f"{copy.name}.tmp")
+    unfinished.unlink(missing_ok=True)
+    made, mark = datetime.now(UTC), _mark_of(path)
+    try:
+        descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with ClosingFd(descriptor) as fd:
+            with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(unfinished, isolation_level=None)) as target:
+                target.execute("PRAGMA synchronous = OFF")
+                source.backup(target, progress=_give_up_after(_PATIENCE))
+                target.execute("PRAGMA journal_mode = DELETE")
+                facts = {COPIED: format_time(made), _MARK: json.dumps(mark)}
+                target.executemany("INSERT OR REPLACE INTO about (name, value) VALUES (?, ?)", facts.items())
+            _let_read(fd, copy.parent)
+            os.fsync(fd)
+        unfinished.rename(copy)
+    except BaseException:
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
+        raise
+
+
+def _give_up_after(seconds: float) -> Callable[[int, int, int], None]:
+    """Returns what `backup` calls after each step: without it, it waits for ever for who holds the catalogue."""
+    deadline = time.monotonic() + seconds
+
+    def check(status: int, _remaining: int, _total: int) -> None:
+        if status & 0xFF in _PASSING and time.monotonic() > deadline:
+            raise BlockingIOError(errno.EAGAIN, "another program holds the catalogue")
+
+    return check
+
+
+def _require_space(path: Path) -> None:
+    """Raises OSError if a copy would not leave enough free space for the live file."""
+    size = sum(part.stat().st_size for part in (path, path.with_name(f"{path.name}-wal")) if part.exists())
+    room = os.statvfs(path.parent)
+    if room.f_bavail * room.f_frsize < size + _SPARE:
+        raise OSError(errno.ENOSPC, f"less than {size + _SPARE} bytes are free", str(path.parent))
+
+
+def _let_read(fd: int, folder: Path) -> None:
+    """Lets the folder's group read the file, if it may enter the folder. Within a setgid folder the file has its group already."""
+    status = folder.stat()
+    if status.st_gid and status.st_mode & stat.S_IXGRP:
+        if os.fstat(fd).st_gid != status.st_gid:
+            os.fchown(fd, -1, status.st_gid)
+        os.fchmod(fd, 0o640)
+
+
+@contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    """Holds the lock for making a copy. Raises BlockingIOError when another program has it for too long."""
+    deadline = time.monotonic() + _PATIENCE
+    with ClosingFd(os.open(state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as fd:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE)
+        yield

@@ -1,0 +1,10 @@
+"""The dashboard's copy of a catalogue that a test holds open, or wrote without the programs."""
+
+from pathlib import Path
+
+from btrkeep.catalogue import dashboard_copy, migrate
+
+
+def copied(state: Path) -> None:
+    """Makes the copy of what is committed by now."""
+    dashboard_copy.renew(state / migrate.FILE, is_urgent=True)

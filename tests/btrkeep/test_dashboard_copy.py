@@ -1,0 +1,251 @@
+"""The dashboard's copy of the catalogue: who may read which file, when it is renewed, what a reader without rights can hold."""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnready, dashboard_copy
+from btrkeep.catalogue.dashboard_copy import COPIED, interval
+from btrkeep.units import parse_time
+from tests.beds import session, work
+from tests.beds.anyone import readable
+from tests.beds.copied import copied
+
+STRANGER = 61234
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+READ = """import pathlib, sys
+from btrkeep.catalogue import Catalogue
+with Catalogue.open_copy(pathlib.Path(sys.argv[1])) as catalogue: print(catalogue.get_fact('a'))"""
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    """A state folder that a group without rights may enter, as the dashboard's may."""
+    top = Path(tempfile.mkdtemp(prefix="copy-", dir=session.folder()))
+    top.chmod(0o755)
+    folder = top / "state"
+    folder.mkdir(mode=0o750)
+    if os.geteuid() == 0:
+        os.chown(folder, 0, STRANGER)
+    yield folder
+    shutil.rmtree(top)
+
+
+def in_copy(state: Path, name: str = "a") -> str | None:
+    with Catalogue.open_copy(state) as catalogue:
+        return catalogue.get_fact(name)
+
+
+def modes(state: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}
+
+
+@contextlib.contextmanager
+def lock_holder(state: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process without rights that holds what it can, once it holds something."""
+    words = readable().run_as(STRANGER, readable().top / "tests/beds/lock_holder.py", state)
+    environment = {**os.environ, **readable().environment}
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        assert process.stdout.readline() == "begins\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def opened_by(process: subprocess.Popen[str]) -> set[str]:
+    process.kill()
+    return set(process.communicate()[0].split())
+
+
+@needs_root
+def test_live_files_are_roots_alone_and_the_group_reads_the_copy(state: Path) -> None:
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "1")
+        assert {modes(state)[f"catalogue.sqlite{suffix}"] for suffix in ("", "-wal", "-shm")} == {0o600}
+    assert modes(state) == {"catalogue.sqlite": 0o600, "catalogue.lock": 0o600, "dashboard.sqlite": 0o640, "dashboard.lock": 0o600}
+    assert (state / "dashboard.sqlite").stat().st_gid == STRANGER
+    code = readable()
+    assert work(*code.run_as(STRANGER, "-c", READ, state), env=code.environment).stdout == "1\n"
+
+
+@needs_root
+def test_an_older_installations_modes_are_mended_by_the_next_program_of_roots(state: Path) -> None:
+    with Catalogue.open(state) as first:
+        first.set_fact("a", "1")
+        for path in state.glob("catalogue.sqlite*"):
+            os.chown(path, 0, STRANGER)
+            path.chmod(0o640)
+        Catalogue.open(state).close()
+        assert {modes(state)[f"catalogue.sqlite{suffix}"] for suffix in ("", "-wal", "-shm")} == {0o600}
+
+
+@needs_root
+def test_a_copy_that_was_made_while_the_folder_was_closed_becomes_readable_when_it_is_open_again(state: Path) -> None:
+    state.chmod(0o700)
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "1")
+    assert modes(state)["dashboard.sqlite"] == 0o600
+    state.chmod(0o750)
+    Catalogue.open(state).close()
+    assert modes(state)["dashboard.sqlite"] == 0o640
+
+
+@needs_root
+def test_who_holds_all_locks_that_it_can_get_stops_no_writer_and_no_later_copy(state: Path) -> None:
+    Catalogue.open(state).close()
+    with lock_holder(state) as process:
+        for value in ("1", "2", "3"):
+            begun = time.monotonic()
+            with Catalogue.open(state) as catalogue:
+                catalogue.wait_at_most(1)
+                catalogue.set_fact("a", value)
+                time.sleep(0.05)
+            assert time.monotonic() - begun < 5
+            assert in_copy(state) == value
+            assert not list(state.glob("catalogue.sqlite-*"))
+        assert opened_by(process) == {"dashboard.sqlite"}
+
+
+@needs_root
+def test_who_could_read_the_live_file_makes_writers_say_that_it_is_held(state: Path) -> None:
+    """SQLite's error for a lock of the -shm that is held is SQLITE_PROTOCOL, which passed for a fault of ours."""
+    with Catalogue.open(state) as catalogue:
+        catalogue.wait_at_most(0.2)
+        catalogue.set_fact("a", "0")
+        for path in (state / "catalogue.sqlite", state / "catalogue.sqlite-shm"):
+            path.chmod(0o644)
+        with lock_holder(state):
+            time.sleep(0.3)
+            with pytest.raises(CatalogueBusy, match="held by another program"):
+                catalogue.set_fact("a", "1")
+
+
+def test_the_copy_is_complete_without_a_journal_and_has_its_time(state: Path) -> None:
+    with Catalogue.open(state) as catalogue:
+        for number in range(300):
+            catalogue.set_fact(f"fact{number}", "x" * 2000)
+    copy = state / "dashboard.sqlite"
+    with closing(sqlite3.connect(f"file:{copy}?mode=ro", uri=True)) as plain:
+        assert plain.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert plain.execute("SELECT count(*) FROM about WHERE name LIKE 'fact%'").fetchone() == (300,)
+    assert copy.read_bytes()[18:20] == b"\1\1"  # neither read nor written with a -wal
+    assert abs(parse_time(in_copy(state, COPIED) or "").timestamp() - time.time()) < 5
+    with Catalogue.open(state) as catalogue:
+        assert catalogue.get_fact(COPIED) is None
+    assert sorted(path.name for path in state.iterdir() if "tmp" in path.name) == []
+
+
+def test_what_changed_nothing_makes_no_copy(state: Path) -> None:
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "1")
+    before = (state / "dashboard.sqlite").stat()
+    for _ in range(3):
+        with Catalogue.open(state) as catalogue:
+            assert catalogue.get_fact("a") == "1"
+    after = (state / "dashboard.sqlite").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_who_closes_after_writing_leaves_a_copy_of_it_while_others_have_the_catalogue_open(state: Path) -> None:
+    with Catalogue.open(state) as other, Catalogue.open(state) as catalogue:
+        other.set_fact("a", "0")
+        catalogue.set_fact("a", "1")
+        catalogue.close()
+        assert in_copy(state) == "1"
+
+
+def test_a_catalogue_that_stays_open_is_copied_at_intervals(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard_copy, "_SHORTEST", 0.3)
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "0")
+        seen, copies = set(), set()
+        end = time.monotonic() + 1.2
+        while time.monotonic() < end:
+            catalogue.set_fact("a", str(len(seen)))
+            copies.add((state / "dashboard.sqlite").stat().st_mtime_ns)
+            seen.add(in_copy(state))
+            time.sleep(0.01)
+    assert 3 <= len(copies) <= 6, copies
+    assert len(seen) >= 3
+
+
+def test_the_interval_grows_with_the_size_and_is_bounded() -> None:
+    assert [interval(size) for size in (0, 1 << 20, 60 << 20, 133 << 20, 10 << 30)] == [2, 2, 120, 266, 300]
+
+
+def test_a_page_sees_one_copy_although_newer_ones_replace_it(state: Path) -> None:
+    with Catalogue.open(state) as writer:
+        writer.set_fact("a", "old")
+        copied(state)
+        with Catalogue.open_copy(state) as reader:
+            writer.set_fact("a", "new")
+            copied(state)
+            assert reader.get_fact("a") == "old"
+            assert in_copy(state) == "new"
+
+
+@pytest.mark.parametrize("torn", [b"", b"no database at all" * 400])
+def test_a_torn_copy_is_made_again_by_the_next_program_and_a_left_part_of_one_is_in_nobodys_way(state: Path, torn: bytes) -> None:
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "1")
+    (state / "dashboard.sqlite").write_bytes(torn)
+    (state / "dashboard.sqlite.tmp").write_bytes(b"half")
+    Catalogue.open(state).close()
+    assert in_copy(state) == "1"
+    assert not (state / "dashboard.sqlite.tmp").exists()
+
+
+def test_a_copy_of_an_older_schema_is_renewed_although_nothing_changed(state: Path) -> None:
+    Catalogue.open(state).close()
+    with closing(sqlite3.connect(state / "dashboard.sqlite")) as copy, copy:
+        copy.execute("UPDATE alembic_version SET version_num = '0001'")
+    with pytest.raises(CatalogueUnready, match="older schema 0001"):
+        Catalogue.open_copy(state)
+    Catalogue.open(state).close()
+    assert in_copy(state) is None
+
+
+def test_a_copy_that_cannot_be_made_fails_no_write(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard_copy, "_SPARE", 1 << 60)
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "1")
+    with Catalogue.open(state) as catalogue:
+        assert catalogue.get_fact("a") == "1"
+    with pytest.raises(CatalogueUnready, match="there is no catalogue"):
+        Catalogue.open_copy(state)
+
+
+def test_who_holds_the_catalogue_for_itself_keeps_nobody_waiting_for_a_copy(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sqlite3's `backup` asks a busy catalogue for ever."""
+    monkeypatch.setattr(dashboard_copy, "_PATIENCE", 0.3)
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "1")
+    with closing(sqlite3.connect(state / "catalogue.sqlite", isolation_level=None)) as holder:
+        holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+        holder.execute("UPDATE about SET value = '2' WHERE name = 'a'")
+        begun = time.monotonic()
+        assert not dashboard_copy.renew(state / "catalogue.sqlite", is_urgent=True)
+        assert time.monotonic() - begun < 8
+    assert in_copy(state) == "1"
+
+
+def test_a_rebuilt_catalogue_is_copied(state: Path) -> None:
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "old")
+    with Catalogue.made_anew(state) as (catalogue, _):
+        catalogue.set_fact("a", "new")
+    assert in_copy(state) == "new"
