@@ -172,7 +172,7 @@ def test_a_catalogue_that_stays_open_is_copied_at_intervals(state: Path, monkeyp
     monkeypatch.setattr(dashboard_copy, "_SHORTEST", 0.3)
     with Catalogue.open(state) as catalogue:
         catalogue.set_fact("a", "0")
-        seen, copies = set(), set()
+        seen, copies = set[str | None](), set[int]()
         end = time.monotonic() + 1.2
         while time.monotonic() < end:
             catalogue.set_fact("a", str(len(seen)))

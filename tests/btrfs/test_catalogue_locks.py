@@ -1,0 +1,82 @@
+"""A process without rights that holds each lock it can get on the catalogue's files stops no night, no expiry and no alarm."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.beds import TOP
+from tests.beds.anyone import NOBODY, readable
+from tests.beds.expiries import LATER, NOW, Expiries
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements
+
+HOLDER = Path("tests/beds/lock_holder.py")
+
+
+@contextmanager
+def holding(state: Path, *, is_root: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """The holder, at its work. As root it is what has had the files open since an earlier version let it."""
+    code = readable()
+    words = (sys.executable, TOP / HOLDER, state) if is_root else code.run_as(NOBODY, code.top / HOLDER, state)
+    process = subprocess.Popen(words, env={**os.environ, **code.environment}, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        assert process.stdout.readline() == "begins\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def as_installed(nights: Nights) -> None:
+    """The dashboard's group may enter the state folder."""
+    nights.state.parent.chmod(0o755)
+    nights.state.mkdir(exist_ok=True)
+    os.chown(nights.state, 0, NOBODY)
+    nights.state.chmod(0o2750)
+
+
+@pytest.mark.slow
+def test_night_expiry_alarms_and_rebuild_go_on_beside_a_dashboard_that_holds_what_it_can(shared_btrfs: Path) -> None:
+    pool = Expiries(shared_btrfs)
+    names = pool.history("web", 5)
+    as_installed(pool)
+    pool.backupd("check", check=False)
+    with holding(pool.state) as holder:
+        begun = time.monotonic()
+        assert pool.expire(NOW)["marked"] == 2
+        assert pool.expire(LATER)["deleted"] == 2
+        assert pool.run("web")["web"]["outcome"] == "complete"
+        assert "catalogue" not in pool.backupd("notify", check=False).stderr
+        pool.backupd("rebuild")
+        assert time.monotonic() - begun < 25  # a writer that is kept waiting gives up after 30 s
+        assert not list(pool.state.glob("catalogue.sqlite-*"))
+        holder.kill()
+        assert set(holder.communicate()[0].split()) == {"dashboard.sqlite"}
+    assert pool.left("web")[: len(names) - 2] == names[2:]
+    assert pool.consistent() == []
+
+
+@pytest.mark.slow
+def test_a_night_goes_on_without_a_catalogue_whose_locks_are_held(nights: Nights) -> None:
+    (nights.source / "file").write_text("it")
+    for host in ("a", "b"):
+        nights.host(host, nights.source)
+    nights.run("a")
+    with holding(nights.state, is_root=True):
+        words = [sys.executable, "-P", TOP / "tests/beds/impatient.py", "--config", nights.config, "run", "--all", "--json"]
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(TOP)}, check=False
+        )
+    assert {result["outcome"] for result in json.loads(done.stdout)} == {"complete"}, done.stderr
+    assert "held by another program" in done.stderr
+    assert "Traceback" not in done.stderr
+    nights.run("b")
+    assert disagreements(nights) == []
