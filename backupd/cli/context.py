@@ -16,7 +16,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config, ReportingConfig, keep_valid, load_for_reports, load_usable
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool.marker import Pool
-from btrkeep.units import parse_duration, parse_share, parse_time, show_times_in
+from btrkeep.units import format_time, parse_duration, parse_share, parse_time, show_times_in
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
     from btrkeep.catalogue import Catalogue
@@ -175,6 +175,17 @@ def opened(
         if found.lost and not writes:
             complain(lost(config.pool.state))
         yield PoolContext(config, pool, catalogue, clock, None, found.lost, found.clock)
+
+
+def fill_stand_in(context: PoolContext) -> None:
+    """Fills a catalogue in memory from the pool and reports why it is needed; does nothing with the real one."""
+    if context.trouble is None:
+        return
+    from backupd.repo.reconcile import reconcile
+
+    error = context.trouble
+    complain(OperatorError(f"{error.message}; this command reads the backups' own records instead", error.hint))
+    reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
 
 
 def require_host(config: Config, catalogue: "Catalogue", host: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
-from backupd.cli.context import dry_run_option, opened, pass_context
+from backupd.cli.context import dry_run_option, fill_stand_in, opened, pass_context
 from backupd.cli.expire_ import carry_out, exit_status
 from backupd.cli.names import complete_which
 from backupd.cli.sinks import expiry_sinks
@@ -55,7 +55,8 @@ def command(
     """
     wanted = _by_host(backups)
     asked = DeletionRequest(" ".join(why.split()), force, at_once, login_name())
-    with opened(ctx, writes=not dry_run) as context:
+    with opened(ctx, writes=not dry_run, stand_in=not dry_run) as context:
+        fill_stand_in(context)
         moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
         expiry = ExpiryContext(context.config, context.pool, context.catalogue, moment, expiry_sinks(as_json=as_json))
         for host in wanted:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import click
 
-from backupd.cli.context import dry_run_option, load_config, opened, pass_context
+from backupd.cli.context import dry_run_option, fill_stand_in, load_config, opened, pass_context
 from backupd.cli.expiry_view import dry_run_as_json, echo_dry_run, summary_as_json
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.cli.recording import record
@@ -81,7 +81,8 @@ def command(
         return _restore(ctx)
     if skip_grace and not hosts:
         raise UsageError("--skip-grace is for hosts that are named", "`backupd expire HOST --skip-grace`")
-    with opened(ctx, writes=not dry_run) as context:
+    with opened(ctx, writes=not dry_run, stand_in=not dry_run) as context:
+        fill_stand_in(context)
         require_privileges()  # a dry run reads the deleted subvolumes, too
         forced = Forced.parse(force, {*context.config.every_host, *context.catalogue.hosts()})
         moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
@@ -93,7 +94,8 @@ def command(
         expiry_site = ExpiryContext(config, context.pool, context.catalogue, moment, expiry_sinks(as_json=as_json))
         if dry_run:
             return _rehearse(expiry_site, forced, scope, limit, as_json=as_json)
-        return _expire(expiry_site, forced, scope, limit, wait=wait, as_json=as_json)
+        status = _expire(expiry_site, forced, scope, limit, wait=wait, as_json=as_json, keeps=context.trouble is None)
+        return Exit.ATTENTION if context.trouble and status == Exit.OK else status
 
 
 def _yielding(config: Config) -> Config:
@@ -117,7 +119,10 @@ def _rehearse(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit:
     return Exit.OK if context.summary.good else Exit.ATTENTION
 
 
-def _expire(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool, as_json: bool) -> int:
+def _expire(
+    context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool, as_json: bool, keeps: bool
+) -> int:
+    """`keeps`: the catalogue is the real one, not one in memory without a history that the pool's copy would be replaced by."""
     with take_lock(context.pool.locks / EXPIRE_LOCK, "backupd expire", format_time(context.now)):
         for notice in context.config.notices:
             context.sinks.notice(notice)
@@ -125,7 +130,7 @@ def _expire(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: i
             record(context.pool, context.now, "expire", None, why=_asked_for(forced, scope, limit))
         summary = carry_out(context, forced, scope, limit, wait=wait)
         check_trust(context.pool, context.catalogue, context.now)
-        if why := keep_history(context.pool, context.catalogue, context.now):
+        if keeps and (why := keep_history(context.pool, context.catalogue, context.now)):
             context.sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:
         echo_json(summary_as_json(summary))

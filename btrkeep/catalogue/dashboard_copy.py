@@ -29,9 +29,9 @@ from btrkeep.units import format_time
 log = logging.getLogger(__name__)
 
 FILE = "dashboard.sqlite"
-COPIED = "copied"
+COPIED = "dashboard_copied"
 """The fact, in the copy alone, of when it was made."""
-_MARK = "copied_mark"
+_MARK = "dashboard_copied_of"
 _LOCK = "dashboard.lock"
 _SLOWEST_RATE = 512 << 10  # bytes a second: 96,000 backups are 133 MB, so a copy each 4.2 minutes
 _SHORTEST, _LONGEST = 2.0, 300.0  # seconds

@@ -13,7 +13,7 @@ import pytest
 
 from tests.beds import TOP
 from tests.beds.anyone import NOBODY, readable
-from tests.beds.expiries import LATER, NOW, Expiries
+from tests.beds.expiries import LATER, NOW, Expiries, at
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements
 
@@ -33,6 +33,21 @@ def holding(state: Path, *, is_root: bool = False) -> Iterator[subprocess.Popen[
     finally:
         process.kill()
         process.wait()
+
+
+def impatient(nights: Nights, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Runs `backupd WORDS`, which waits half a second for other writers; it must report that the catalogue is held."""
+    done = subprocess.run(
+        [sys.executable, "-P", TOP / "tests/beds/impatient.py", "--config", nights.config, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(TOP)},
+        check=False,
+    )
+    assert "held by another program" in done.stderr
+    assert "Traceback" not in done.stderr
+    return done
 
 
 def as_installed(nights: Nights) -> None:
@@ -71,12 +86,29 @@ def test_a_night_goes_on_without_a_catalogue_whose_locks_are_held(nights: Nights
         nights.host(host, nights.source)
     nights.run("a")
     with holding(nights.state, is_root=True):
-        words = [sys.executable, "-P", TOP / "tests/beds/impatient.py", "--config", nights.config, "run", "--all", "--json"]
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(TOP)}, check=False
-        )
+        done = impatient(nights, "run", "--all", "--json")
     assert {result["outcome"] for result in json.loads(done.stdout)} == {"complete"}, done.stderr
-    assert "held by another program" in done.stderr
-    assert "Traceback" not in done.stderr
     nights.run("b")
     assert disagreements(nights) == []
+
+
+@pytest.mark.slow
+def test_expire_and_delete_go_on_without_a_catalogue_whose_locks_are_held(shared_btrfs: Path) -> None:
+    pool = Expiries(shared_btrfs)
+    names = pool.history("web", 6)
+    held_name, asked = names[1], names[5]
+    pool.backupd("hold", f"web@{held_name}", "--why", "court")
+    pool.expire(NOW)
+    history = pool.pool / ".btrkeep" / "history.jsonl.gz"
+    before = history.read_bytes()
+    with holding(pool.state, is_root=True):
+        done = impatient(pool, "expire", "--json", *at(LATER))
+        assert (done.returncode, json.loads(done.stdout)["deleted"]) == (1, 2), done.stderr
+        assert pool.left("web") == [held_name, *names[3:]]
+        impatient(pool, "delete", f"web@{asked}", "--why", "no longer", *at(LATER))
+        assert asked in pool.marked("web")
+        assert history.read_bytes() == before
+    pool.expire(LATER)
+    assert pool.left("web") == [held_name, *names[3:]]
+    assert pool.states("web")[asked] == "expired"
+    assert pool.consistent() == []
