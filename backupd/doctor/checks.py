@@ -43,6 +43,7 @@ from btrkeep.decisions.privileges import privilege_findings
 from btrkeep.decisions.redundancy import redundancy_words
 from btrkeep.decisions.schedule import ScheduleVerdict
 from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.fs.trusted_path import remedy, untrusted_config
 from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool, is_on
@@ -96,6 +97,21 @@ def _configuration(config: Config) -> Iterator[Finding]:
         if there.st_gid and there.st_mode & stat.S_IWGRP:  # everybody's are refused, and a group may be that of the administrators
             text = f"{file} can be written by its group, {there.st_gid}, whose members could have root run anything"
             yield Finding("configuration", "note", text, f"chmod g-w {shlex.quote(str(file))}")
+    yield from _hook_trust(config)
+
+
+def _hook_trust(config: Config) -> Iterator[Finding]:
+    """Yields why hooks would not be run."""
+    if not any(host.before or host.after for host in config.hosts.values()):
+        return
+    try:
+        step = untrusted_config(config.file)
+    except OSError as error:
+        yield Finding("hooks", "error", f"{printable(str(config.file))} cannot be checked: {error.strerror}", "run this as root")
+        return
+    if step:
+        text = f"{printable(str(step.place))} {step.reason}, who could have root run anything: no hook is run"
+        yield Finding("hooks", "error", text, remedy(step))
 
 
 def _names(_: Config) -> Iterator[Finding]:

@@ -295,7 +295,7 @@ class HostCopies:
                 looked, looked_at = far.bytes, time.monotonic()
                 require_room(context.pool, context.config)
 
-        take_notes(context.pool, host, fetch.backup.name, announced, context.replica.name)  # first: it comes but once
+        take_notes(context.pool, host, fetch.backup.name, announced, context.replica, context.now)  # first: it comes but once
         far.look = look  # also while nothing comes: few bytes can reserve much room
         try:
             receiving.take(expected, pieces, version=announced.stream, look=look)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
 from backupd.replicate.far_answers import Announced
@@ -71,8 +72,9 @@ def require_marked(context: ReplicationContext, far: FarPool, host: str) -> None
         write_notes(folder, replace(notes, replica={**(notes.replica or {}), "name": context.replica.name}))
 
 
-def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: str) -> None:
-    """Takes a hold and an acceptance over along with the backup; what is noted here stays, also if it comes again.
+def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: ReplicaSettings, now: datetime) -> None:
+    """Takes a hold and an acceptance over along with the backup; what is noted here stays, also if it comes again. The replica's
+    settings may refuse holds, or end them earlier.
 
     Long reasons are cut. Raises NotesFull when the other pool's notes would take more than half of the file.
     """
@@ -84,8 +86,12 @@ def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: 
     for key, note in found.items():
         if before.note(name, key):  # the other side must not end it
             continue
+        if key == HOLD and not replica.take_holds:
+            continue
         kept = {part: str(note[part])[:_LONGEST_WHY] if note[part] is not None else None for part in _PARTS if part in note}
-        notes = notes.with_note(name, key, {**kept, "from": replica})
+        if key == HOLD and replica.longest_hold is not None:
+            kept["until"] = _earlier(kept.get("until"), now + timedelta(seconds=replica.longest_hold))
+        notes = notes.with_note(name, key, {**kept, "from": replica.name})
     if notes != before:
         if not has_room_for_foreign(notes):
             raise NotesFull(
@@ -93,6 +99,11 @@ def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: 
                 f"release holds there, or delete old backups of {host} here",
             )
         write_notes(folder, notes)
+
+
+def _earlier(until: str | None, limit: datetime) -> str:
+    """Returns the end of a hold, which is not later than the limit."""
+    return format_time(min(parse_time(until), limit) if until else limit)
 
 
 def _is_note(note: Mapping[str, object]) -> bool:

@@ -99,7 +99,7 @@ def fetch_by_rsync(
     """
     told = far.announce_copy(host, fetch)
     require_room(context.pool, context.config)
-    take_notes(context.pool, host, fetch.backup.name, told, context.replica.name)  # first: it comes but once
+    take_notes(context.pool, host, fetch.backup.name, told, context.replica, context.now)  # first: it comes but once
     expected = Expected.of(host, fetch)
     folder = context.pool.host(host) / RECEIVING
     path = folder / _SUBVOLUME

@@ -5,10 +5,12 @@ import os
 import signal
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 
 from backupd.rsync.process import RunCancellation
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
+from btrkeep.fs.trusted_path import remedy, untrusted_config
 from btrkeep.pool.marker import Pool
 from btrkeep.process.group import Group, UnkillableProcess
 from btrkeep.process.programs import ProgramFailed
@@ -25,13 +27,17 @@ class HookFailure:
     skip: bool
 
 
-async def run(which: str, host: HostConfig, pool: Pool, cancellation: RunCancellation, *, state: str) -> HookFailure | None:
+async def run(
+    which: str, host: HostConfig, pool: Pool, cancellation: RunCancellation, *, state: str, config_file: Path
+) -> HookFailure | None:
     """Runs the hook, if there is one; None when it succeeded. Its processes are gone when this returns, or cannot be ended."""
     words = host.hook_words(host.before if which == "before" else host.after)
     if not words:
         return None
     if cancellation.reason:
         return HookFailure(f"{which}: {cause_words(cancellation.reason)}", skip=False)
+    if refused := _refused(config_file):
+        return HookFailure(f"{which}: {refused}", skip=False)
     last: deque[str] = deque(maxlen=1)
 
     def keep(data: bytes) -> None:
@@ -70,3 +76,14 @@ async def run(which: str, host: HostConfig, pool: Pool, cancellation: RunCancell
         f"{which} {'asks to skip' if status == SKIP else f'failed (exit status {status})'}{said}",
         skip=status == SKIP and which == "before",
     )
+
+
+def _refused(config_file: Path) -> str | None:
+    """Returns why hooks of this configuration are not run."""
+    try:
+        step = untrusted_config(config_file)
+    except OSError as error:
+        return f"not run: {config_file} cannot be checked: {error.strerror}"
+    if not step:
+        return None
+    return f"not run: {printable(str(step.place))} {step.reason}, who could have root run anything: {printable(remedy(step))}"

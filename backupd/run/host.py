@@ -159,7 +159,9 @@ class HostRun:
         reported.
         """
         require_own(self.context.pool, self.host.name)
-        trouble = await hooks.run("before", self.host, self.context.pool, self.cancellation, state="")
+        trouble = await hooks.run(
+            "before", self.host, self.context.pool, self.cancellation, state="", config_file=self.context.config.file
+        )
         if trouble and trouble.skip:
             self._finish_run("skipped", trouble.message)
             return HostResult(self.host.name, "skipped", trouble.message)
@@ -172,7 +174,9 @@ class HostRun:
         finally:
             self.context.running.pop(self.host.name, None)  # its run has ended, so nobody must write progress of it any more
             late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.cancel_for, _LATE)
-            trouble = await hooks.run("after", self.host, self.context.pool, self.closing, state=state)
+            trouble = await hooks.run(
+                "after", self.host, self.context.pool, self.closing, state=state, config_file=self.context.config.file
+            )
             late.cancel()
         if trouble:
             error = f"{result.error}; {trouble.message}" if result.error else trouble.message

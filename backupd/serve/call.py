@@ -67,8 +67,8 @@ class Frames:
         if time.monotonic() - self._looked > _LOOK:
             self._require()
             self._looked = time.monotonic()
-        self._wire.send(HEAD.pack(len(piece)))
-        self._wire.send(piece)
+        self._wire.send_while(HEAD.pack(len(piece)), self._require)
+        self._wire.send_while(piece, self._require)
 
 
 @dataclass(slots=True)

@@ -221,6 +221,12 @@ TABLE = (
     ConfigKey("at_once", (SERVE,), kinds.VERB_COUNTS, [], '["download 4"]',
         "How many requests of a verb are answered at the same time, of which one user has half, within the limits in "
         ":doc:`serve`."),
+    ConfigKey("run_distance", (SERVE,), kinds.DURATION, "5m", '"1h"',
+        "The least time between two backups of a host that users of the dashboard request. Backups by hand on the server count, "
+        "but are not limited."),
+    ConfigKey("runs_a_day", (SERVE,), kinds.COUNT, 24, "6",
+        "How many backups of a host users of the dashboard may request within 24 hours. Backups by hand on the server count, but "
+        "are not limited."),
 
     ConfigKey("key", (SSH,), kinds.SSH_FILE, "/etc/btrkeep/id_ed25519", '"/etc/btrkeep/id_ed25519"',
         "The private key for the connections to the hosts."),
@@ -273,6 +279,11 @@ TABLE = (
         "The hosts that are fetched, or sent: names, or patterns as the shell has them.", False),
     ConfigKey("newest_only", (REPLICA,), kinds.FLAG, False, "true",
         "true: of each host only the newest backup is fetched. false: all that this pool's retention keeps.", False),
+    ConfigKey("take_holds", (REPLICA,), kinds.FLAG, True, "false",
+        "Whether a hold in the other pool also holds the copy here. false: whoever controls the other server cannot fill this pool "
+        "with backups that are never deleted.", False),
+    ConfigKey("longest_hold", (REPLICA,), kinds.TIME_LIMIT, "none", '"90d"',
+        "How long a hold that comes with a copy holds it here at most, from the time when it is fetched.", False),
     ConfigKey("engine", (REPLICA,), kinds.ENGINE, "send", '"rsync"',
         "By what backups are fetched: ``send``, the streams of ``btrfs send``, or ``rsync``, which compares files, for where "
         "``btrfs send`` is slow or fails, such as with large files of very many shared pieces. Can be changed at any time. Not "

@@ -146,12 +146,17 @@ class WebSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """The root service. `rates` are requests a minute of one user, `at_once` requests of all users, both by verb."""
+    """The root service. `rates` are requests a minute of one user, `at_once` requests of all users, both by verb.
+
+    `run_distance`: seconds between two requested backups of a host; `runs_a_day`: such backups within 24 hours.
+    """
 
     no_downloads: bool = DEFAULTS["no_downloads"]
     no_restores: bool = DEFAULTS["no_restores"]
     rates: Mapping[str, int] = field(default_factory=dict)
     at_once: Mapping[str, int] = field(default_factory=dict)
+    run_distance: float = DEFAULTS["run_distance"]
+    runs_a_day: int = DEFAULTS["runs_a_day"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +264,8 @@ class ReplicaSettings(CopySettings):
     ssh_options: tuple[str, ...] = DEFAULTS["ssh_options"]
     concurrency: int = DEFAULTS["concurrency"]
     newest_only: bool = DEFAULTS["newest_only"]
+    take_holds: bool = DEFAULTS["take_holds"]
+    longest_hold: float | None = DEFAULTS["longest_hold"]
     engine: Literal["send", "rsync"] = DEFAULTS["engine"]
     retention: Retention = field(default_factory=Retention)
 

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,13 @@ _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True)
 class UntrustedStep:
-    """A step of a path that another user controls: `place` is the folder or the symlink, `reason` what is wrong with it."""
+    """A step of a path that another user controls: `place` is the folder or the symlink, `reason` what is wrong with it. `is_open`:
+    its mode is, else its owner or the number of links.
+    """
 
     place: Path
     reason: str
+    is_open: bool = False
 
 
 def untrusted_step(path: Path, *, sticky: bool = False) -> UntrustedStep | None:
@@ -55,8 +59,27 @@ def untrusted_step(path: Path, *, sticky: bool = False) -> UntrustedStep | None:
     return None
 
 
+def untrusted_config(main: Path) -> UntrustedStep | None:
+    """The first of a configuration's files and folders, with all folders on their way, that users other than root may write to, or
+    None: whoever may write there chooses which hooks root runs.
+
+    A process without root's rights runs hooks with its own, so nothing is checked then. Raises OSError.
+    """
+    if os.geteuid():
+        return None
+    folder = main.absolute().with_suffix(".d")
+    paths = [main.absolute(), *([folder, *sorted(folder.glob("*.toml"))] if folder.is_dir() else [])]
+    return next((step for path in paths if (step := untrusted_step(path))), None)
+
+
+def remedy(step: UntrustedStep) -> str:
+    """Returns the command after which root alone may write there."""
+    place = shlex.quote(str(step.place))
+    return f"chmod go-w {place}" if step.is_open else f"chown -h root {place}"
+
+
 def _open(place: Path) -> UntrustedStep:
-    return UntrustedStep(place, "can be written by users other than root")
+    return UntrustedStep(place, "can be written by users other than root", is_open=True)
 
 
 def _user(uid: int) -> str:

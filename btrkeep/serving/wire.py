@@ -3,6 +3,7 @@
 import select
 import socket
 import time
+from collections.abc import Callable
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import FAILED, HEAD, LONGEST_REQUEST, Request, RequestRefused, error_line, read_request
@@ -11,6 +12,8 @@ ASKING = 10.0
 """Seconds in which the request must be there, however slowly it comes."""
 TAKING = 600.0
 """Seconds in which a frame must be taken: a browser may be behind a slow line, or its person may have paused the download."""
+STALLED = 10.0
+"""Seconds without a byte after which it is checked whether the client still has the right to a stream."""
 READING = 60.0
 """Seconds in which an answer must be read: it is in memory until then."""
 _TAIL = 256 << 10
@@ -54,6 +57,33 @@ class Wire:
         except OSError as error:
             raise ClientGone from error
         self.sent += len(data)
+
+    def send_while(self, data: bytes | bytearray | memoryview, require: Callable[[], None], look: float = STALLED) -> None:
+        """Sends a part of a stream. Calls `require` after each `look` seconds in which the client reads nothing. Raises ClientGone,
+        also if `require` raises OperatorError: an error cannot be sent within a frame.
+        """
+        end = time.monotonic() + self._taking
+        with memoryview(data) as whole:
+            rest = whole
+            while rest:
+                self._socket.settimeout(max(0.001, min(look, end - time.monotonic())))
+                try:
+                    count = self._socket.send(rest)
+                except TimeoutError as error:
+                    if time.monotonic() >= end:
+                        raise ClientGone from error
+                    self._require(require)
+                    continue
+                except OSError as error:
+                    raise ClientGone from error
+                rest = rest[count:]
+        self.sent += len(data)
+
+    def _require(self, require: Callable[[], None]) -> None:
+        try:
+            require()
+        except OperatorError as error:
+            raise ClientGone from error
 
     def answer(self, line: bytes) -> None:
         """The only line, or the one before the frames. Raises ClientGone."""

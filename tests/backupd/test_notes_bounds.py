@@ -1,5 +1,6 @@
 """No writer of notes.json makes it larger than what is read again, whatever another pool sends."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,8 +11,12 @@ from backupd.replicate.far_answers import Announced
 from backupd.replicate.marked import take_notes
 from backupd.repo.json_file import LARGEST
 from backupd.repo.notes_json import HOLD, NOTES, Notes, NotesFull, hold_of, read_notes, write_notes
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.retention import Hold
+from btrkeep.units import parse_time
 
 AT = "2026-03-01T00:00:00Z"
+OFFICE, NOW = ReplicaSettings("office"), parse_time("2026-03-02T00:00:00Z")
 
 
 def pool(top: Path) -> Any:
@@ -19,8 +24,8 @@ def pool(top: Path) -> Any:
     return cast("Any", SimpleNamespace(path=top, host=lambda name: top / "hosts" / name))
 
 
-def sent(why: str) -> Announced:
-    return Announced({HOLD: {"at": AT, "until": None, "why": why}}, None, 1, None)
+def sent(why: str, until: str | None = None) -> Announced:
+    return Announced({HOLD: {"at": AT, "until": until, "why": why}}, None, 1, None)
 
 
 def test_notes_of_another_pool_leave_half_of_the_file_to_this_one(tmp_path: Path) -> None:
@@ -31,7 +36,7 @@ def test_notes_of_another_pool_leave_half_of_the_file_to_this_one(tmp_path: Path
 
     def take_many() -> None:
         for number in range(200):
-            take_notes(here, "web1", f"new{number}", sent("\u2603" * 64_000), "office")
+            take_notes(here, "web1", f"new{number}", sent("\u2603" * 64_000), OFFICE, NOW)
 
     with pytest.raises(NotesFull, match="more than half"):
         take_many()
@@ -42,7 +47,7 @@ def test_notes_of_another_pool_leave_half_of_the_file_to_this_one(tmp_path: Path
 
 def test_a_long_reason_of_another_pool_is_cut_and_its_hold_holds(tmp_path: Path) -> None:
     here = pool(tmp_path)
-    take_notes(here, "web1", "n1", sent("x" * 60_000), "office")
+    take_notes(here, "web1", "n1", sent("x" * 60_000), OFFICE, NOW)
     hold = hold_of(read_notes(here.host("web1")), "n1")
     assert hold is not None
     assert (hold.until, hold.why) == (None, "x" * 1000)
@@ -54,3 +59,22 @@ def test_notes_that_nobody_could_read_again_are_not_written(tmp_path: Path) -> N
     with pytest.raises(NotesFull):
         write_notes(folder, read_notes(folder).with_note("n2", HOLD, {"at": AT, "until": None, "why": "x" * LARGEST}))
     assert read_notes(folder).backups.keys() == {"n1"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "until", "expected"),
+    [
+        ({}, None, Hold(None, "mine")),
+        ({"take_holds": False}, None, None),
+        ({"longest_hold": 86400.0}, None, Hold(parse_time("2026-03-03T00:00:00Z"), "mine")),
+        ({"longest_hold": 86400.0}, "2026-04-01T00:00:00Z", Hold(parse_time("2026-03-03T00:00:00Z"), "mine")),
+        ({"longest_hold": 86400.0}, "2026-03-02T06:00:00Z", Hold(parse_time("2026-03-02T06:00:00Z"), "mine")),
+    ],
+)
+def test_holds_of_another_pool_can_be_refused_or_limited(
+    tmp_path: Path, settings: dict[str, Any], until: str | None, expected: Hold | None
+) -> None:
+    """Whoever controls the first server could fill the second with backups that are never deleted."""
+    here = pool(tmp_path)
+    take_notes(here, "web1", "n1", sent("mine", until), replace(OFFICE, **settings), NOW)
+    assert hold_of(read_notes(here.host("web1")), "n1") == expected

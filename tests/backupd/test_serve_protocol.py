@@ -451,3 +451,21 @@ def test_a_queue_that_stays_full_is_busy_and_not_absent(tmp_path: Path, monkeypa
     with full_queue(tmp_path / "socket"), pytest.raises(RequestRefused) as caught:
         RootServiceClient(tmp_path / "socket", "me", 10).ask("jobs")
     assert caught.value.kind == "busy"
+
+
+def test_a_stream_that_nobody_reads_ends_with_the_right_to_it() -> None:
+    """The client of a revoked token would else keep its place, and a file open, for ten minutes."""
+    ours, theirs = socket.socketpair()
+    asked = list[float]()
+
+    def require() -> None:
+        asked.append(time.monotonic())
+        if len(asked) == 3:
+            raise RequestRefused("the token is revoked")
+
+    with ours, theirs, pytest.raises(ClientGone):
+        Wire(ours).send_while(b"x" * (8 << 20), require, look=0.05)
+    assert len(asked) == 3
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(ClientGone):  # and with the right to it after the usual time
+        Wire(ours, taking=0.2).send_while(b"x" * (8 << 20), lambda: None, look=0.05)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.beds import work
 from tests.beds.nights import Nights
 
 
@@ -128,3 +129,27 @@ def test_an_optional_host_whose_line_broke_is_partial(nights: Nights, tree: Path
     nights.host("laptop", tree, optional=True)
     nights.in_the_middle(1_000_000, end="dies")
     assert nights.run("laptop", status=1)["laptop"]["outcome"] == "partial"
+
+
+def test_hooks_of_a_configuration_that_others_may_write_are_not_run(nights: Nights, tree: Path) -> None:
+    ran = nights.top / "ran"
+    nights.host("web", tree, before=[hook(nights, "before", f"touch {ran}")])
+    folder = nights.config.parent / "open"
+    folder.mkdir(mode=0o755)
+    config = folder / nights.config.name
+    config.write_text(nights.config.read_text())
+    config.chmod(0o600)
+    nights.config = config
+    for place in (folder, config):
+        mode = place.stat().st_mode & 0o777
+        place.chmod(mode | 0o020)  # a group of other users
+        error = nights.run("web", status=1)["web"]["error"]
+        remedy = f"chmod go-w {place}"
+        assert f"before: not run: {place} can be written by users other than root" in error
+        assert error.endswith(remedy)
+        assert remedy in nights.backupd("check", check=False).stdout
+        assert not ran.exists()
+        work(*remedy.split())
+    nights.run("web")
+    assert ran.exists()
+    assert "no hook is run" not in nights.backupd("check", check=False).stdout

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from btrkeep.serving.client import RootServiceClient
 from btrkeep.serving.protocol import RequestRefused
+from btrkeep.units import parse_backup_name
 from tests.beds import work
 from tests.beds.anyone import readable
 from tests.beds.logins import logins_at
@@ -184,6 +185,32 @@ def test_one_who_asks_too_often_waits_and_nobody_else_does(service: Service, poo
     assert [kind(service, "carol", "retention", host="web1") for _ in range(7)] == ["ok"] * 5 + ["busy"] * 2
     assert kind(service, "carol", "browse", host="web1", backup="latest", path="/") == "ok"
     assert kind(service, "olga", "retention", host="web1") == "ok"
+
+
+def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_root(service: Service, pool: Nights) -> None:
+    def run(word: str | None) -> None:
+        agent = RootServiceClient(service.socket, "root", 20, word)
+        job = agent.ask("run", host="web1")["job"]
+        while service.agent("root").ask("job", job=job)["state"] not in ("done", "failed"):
+            time.sleep(0.05)
+
+    def refusal() -> RequestRefused:
+        with pytest.raises(RequestRefused, match="web1 was backed up on request too often or just now") as refused:
+            run("btrkeep_olga")
+        assert (refused.value.kind, refused.value.own) == ("busy", True)
+        return refused.value
+
+    run(None)
+    pool.settings("serve", run_distance="1h")
+    newest = parse_backup_name(pool.names("web1")[-1])
+    assert newest is not None
+    assert f"again from {(newest + timedelta(hours=1)).isoformat()[:14]}" in refusal().message
+    run(None)  # root is not limited
+    pool.settings("serve", run_distance="1s", runs_a_day=2)
+    time.sleep(1.1)
+    refusal()
+    pool.settings("serve", run_distance="1s", runs_a_day=24)
+    run("btrkeep_olga")
 
 
 def test_without_a_login_service_nobody_is_believed(pool: Nights, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from datetime import timedelta
 from itertools import islice, takewhile
 from typing import Any
 
@@ -10,16 +11,22 @@ from backupd.serve.call import Call
 from backupd.serve.commands import Allowed, folder_of, restore_request
 from backupd.serve.job_queue import is_under_way
 from backupd.serve.jobs import PREVIEW, RUN, JobStore, ServeJob, job_object, no_job
+from backupd.serve.rights import ROOT
 from backupd.serve.start_job import begin
 from backupd.serve.verbs.files import reading
+from btrkeep.catalogue import PastRuns
+from btrkeep.decisions.requested_runs import DAY, next_request
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.room import mount_options
 from btrkeep.serving.answer_size import AnswerSize
 from btrkeep.serving.protocol import RequestRefused
+from btrkeep.units import local_time
 
 _PATIENCE = 15.0
 """Seconds; then the asker looks at the job that goes on."""
 _LOOK = 0.1
+_MOST_RUNS = 2000
+"""Runs of a host that are read: more within a day are too many in any case."""
 
 
 def run(call: Call) -> dict[str, Any]:
@@ -29,8 +36,25 @@ def run(call: Call) -> dict[str, Any]:
         raise RequestRefused(f"{host} is not configured", "only configured hosts can be backed up", "missing", own=True)
     if "ro" in mount_options(call.service.pool().path):
         raise PoolUnusable("the pool is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
+    if call.peer.uid != ROOT or call.viewer.session:
+        _require_distance(call, host)
     job = begin(call.service, "run", host, call.who, {"host": host})
     return {"unit": job.unit, "job": job.id}
+
+
+def _require_distance(call: Call, host: str) -> None:
+    """Raises RequestRefused, of kind busy, for a backup too soon after another one or for too many within a day."""
+    settings, now = call.service.config().serve, call.service.clock.now()
+    since = now - max(DAY, timedelta(seconds=settings.run_distance))
+    with call.service.opened() as context:
+        runs = context.catalogue.past_runs(PastRuns(hosts=(host,), since=since, night=False), _MOST_RUNS)
+    if allowed := next_request((run.started for run in runs), now, settings.run_distance, settings.runs_a_day):
+        raise RequestRefused(
+            f"{host} was backed up on request too often or just now: again from {local_time(allowed)}",
+            f"on the server, at any time: backupd run {host}",
+            "busy",
+            own=True,
+        )
 
 
 def restore(call: Call) -> dict[str, Any]:
