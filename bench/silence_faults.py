@@ -150,6 +150,7 @@ FAULTS: tuple[Fault, ...] = (
         do.both(lambda m: m.unit("expire"), lambda m: m.set_clock(-3 * DAY)),
         lambda m: m.set_clock(3 * DAY),
         "clock",
+        after=("expire",),
     ),
     # B. A condition that lasts
     Fault(

@@ -14,6 +14,9 @@ from bench.silence_machine import DAY, PLACES, Machine, listed
 
 _PATIENCE = 12.0  # seconds; the dashboard may show a page of some seconds ago
 
+_REGULAR_DAYS = 6
+"""Days after which verification, a drill and expiry run again between two faults, as their timers would start them."""
+
 APART = 1.1
 """Days between two faults: an alarm that comes back within a day of its end is sent again once only, by design."""
 
@@ -29,8 +32,12 @@ def main() -> None:
             _record(results, _clean_night(machine, number + 1))
         if not orders["clean_nights"]:
             machine.messages()
+        proven = 0.0
         for name in orders["faults"]:
             fault = next(fault for fault in FAULTS if fault.name == name)
+            if machine.now() - proven > _REGULAR_DAYS * DAY:
+                machine.unit("verify", "drill", "expire")
+                proven = machine.now()
             _record(results, _faulty(machine, fault))
     finally:
         machine.tear_down()

@@ -138,6 +138,17 @@ def probe_command(host: HostConfig, ssh: SshSettings, path: str, shell: Sequence
     )
 
 
+def size_command(host: HostConfig, ssh: SshSettings, file: str, shell: Sequence[str] = ()) -> tuple[str, ...]:
+    """Returns a harmless question for the length of one file, an absolute path. `shell`: as in rsync_command."""
+    program, *words = probe_command(host, ssh, file, shell)
+    *options, wanted = words
+    return (program, *options, "--no-human-readable", wanted.rstrip("/"))
+
+
+LISTED_FILE = re.compile(rb"-\S{9,10}\s+(\d{1,18}) .*")
+"""A line of rsync's list about a regular file: its mode, length, time and name."""
+
+
 def mounts_command(
     host: HostConfig, ssh: SshSettings, path: str, chosen: Sequence[str], shell: Sequence[str] = ()
 ) -> tuple[str, ...]:

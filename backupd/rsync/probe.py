@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from backupd.rsync.bandwidth import Bucket
-from backupd.rsync.command import MOUNT_LINE, mounts_command, probe_command, shell_command
+from backupd.rsync.command import LISTED_FILE, MOUNT_LINE, mounts_command, probe_command, shell_command, size_command
 from backupd.rsync.confined import ConfinedTransfer
-from backupd.rsync.output import LONGEST_REST, unescape
+from backupd.rsync.output import LONGEST_REST, bounded, unescape
 from backupd.rsync.process import RunCancellation, StallWatch
 from backupd.rsync.remote_end import RemoteEnd, expected_words
 from btrkeep.config import Config, HostConfig
@@ -20,6 +20,7 @@ from btrkeep.process.proc import become_reaper, physical_memory
 from btrkeep.process.programs import Finished, ProgramFailed, run
 
 _SECONDS = 90.0
+_SIZE_SECONDS = 30.0
 _HEARD = 1 << 16  # bytes of what it complains about
 
 
@@ -45,6 +46,25 @@ async def probe(config: Config, host: HostConfig, path: str, access: HostAccess)
     if access.confined:
         return await _within_a_cell(config, host, access, command_with, lambda _: None)
     return await asyncio.to_thread(run, command_with(access.shell(config, host)), timeout=_SECONDS, check=False)
+
+
+async def size_on_host(config: Config, host: HostConfig, file: str, access: HostAccess) -> int | None:
+    """Returns the length of a regular file of the host, an absolute path; None if there is none. It is the host's word. Raises
+    OperatorError.
+    """
+    heard = bytearray()
+
+    def command_with(shell: Sequence[str]) -> tuple[str, ...]:
+        return size_command(host, config.ssh, file, shell)
+
+    if access.confined:
+        await _within_a_cell(config, host, access, command_with, partial(_hear, heard), _SIZE_SECONDS)
+    else:
+        command = (*ENDS_WITH_US, *command_with(access.shell(config, host)))
+        group = Group.start(command, on_stdout=partial(_hear, heard), on_stderr=lambda _: None)
+        await _end_of(group, _SIZE_SECONDS, None, StallWatch(host.stall))
+    sizes = [int(match[1]) for line in heard.splitlines() if (match := LISTED_FILE.fullmatch(line))]
+    return bounded(sizes[0]) if len(sizes) == 1 else None
 
 
 async def left_empty(

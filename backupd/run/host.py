@@ -306,7 +306,9 @@ class HostRun:
         try:
             if written and not transfer.sparse:
                 begun = time.monotonic()
-                with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.cancellation)).bytes > 0
+                await asyncio.to_thread(transfer.zeros.finish)
+                punched = await asyncio.to_thread(punch_written, prepared.path, self.cancellation)
+                with_holes = transfer.has_holes or punched.bytes > 0
                 self.seconds["holes"] = round(time.monotonic() - begun, 3)
             if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
                 record = replace(record, written=data, warnings=(*record.warnings, *_zeros_words(literal - data)))

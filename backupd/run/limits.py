@@ -3,7 +3,8 @@
 The kernel measures the new data, never the host. The bytes that rsync made the kernel write (/proc/PID/io) are known at any moment
 and are no less than the new ones; a few bytes from the host can make rsync write a block of the last backup a thousand times. Only
 the subvolume's tree gives the exact number of new bytes, and reading it takes time. So it is read rarely, for the number of names;
-after a commit if the first number permits that `max_new_bytes` is exceeded; and at the end of rsync.
+after a commit if the first number permits that `max_new_bytes` is exceeded; and at the end of rsync. Zeros of a sparse file count
+only until they are holes: a host that exceeds `max_new_bytes` is judged after rsync has ended and they are made.
 
 The limits apply to `.working` as a whole, over all its runs. One that was stopped by a limit is not continued until the limit is
 raised, or it would never end: the next run begins anew, and completes if the host is normal again.
@@ -12,9 +13,11 @@ raised, or it would never end: the next run begins anew, and completes if the ho
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from backupd.repo.holes import punch_written
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import HostConfig
 from btrkeep.pool.subvolume import commit, describe, opened
@@ -68,12 +71,22 @@ class _Known:
 class LimitWatch:
     """Watches what one run of a host brings, and stops it."""
 
-    def __init__(self, host: HostConfig, working: Path, cancellation: GroupCancellation[Cause]) -> None:
+    def __init__(
+        self,
+        host: HostConfig,
+        working: Path,
+        cancellation: GroupCancellation[Cause],
+        stop_to_recount: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        """`stop_to_recount` stops rsync so that zeros become holes; None where rsync writes no zeros."""
         self.host = host
         self.working = working
         self.cancellation = cancellation
         self.counts = host.max_files is not None or host.max_new_bytes is not None
         self.cause: Cause | None = None
+        self.has_holes = False
+        self._stop_to_recount = stop_to_recount
+        self._ends = False  # rsync has ended
         self._written = 0
         self._known: _Known | None = None
         self._ended = self._took = 0.0  # the last reading of the tree
@@ -95,7 +108,9 @@ class LimitWatch:
     async def _read_beside(self, committed: bool) -> None:
         """Stops a host whose limits cannot be checked, too."""
         try:
-            await self._read(committed)
+            cause = await self._read(committed)
+            if cause and not self._ends and not (self._may_be_zeros(cause) and await self._recount()):
+                self._stop(cause)
             self._failed = 0
         except OSError as error:  # it is read again
             log.warning("%s cannot be read: %s", self.working, error)
@@ -108,23 +123,41 @@ class LimitWatch:
 
     async def at_end(self) -> Cause | None:
         """Returns the exceeded limit after an rsync has ended; the tree is not read afterwards. Raises OSError."""
-        if self._reading:
-            await self._reading
-        if self.counts and not self.cancellation.reason:
-            await self._read(committed=True)
+        self._ends = True
+        try:
+            if self._reading:
+                await self._reading
+            if self.counts and not self.cancellation.reason:
+                cause = await self._read(committed=True)
+                if cause and self._may_be_zeros(cause):
+                    await asyncio.to_thread(punch_written, self.working, self.cancellation)
+                    self.has_holes = True
+                    cause = await self._read(committed=True)
+                if cause:
+                    self._stop(cause)
+        finally:
+            self._ends = False
         return self.cause
 
-    async def _read(self, committed: bool) -> None:
-        """Reads the tree, and stops the run if a limit is exceeded. What waits for a commit is not in it."""
+    def _may_be_zeros(self, cause: Cause) -> bool:
+        return cause.code is CauseCode.MAX_NEW_BYTES and self._stop_to_recount is not None
+
+    async def _recount(self) -> bool:
+        return self._stop_to_recount is not None and await self._stop_to_recount()
+
+    def _stop(self, cause: Cause) -> None:
+        self.cause = cause
+        self.cancellation.cancel_for(cause)
+
+    async def _read(self, committed: bool) -> Cause | None:
+        """Reads the tree, and returns the limit that is exceeded. What waits for a commit is not in it."""
         begun, written = time.monotonic(), self._written
         found = await asyncio.to_thread(_growth, self.working, committed)
         self._ended = time.monotonic()
         self._took = self._ended - begun
         if committed:
             self._known = _Known(found.bytes, written)
-        if cause := exceeded(self.host, found):
-            self.cause = cause
-            self.cancellation.cancel_for(cause)
+        return exceeded(self.host, found)
 
 
 def _may_exceed(limit: int, known: _Known | None, written: int) -> bool:

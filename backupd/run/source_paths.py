@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from backupd.rsync.command import Pass, passes, rsync_command, shell_command
 from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output, bounded
+from backupd.rsync.probe import HostAccess, size_on_host
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.remote_end import RemoteEnd, expected_words
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
+from backupd.run.arriving_zeros import ArrivingZeros
 from backupd.run.context import RunContext, RunningTransfer
 from backupd.run.finishing import Prepared
 from backupd.run.limits import LimitWatch
@@ -40,6 +43,7 @@ from btrkeep.config import HostConfig
 from btrkeep.decisions.absence import is_absent
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
+from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit, inodes_made
 from btrkeep.process.cancellation import Cancellation
@@ -72,7 +76,6 @@ class HostTransfer:
     ) -> None:
         self.context, self.host, self.prepared, self.lock = context, host, prepared, lock
         self.cancellation, self.running, self.pause = cancellation, running, pause
-        self.limits = LimitWatch(host, prepared.path, cancellation)
         self.quota = HostQuota(context.pool, host)
         self.results: dict[str, PathResult] = {}
         self.seconds = {"rsync": 0.0}
@@ -81,6 +84,8 @@ class HostTransfer:
         self.sparse = prepared.base is None
         self.confined = context.confines(host)
         transfers = len(host.paths) * len(passes(host.inplace, based=not self.sparse))
+        self.zeros = ArrivingZeros(prepared.path, cancellation, sparse=self.sparse)
+        self.limits = LimitWatch(host, prepared.path, cancellation, None if self.sparse else self.zeros.stop_to_recount)
         self.connection = SharedConnection(host, context.config.ssh, wanted=transfers > 1 or host.one_file_system)
         self._last: RsyncEnd | None = None
         self._said_bytes = 0
@@ -126,6 +131,10 @@ class HostTransfer:
             if linked:  # an rsync has made hard links here already, and the host may have broken one since
                 await asyncio.to_thread(_split_again, self.prepared, path, self.cancellation)
             ended = await self._rsync(path, one_pass)
+            while self.zeros.stopped and ended.exit_code and not ended.stopped:
+                _add(numbers, ended.output)
+                await asyncio.to_thread(_split_again, self.prepared, path, self.cancellation)
+                ended = await self._rsync(path, one_pass)
             linked = True
             _add(numbers, ended.output)
             result = await self._judge(path, ended, numbers, time.monotonic() - begun)
@@ -141,6 +150,7 @@ class HostTransfer:
             await asyncio.to_thread(drop_other_paths, self.prepared.path / DATA, self.host.paths)
         data = str(self.prepared.path / DATA)
         self.running.path = path
+        self.zeros.begin()
         try:
             control = await self.connection.socket(self.cancellation)
         except NotConnected as error:
@@ -149,11 +159,17 @@ class HostTransfer:
             command, cell = self._command(path, data, one_pass, control, held)
             async with self.quota.held():
                 self.writing = True
-                ended = self._last = await transfer(
-                    command, self.lock, self.cancellation, self.host.stall, self.running.take, self._heard, cell
-                )
+                watching = asyncio.create_task(self.zeros.watch(self._received, partial(self._size, control)))
+                try:
+                    ended = self._last = await transfer(
+                        command, self.lock, self.cancellation, self.host.stall, self.running.take, self._heard, cell
+                    )
+                finally:
+                    await _end(watching)
         self.writing = False
-        if printed := await self.connection.after(20 if ended.stopped else ended.exit_code):
+        if self.zeros.stopped:
+            await self.zeros.make_holes(partial(self._size, control))
+        elif printed := await self.connection.after(20 if ended.stopped else ended.exit_code):
             ended.messages.feed(printed)
             ended.messages.close()
         if (cause := self.quota.exceeded(ended.messages)) and not ended.stopped:
@@ -164,6 +180,14 @@ class HostTransfer:
         self.protocol = ended.output.protocol or self.protocol
         self.seconds["rsync"] = round(self.seconds["rsync"] + ended.seconds, 3)
         return ended
+
+    def _received(self) -> int:
+        """Returns the bytes of files that the rsync that runs now has dealt with."""
+        return self.running.output.progress.bytes if self.running.output else 0
+
+    async def _size(self, control: Path | None, file: str) -> int | None:
+        access = HostAccess(self.confined, control, self.context.buckets(self.host))
+        return await size_on_host(self.context.config, self.host, file, access)
 
     def _not_connected(self, error: NotConnected) -> RsyncEnd:
         """Returns the end that an rsync would have had whose ssh met the same."""
@@ -278,6 +302,11 @@ class HostTransfer:
         return [key for keys in self._conditions.values() for key in keys]
 
     @property
+    def has_holes(self) -> bool:
+        """Returns True if zeros that had arrived were made holes while the run went on."""
+        return self.zeros.has_holes or self.limits.has_holes
+
+    @property
     def anything_arrived(self) -> bool:
         """Returns True if `.working`, which was new, may contain data of this run."""
         if any(result.numbers.get("received", 0) > 0 for result in self.results.values()):
@@ -303,6 +332,15 @@ class HostTransfer:
             "received_bytes": bounded(sum(result.numbers.get("received", 0) for result in results)),
             "protocol": self.protocol,
         }
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        try:
+            await task
+        except (OSError, OperatorError) as error:  # the transfer does not depend on it
+            log.warning("%s", error)
 
 
 def _split_again(prepared: Prepared, path: str, cancelled: Cancellation) -> None:

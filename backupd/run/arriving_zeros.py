@@ -1,0 +1,250 @@
+"""Stops rsync while a new sparse file arrives as zeros, so that these zeros need not arrive.
+
+rsync sends the holes of a file as zeros, unless the receiver has zeros in the same place already: then a checksum of each block is
+all that is sent. So when a large file consists of zeros up to now, its full length is asked for with one `--list-only`, rsync is
+stopped, the part that arrived becomes a hole, the file is given its full length, and rsync goes on: see docs/decisions/0074.
+
+The host decides by nothing but its own file's length, which rsync corrects: what is not zero is transferred as ever.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import stat
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from backupd.repo.hardlinks import DATA
+from backupd.repo.holes import punch, punch_written
+from backupd.rsync.process import RunCancellation
+from btrkeep.descriptors import ClosingFd
+from btrkeep.errors import OperatorError
+from btrkeep.fs.openat import FILE, FOLDER, open_folder
+from btrkeep.pool.subvolume import commit
+from btrkeep.process.group import PATIENCE, Group
+from btrkeep.process.proc import GroupMember, members
+from btrkeep.treescan import FolderPaths
+from btrkeep.units import printable
+
+log = logging.getLogger(__name__)
+
+LOOK_AFTER = 256 << 20
+"""Bytes that arrive before the files that arrive are looked at, and again after as many more."""
+WORTH_A_STOP = 1 << 30
+"""Bytes of a file that did not arrive yet: a stop costs another list of the source path."""
+_MOST_STOPS = 8  # of one run: the files after that arrive as zeros
+_LONGEST = 1 << 44  # bytes; reading the zeros of a longer file to compare them takes hours
+_PAUSE = 0.5
+_SAMPLES = 16
+_MOST_SAMPLES_WITH_DATA = 2
+_SAMPLE = 64 << 10
+_ZEROS = bytes(_SAMPLE)
+_TEMPORARY = re.compile(rb"\.(.+)\.[A-Za-z0-9]{6}", re.DOTALL)  # the name that rsync gives a file while it writes it
+
+AskSize = Callable[[str], Awaitable[int | None]]
+"""Returns the length of a regular file on the host, by its absolute path; None if it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZerosStop:
+    """Why an rsync was stopped. `path`: in `data`, of a file that arrives as zeros, with its length on the host if that is known.
+
+    `recount`: a limit is exceeded, perhaps by zeros of any file.
+    """
+
+    path: bytes | None
+    size: int | None = None
+    recount: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file that rsync writes: its inode number, how much of it has arrived, and a path by which it can be read."""
+
+    inode: int
+    received: int
+    link: Path
+
+
+class ArrivingZeros:
+    """Watches the transfers of one run. `sparse`: rsync makes holes itself, in a temporary file.
+
+    `stopped`: why the last rsync was stopped. `has_holes`: holes were made in this run. `lengthened`: the files, by their paths in
+    `data`, that were given their full length.
+    """
+
+    def __init__(self, working: Path, cancellation: RunCancellation, *, sparse: bool) -> None:
+        self.stopped: ZerosStop | None = None
+        self.has_holes = False
+        self.lengthened: list[bytes] = []
+        self._working, self._cancellation, self._sparse = working, cancellation, sparse
+        self._stops = 0
+        self._seen = set[bytes]()
+
+    def begin(self) -> None:
+        """Forgets why the rsync before was stopped."""
+        self.stopped = None
+
+    async def watch(self, received: Callable[[], int], ask: AskSize) -> None:
+        """Looks from time to time until it has stopped rsync, or is cancelled. `received`: bytes of files so far."""
+        next_look, written_before = LOOK_AFTER, 0
+        while self._stops < _MOST_STOPS:
+            await asyncio.sleep(_PAUSE)
+            now, group = received(), self._cancellation.group
+            if now < next_look - LOOK_AFTER:  # that was of the rsync before
+                next_look = LOOK_AFTER
+            if now < next_look or not group or self.stopped:
+                continue
+            next_look = now + LOOK_AFTER
+            processes = _rsync_processes(group)
+            written = sum(member.written for member in processes)
+            if not self._sparse and written - written_before < LOOK_AFTER // 2:
+                continue  # most of it was here already
+            written_before = written
+            file = await asyncio.to_thread(self._find, [member.pid for member in processes], LOOK_AFTER // 2, committed=False)
+            if file and await self._stop_for(*file, ask):
+                return
+
+    async def _stop_for(self, path: bytes, received: int, ask: AskSize) -> bool:
+        self._seen.add(path)
+        size = await self._ask(path, ask)
+        if not is_worth_a_stop(size, received) or self.stopped or self._cancellation:
+            return False
+        return self._stop(ZerosStop(path, size))
+
+    def _stop(self, why: ZerosStop) -> bool:
+        """Sends SIGTERM to rsync, which keeps its partial data, and kills it if that takes too long."""
+        group = self._cancellation.group
+        if group is None:
+            return False
+
+        def kill() -> None:
+            if self._cancellation.group is group:
+                group.signal(signal.SIGKILL)
+
+        self.stopped, self._stops = why, self._stops + 1
+        group.signal(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(PATIENCE, kill)
+        return True
+
+    async def stop_to_recount(self) -> bool:
+        """Stops rsync because it has written more than a limit, of which zeros may be a part. Returns False if it has stopped it
+        too often.
+        """
+        group = self._cancellation.group
+        if self.stopped or group is None:  # it has ended, or does so: what it has written is counted then
+            return True
+        if self._sparse or self._stops >= _MOST_STOPS:
+            return False
+        pids = [member.pid for member in _rsync_processes(group)]
+        file = await asyncio.to_thread(self._find, pids, _SAMPLE, committed=True)
+        return self._stop(ZerosStop(file[0] if file else None, recount=True))
+
+    async def _ask(self, path: bytes, ask: AskSize) -> int | None:
+        try:
+            return await ask("/" + os.fsdecode(path))
+        except OperatorError as error:  # such as a key that permits one command only
+            log.info("%s: the length of %s is not known: %s", self._working, printable(os.fsdecode(path)), error.message)
+            return None
+
+    def _find(self, pids: Sequence[int], least: int, *, committed: bool) -> tuple[bytes, int] | None:
+        """Returns the path in `data` of a new file of which `least` bytes have arrived, as zeros, and how much has arrived.
+
+        `committed`: the filesystem was committed a moment ago. Only committed names can be searched.
+        """
+        try:
+            for file in open_files(pids, self._working.stat().st_dev):
+                if file.received >= least and _is_zeros(file):
+                    if not committed:
+                        commit(self._working)
+                    with ClosingFd(os.open(self._working, FOLDER)) as root:
+                        top, *path = FolderPaths(root).of(file.inode)
+                        if top == DATA and path and (name := _final_path(root, path)) and name not in self._seen:
+                            return name, file.received
+        except OSError as error:  # rsync has ended, or begun with another file
+            log.debug("%s: %s", self._working, error)
+        return None
+
+    async def make_holes(self, ask: AskSize) -> None:
+        """Gives the file for which rsync was stopped its full length, and makes holes of its zeros. Raises OperatorError."""
+        if (stop := self.stopped) is None:
+            return
+        size = stop.size
+        if stop.path and size is None and not self._cancellation:
+            size = await self._ask(stop.path, ask)
+        if stop.path and size is not None and size <= _LONGEST:
+            await asyncio.to_thread(self._lengthen, stop.path, size)
+        if stop.recount:
+            await asyncio.to_thread(punch_written, self._working, self._cancellation)
+        elif stop.path and not self._sparse:
+            await asyncio.to_thread(punch, self._working, [stop.path], cancelled=self._cancellation)
+        self.has_holes = True
+
+    def finish(self) -> None:
+        """Makes holes of the zeros beside the data of such files, which rsync wrote because it compares larger blocks. Raises
+        OperatorError.
+        """
+        if not self._sparse:
+            punch(self._working, self.lengthened, cancelled=self._cancellation, shortest=1)
+
+    def _lengthen(self, path: bytes, size: int) -> None:
+        *folders, name = path.split(b"/")
+        try:
+            with ClosingFd(os.open(self._working, FOLDER)) as root, ClosingFd(open_folder(root, [DATA, *folders])) as folder:
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and status.st_size < size:
+                    with ClosingFd(os.open(name, os.O_RDWR | FILE, dir_fd=folder)) as fd:
+                        os.ftruncate(fd, size)
+                        self.lengthened.append(path)
+        except OSError as error:  # rsync left nothing of it, or it cannot be so long: it arrives as zeros
+            log.info("%s: %s", self._working, error.strerror)
+
+
+def _rsync_processes(group: Group) -> list[GroupMember]:
+    return [member for member in members(group.pid) if member.name == "rsync"]
+
+
+def is_worth_a_stop(size: int | None, received: int) -> bool:
+    """Returns True if so much of a file of zeros is to come that a new list of its source path costs less."""
+    return size is not None and size - received >= WORTH_A_STOP and size <= _LONGEST
+
+
+def open_files(pids: Sequence[int], device: int) -> list[OpenFile]:
+    """Returns the regular files of the filesystem `device` that these processes have open for writing. Raises OSError."""
+    files = []
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                status = link.stat()
+                if stat.S_ISREG(status.st_mode) and status.st_dev == device:
+                    fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/fdinfo/{link.name}").read_text().splitlines())
+                    if int(fields["flags"], 8) & os.O_ACCMODE != os.O_RDONLY:
+                        files.append(OpenFile(status.st_ino, int(fields["pos"]), link))
+    return files
+
+
+def _is_zeros(file: OpenFile) -> bool:
+    """Returns True if what arrived last of a file is nearly all zeros, by samples."""
+    begin = max(0, file.received - LOOK_AFTER)
+    step = (file.received - begin) // _SAMPLES
+    with ClosingFd(os.open(file.link, os.O_RDONLY | os.O_NONBLOCK | os.O_NOATIME | os.O_CLOEXEC)) as fd:
+        samples = [os.pread(fd, _SAMPLE, begin + number * step) for number in range(_SAMPLES)]
+    return sum(sample != _ZEROS[: len(sample)] for sample in samples) <= _MOST_SAMPLES_WITH_DATA
+
+
+def _final_path(root: int, path: Sequence[bytes]) -> bytes | None:
+    """Returns the path that a file in `data` will have; None if rsync writes a new version of a file that is there."""
+    *folders, name = path
+    if match := _TEMPORARY.fullmatch(name):
+        name = match[1]
+        with ClosingFd(open_folder(root, [DATA, *folders])) as folder:
+            try:
+                os.stat(name, dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:
+                return b"/".join((*folders, name))
+        return None
+    return b"/".join(path)

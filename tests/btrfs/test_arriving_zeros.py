@@ -1,0 +1,100 @@
+"""A new sparse file costs its data, on the line and in the pool, and not its length."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from backupd.run.arriving_zeros import WORTH_A_STOP, is_worth_a_stop
+from tests.beds import ssh, work
+from tests.beds.nights import Nights
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+MIB, GIB = 1 << 20, 1 << 30
+DATA = 75 * 4096
+
+
+@pytest.fixture
+def host(nights: Nights, sshd: ssh.Sshd) -> Path:
+    """A source path of a host behind a real sshd."""
+    log = nights.source / "log"
+    log.mkdir(parents=True)
+    (log / "messages").write_bytes(os.urandom(4000))
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    nights.host(
+        "web1", log, address=sshd.address, port=sshd.port, bandwidth="24MB"
+    )  # there is time to look, also on a slow machine
+    return log
+
+
+def lastlog(path: Path, size: int) -> None:
+    """A sparse file with 300 KiB of data in it."""
+    with path.open("wb") as file:
+        file.truncate(size)
+        for number in range(75):
+            file.seek(size // 80 * number)
+            file.write(os.urandom(4096))
+
+
+def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backupd.run.arriving_zeros.LOOK_AFTER", 8 * MIB)
+    monkeypatch.setattr("backupd.run.arriving_zeros.WORTH_A_STOP", 16 * MIB)
+
+
+def received(nights: Nights) -> int:
+    """Bytes that rsync received in the newest run, and would have received of the stopped ones by its progress."""
+    totals = nights.record("web1")["totals"]
+    return max(totals["received"], totals["literal"])
+
+
+def allocated(path: Path) -> int:
+    work("btrfs", "filesystem", "sync", path.parent)
+    return path.stat().st_blocks * 512
+
+
+def assert_cheap(nights: Nights, host: Path, size: int, name: str = "lastlog") -> None:
+    assert not nights.differences("web1", host)
+    copy = nights.pool / "hosts/web1" / nights.names("web1")[-1] / "data" / str(host).lstrip("/") / name
+    assert (copy.stat().st_size, received(nights) < size // 2) == (size, True)
+    assert allocated(copy) <= allocated(host / name) + MIB
+    assert nights.listed("web1")[0]["new_bytes"] < DATA + 2 * MIB
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["second night", "first copy"])
+def test_zeros_of_a_new_sparse_file_are_not_transferred(
+    nights: Nights, host: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """And when it is rotated the backup is not suspect."""
+    smaller(monkeypatch)
+    if not first:
+        nights.run("web1")
+    lastlog(host / "lastlog", 256 * MIB)
+    (host / "zz").write_bytes(os.urandom(MIB))
+    (done,) = nights.night("web1")
+    assert (done.outcome, done.warnings) == ("complete", ())
+    assert_cheap(nights, host, 256 * MIB)
+    (host / "lastlog").write_bytes(os.urandom(DATA))
+    assert nights.run("web1")["web1"]["outcome"] == "complete"
+    assert not nights.differences("web1", host)
+
+
+def test_max_new_bytes_counts_no_zeros(nights: Nights, host: Path) -> None:
+    """One large file, and three that have arrived before anybody looks."""
+    nights.run("web1")
+    nights.tables["host"]["web1"]["max_new_bytes"] = "40MiB"
+    nights.write()
+    for number, size in enumerate((20, 20, 20, 200)):
+        lastlog(host / f"lastlog{number}", size * MIB)
+    assert nights.run("web1")["web1"]["outcome"] == "complete"
+    assert not nights.differences("web1", host)
+    (host / "dense").write_bytes(os.urandom(50 * MIB))
+    assert "max_new_bytes" in nights.run("web1", status=1)["web1"]["error"]
+    assert nights.listed("web1")[0]["state"] == "partial"
+
+
+@pytest.mark.parametrize(
+    ("size", "at", "expected"),
+    [(None, 0, False), (WORTH_A_STOP, 0, True), (WORTH_A_STOP, 1, False), (100 * GIB, 256 * MIB, True), (1 << 60, 0, False)],
+)
+def test_rsync_is_stopped_when_much_is_to_come(size: int | None, at: int, expected: bool) -> None:
+    assert is_worth_a_stop(size, at) is expected
