@@ -29,7 +29,11 @@ def path_given(text: str) -> bytes:
     try:
         return joined(components(path))
     except ValueError as error:
-        near = "" if path.startswith(b"/") or b"\0" in path or not path else f"did you mean /{printable(text.removeprefix('./'))}?"
+        near = (
+            ""
+            if path.startswith(b"/") or b"\0" in path or not path
+            else f"did you mean {shlex.quote('/' + printable(text.removeprefix('./')))}?"
+        )
         raise UsageError(f"{printable(text)}: {error}", near) from None
 
 
@@ -59,6 +63,11 @@ def _name_in(tree: Tree, folder: bytes, name: bytes) -> bytes:
         words = " or ".join(shlex.quote(shown(one)) if shown(one) != text else _for_bash(one) for one in names)
         raise UsageError(f"{text} can be one of {len(names)} names in {shown(folder)}", f"write {words}")
     return names[0] if names else name
+
+
+def as_typed(path: bytes) -> str:
+    """Returns a path as it can be pasted into a shell: `path_in` reads the escapes in it."""
+    return shlex.quote(shown(path))
 
 
 def _for_bash(name: bytes) -> str:
@@ -104,11 +113,11 @@ def missing(tree: Tree, path: bytes, where: str) -> UsageError:
     above = shown(last.path)
     if last.kind == "symlink":
         end = resolved(tree, path)
-        hint = f"look at {shown(end)}" if end else "where it leads to is not in this backup"
+        hint = f"look at {as_typed(end)}" if end else "where it leads to is not in this backup"
         said = f"{above} is a symlink to {shown(last.target or b'')}, which a backup is not followed through"
         return UsageError(said, hint)
     if last.kind != "folder":
-        return UsageError(f"{above} of {where} is a {last.kind}, so nothing is in it", f"it can be had as {above}")
+        return UsageError(f"{above} of {where} is a {last.kind}, so nothing is in it", f"it can be had as {as_typed(last.path)}")
     if not tree.owns(last.device):
         return UsageError(f"something else is mounted at {above} of {where}", "unmount it: a backup holds no mounts")
     return UsageError(f"{where} has no {shown(path)}", _hint(tree, last, nearest_paths(tree, path)))
@@ -116,11 +125,11 @@ def missing(tree: Tree, path: bytes, where: str) -> UsageError:
 
 def _hint(tree: Tree, last: Entry, found: Sequence[bytes]) -> str:
     if found and found != [last.path]:
-        return f"did you mean {' or '.join(shown(path) for path in found)}?"
+        return f"did you mean {' or '.join(as_typed(path) for path in found)}?"
     names = list(islice(tree.each_name(last.path), _SHOWN + 1))
     if not names:
         return f"{shown(last.path)} is empty"
-    some = ", ".join(shown(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    some = ", ".join(as_typed(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     return f"{shown(last.path)} has {some}"
 
 

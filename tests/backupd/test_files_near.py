@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backupd.files.backup_selector import Restorable
-from backupd.files.suggestions import entry_at, nearest_paths, path_given, path_in, resolved
+from backupd.files.suggestions import entry_at, missing, nearest_paths, path_given, path_in, resolved
 from backupd.files.tree import Tree
 from backupd.files.versions import versions
 from backupd.files.words import shown
@@ -209,6 +209,23 @@ def test_each_name_can_be_typed_as_it_is_shown(tmp_path: Path) -> None:
         assert path_in(tree, b"/none\\xe4") == b"/none\\xe4"
         assert path_in(tree, b"/in\\xe4ner/plain\\name/x\\y") == b"/in\xe4ner/plain\\name/x\\y"
     assert len({shown(name) for name in ODD}) == len(ODD)
+
+
+def test_each_suggested_path_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    """Also one with blanks, quotes, wildcards, a dash in front, or bytes that are no UTF-8."""
+    names = [*ODD, b"with space", b"quo'te", b'dou"ble', b"$HOME `id`", b"*star", b"-dash", b"new\nline", b"~tilde", b" lead "]
+    for number, name in enumerate(names):
+        folder = tmp_path / str(number) / "data" / "in here"
+        folder.mkdir(parents=True)
+        (folder / os.fsdecode(name)).touch()
+        with Tree(folder.parent.parent) as tree:
+            hint = missing(tree, b"/in here/" + name + b"-", "web1@x").hint
+            typed = hint.removeprefix("did you mean ").removesuffix("?").removeprefix("'/in here' has ")
+            [word] = bytes.fromhex("".join(work("bash", "-c", f"printf '%s\\0' {typed} | od -An -tx1 -v").stdout.split())).split(
+                b"\0"
+            )[:-1]
+            path = word if word.startswith(b"/") else b"/in here/" + word
+            assert path_in(tree, path_given(os.fsdecode(path))) == b"/in here/" + name, hint
 
 
 def test_a_name_that_is_shown_as_another_is_written_is_refused_with_how_to_write_both(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_a_hostile_name_is_harmless_on_a_terminal_and_whole_in_json(pool: Nights
     assert os.fsencode(pool.json("browse", "web1", asked)["entry"]["path"]) == b"/srv/" + HOSTILE
     error, hint = fails(pool, "browse", "web1", asked + "x")
     assert error.isprintable()
-    assert hint == "did you mean /srv/evil\\n\\x1b[31m\\xff\\u202e<b>?"
+    assert hint == "did you mean '/srv/evil\\n\\x1b[31m\\xff\\u202e<b>'?"
 
 
 @pytest.fixture
