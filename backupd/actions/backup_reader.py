@@ -28,7 +28,10 @@ from backupd.files.backup_selector import Restorable
 from backupd.files.file_digest import FileRead, PlainSum, read_file, read_small
 from backupd.files.name_batches import FolderNames, name_batches
 from backupd.files.tree import Tree, open_seen_direct
-from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
+from backupd.repo.backup_json import UnreadableRecord
+from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, changed_of, key_of
+from backupd.repo.notes_json import read_notes
+from backupd.repo.seals import first_change
 from backupd.repo.sums import read_sums
 from btrkeep.decisions.due import latest
 from btrkeep.descriptors import ClosingFd
@@ -104,8 +107,12 @@ class BackupReader:
         self._large = deque[_FileToRead]()
         self._is_listed = self._is_cut = False
         self._error: OSError | None = None
+        self._first_change: int | None = None
+        """Files that were changed later were changed by hand: they are altered, and differ from their sums without damage."""
         self._sums = read_sums(backup.path)
         """What was recorded when the files were fetched, by path."""
+        with suppress(UnreadableRecord):
+            self._first_change = first_change(read_notes(folder), backup.name)
         self._linked_sums: dict[Key, bytes] | None = None
         """The same of files with several names, of which rsync fetched one. None: there was no such file yet."""
         self._written = _written_inodes(backup) if work.scope.crash else None
@@ -311,6 +318,8 @@ class BackupReader:
         return _FileToRead(path, status.st_size, key, before)
 
     def _sum_of(self, path: bytes, key: Key) -> bytes | None:
+        if self._first_change is not None and changed_of(key) > self._first_change:
+            return None
         return self._sums.get(path) or (self._linked_sums or {}).get(key)
 
     def _sums_of_linked(self, tree: Tree) -> dict[Key, bytes]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import all_rows
-from backupd.repo.seals import is_original, read_seals
+from backupd.repo.seals import Seals, is_original, read_seals
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE, EXPIRED, SUSPECT
 from btrkeep.catalogue import Backup, BackupState, Catalogue
@@ -132,8 +133,9 @@ class BackupSender:
             host: [] for host in hosts_of(self.pool) if not name_fault(host) and self._may_know(host)
         }
         changes, unread = self._changes(), list[tuple[str, str]]()
+        seals_of = lru_cache(1)(self._notes_and_seals)  # rows come by host: reading them for each takes time with the square
         for row in self._rows(unread):
-            if row.state in SENT and row.name and row.uuid and row.host in found and self._is_original(row, changes):
+            if row.state in SENT and row.name and row.uuid and row.host in found and self._is_original(row, changes, seals_of):
                 until = format_time(row.held_until) if row.held_until else None
                 hold = None if row.held_why is None else [until, row.held_why]
                 found[row.host].append([row.name, row.uuid, row.state, *([hold] if hold else [])])
@@ -153,16 +155,25 @@ class BackupSender:
         with opened(self.pool.path) as fd:
             return last_changes(fd)
 
-    def _is_original(self, row: BackupState | Backup, changes: Mapping[int, int]) -> bool:
+    def _is_original(
+        self, row: BackupState | Backup, changes: Mapping[int, int], seals_of: Callable[[str], tuple[Notes, Seals]]
+    ) -> bool:
         """Returns True unless the backup was changed after it was final. One that cannot be read is listed: `send` says why."""
         if row.sealed is not None and row.subvolume_id is not None and changes.get(row.subvolume_id) == row.sealed:
             return True
         name = row.name or ""
         with suppress(OSError, OperatorError):
-            path, notes = self.pool.host(row.host) / name, read_notes(self.pool.host(row.host))
+            path, (notes, seals) = self.pool.host(row.host) / name, seals_of(row.host)
+            seal = seals.get(name)
+            if seal and seal.subvolume == row.subvolume_id and changes.get(seal.subvolume) == seal.ctransid:
+                return notes.is_original(name)
             backup = own_backup(path, row.host)
             return backup is None or is_original(path, backup[0], notes, name)
         return True
+
+    def _notes_and_seals(self, host: str) -> tuple[Notes, Seals]:
+        folder = self.pool.host(host)
+        return read_notes(folder), read_seals(folder)
 
     def _rows(self, unread: list[tuple[str, str]]) -> Iterator[BackupState] | Iterator[Backup]:
         return self.catalogue.states() if self.catalogue else all_rows(self.pool, [], unread)

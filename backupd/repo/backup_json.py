@@ -7,13 +7,13 @@ import errno
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.json_file import LARGEST_NUMBER, NOT_UNDERSTOOD, number_of, text_of_file
+from backupd.repo.json_file import LARGEST_NUMBER, NOT_UNDERSTOOD, has_room, number_of, text_of_file
 from backupd.rsync.output import bounded
 from btrkeep.causes import Cause, cause_of
 from btrkeep.checkpoints import Checkpoint
@@ -27,6 +27,7 @@ DATA = "data"
 ROOM = "room"
 """The reason of a stopped run: it grew fastest while the pool had too little free space."""
 
+_FEW, _SHORT = 100, 1000  # texts, and letters of each, of a record that would be too large
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL)  # missing; a symlink; a socket; a folder or fifo
 
 
@@ -300,6 +301,9 @@ def write(subvolume: Path, record: Record, *, durable: bool = False) -> None:
 
     With `durable` the new one is on the disk before it has the name: a power cut leaves one of the two, never an empty file.
     """
+    text = _text_of_record(record)
+    if not has_room(text):
+        text = _text_of_record(_without_details(record))
     temporary = subvolume / (RECORD + ".new")
     try:
         file = temporary.open("xb")
@@ -307,8 +311,22 @@ def write(subvolume: Path, record: Record, *, durable: bool = False) -> None:
         temporary.unlink()
         file = temporary.open("xb")
     with file:
-        file.write(json.dumps(record.to_fields()).encode("utf-8") + b"\n")
+        file.write(text.encode("utf-8"))
         if durable:
             file.flush()
             os.fsync(file.fileno())
     temporary.replace(subvolume / RECORD)
+
+
+def _text_of_record(record: Record) -> str:
+    return json.dumps(record.to_fields()) + "\n"
+
+
+def _without_details(record: Record) -> Record:
+    """Returns the record without the texts that a host can make long: a larger file is not read again."""
+    paths = tuple(replace(path, warnings=(), samples=(), left_out=None) for path in record.paths)
+    warnings = (
+        "the details of this backup were too long, so they are not kept",
+        *(text[:_SHORT] for text in record.warnings[:_FEW]),
+    )
+    return replace(record, paths=paths, warnings=warnings, lasting=record.lasting[:_FEW])

@@ -58,6 +58,12 @@ def key_of(inode: int, changed: int, size: int) -> Key:
     return _KEY.pack(inode, changed & _WHOLE, size)
 
 
+def changed_of(key: Key) -> int:
+    """Returns when the file was changed last, in nanoseconds."""
+    changed: int = _KEY.unpack(key)[1]
+    return changed
+
+
 class Checksums:
     """The records of the host whose folder that is, as they were when this was opened."""
 

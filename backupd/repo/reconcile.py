@@ -237,9 +237,9 @@ def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: Reconciled |
     with _told(done.trouble, "seals of backups"):
         with opened(pool.path) as fd:
             changes = last_changes(fd)
-        doubtful: dict[str, dict[str, int]] = {}
-        for row in catalogue.states():
-            if row.name and row.subvolume_id in changes and changes[row.subvolume_id] != row.sealed:
+        doubtful: dict[str, dict[str, int | None]] = {}
+        for row in catalogue.states():  # a row can name a subvolume that is gone: another copy was moved to its place by hand
+            if row.name and (row.subvolume_id not in changes or changes[row.subvolume_id] != row.sealed):
                 doubtful.setdefault(row.host, {})[row.name] = row.subvolume_id
         for host, names in doubtful.items():
             with _told(done.trouble, host), suppress(LockHeld), take_lock(pool.host_lock(host), RECONCILING, since):
@@ -247,7 +247,7 @@ def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: Reconciled |
     return done
 
 
-def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, names: Mapping[str, int], since: str) -> Counter[str]:
+def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, names: Mapping[str, int | None], since: str) -> Counter[str]:
     """Seals backups of one host, or marks them as altered, under its lock. `names`: with the subvolumes that are ours."""
     folder, counts = pool.host(host), Counter[str]()
     notes = notes_before = read_notes(folder)
@@ -256,7 +256,10 @@ def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, names: Mapping[
     for name in sorted(names):
         try:
             subvolume = describe(folder / name)
-            if subvolume is None or subvolume.id != names[name]:  # another one lies there now; only ours get a seal
+            if subvolume is None:
+                continue
+            is_same = subvolume.id == names[name]  # else another one lies there now; only ours get a seal
+            if not is_same and not _add(pool, catalogue, host, name, notes):
                 continue
             check = check_seal(folder / name, subvolume, seals, name)
         except OSError as error:
@@ -265,7 +268,7 @@ def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, names: Mapping[
         if check.state is SealState.ALTERED:
             if not notes.is_altered(name):
                 counts[_ALTERED] += 1
-                notes = with_altered(notes, name, subvolume, since)
+                notes = with_altered(notes, name, subvolume, since, check.seal)
                 changed.add(name)
             continue
         note = notes.note(name, ALTERED_NOTE)

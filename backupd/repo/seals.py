@@ -18,11 +18,14 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
 from pathlib import Path
 
+from backupd.repo.backup_json import UnreadableRecord
+from backupd.repo.backup_json import read as read_record
 from backupd.repo.json_file import NOT_UNDERSTOOD, has_room, text_of_file
 from backupd.repo.notes_json import ACCEPTED, ALTERED_NOTE, Notes, read_notes
 from btrkeep.catalogue import Backup
@@ -35,6 +38,7 @@ from btrkeep.treescan.links import InodeNames
 from btrkeep.units import format_time
 
 SEALS = "seals.json"
+SEALED_AT = "sealed"  # a key of ALTERED_NOTE: the time of the seal, in nanoseconds
 _FORMAT = 1
 _log = logging.getLogger(__name__)
 
@@ -116,12 +120,13 @@ def effective_seal(subvolume: Subvolume, seals: Seals, name: str) -> Seal | None
     return Seal(subvolume.id, min(subvolume.written, subvolume.created), subvolume.created_at)
 
 
-def new_seal(path: Path, subvolume: Subvolume) -> Seal:
+def new_seal(path: Path, subvolume: Subvolume, base: Seal | None = None) -> Seal:
     """Returns the seal of what the subvolume is now, by the real clock, as the kernel's times are, in rehearsals too.
 
-    A clock that is behind counts as that of the moment in which the backup got its name. Raises OSError.
+    A clock that is behind counts as that of the moment in which the backup got its name, or in which its base was sealed: files
+    that it has from its base keep their times. Raises OSError.
     """
-    return Seal(subvolume.id, subvolume.written, max(time.time_ns(), path.lstat().st_ctime_ns))
+    return Seal(subvolume.id, subvolume.written, max(time.time_ns(), path.lstat().st_ctime_ns, base.at if base else 0))
 
 
 def altered_paths(path: Path, subvolume: Subvolume) -> list[bytes]:
@@ -163,11 +168,23 @@ def is_original(path: Path, subvolume: Subvolume, notes: Notes, name: str) -> bo
     return check_seal(path, subvolume, read_seals(path.parent), name).state is not SealState.ALTERED
 
 
-def with_altered(notes: Notes, name: str, subvolume: Subvolume, now: str) -> Notes:
-    """Returns the notes in which that backup is altered. The time of the first notice stays."""
+def with_altered(notes: Notes, name: str, subvolume: Subvolume, now: str, seal: Seal) -> Notes:
+    """Returns the notes in which that backup is altered. The time of the first notice stays, and so does that of the first `seal`:
+    what was changed later is not what was backed up.
+    """
     before = notes.note(name, ALTERED_NOTE) or {}
+    sealed = before.get(SEALED_AT, seal.at) if before.get("subvolume") == subvolume.id else seal.at
     at = before["at"] if before.get("subvolume") == subvolume.id and not before.get(ACCEPTED) and before.get("at") else now
-    return notes.with_note(name, ALTERED_NOTE, {"at": at, "subvolume": subvolume.id})
+    return notes.with_note(name, ALTERED_NOTE, {"at": at, "subvolume": subvolume.id, SEALED_AT: sealed})
+
+
+def first_change(notes: Notes, name: str) -> int | None:
+    """Returns the time, in nanoseconds, after which files of the backup were changed by hand, accepted or not. None: none was."""
+    note = notes.note(name, ALTERED_NOTE)
+    if note is None:
+        return None
+    sealed = note.get(SEALED_AT)
+    return sealed if type(sealed) is int else 0  # an earlier version did not note it
 
 
 def with_change_accepted(notes: Notes, name: str, now: datetime, by: str) -> Notes:
@@ -193,6 +210,14 @@ def seal_backup(path: Path, name: str) -> None:
     folder = path.parent
     try:
         if subvolume := describe(path):
-            write_seals(folder, {**read_seals(folder), name: new_seal(path, subvolume)})
+            seals = read_seals(folder)
+            write_seals(folder, {**seals, name: new_seal(path, subvolume, seals.get(_base_of(path)))})
     except OSError as error:
         _log.warning("%s: %s is not sealed yet: %s", folder, name, error.strerror)
+
+
+def _base_of(path: Path) -> str:
+    """Returns the name of the backup that this one grew from; "" if there is none, or its record cannot be read."""
+    with suppress(UnreadableRecord):
+        return ((record := read_record(path)) and record.base) or ""
+    return ""

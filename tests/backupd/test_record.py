@@ -328,3 +328,13 @@ def test_the_cause_of_a_path_comes_back() -> None:
     cause = Cause(CauseCode.NO_FILE_LEFT, "/srv", {"before": 9})
     written = replace(record, paths=(replace(record.paths[0], cause=cause),))
     assert parse(json.dumps(written.to_fields())).paths[0].cause == cause
+
+
+def test_a_record_with_endless_details_can_be_read_again(tmp_path: Path) -> None:
+    started = datetime(2026, 3, 1, tzinfo=UTC)
+    path = PathResult("/srv", PathOutcome.COMPLETE, warnings=("x" * 1000,) * 20_000, left_out=("/mnt",) * 1000)
+    write(tmp_path, Record("web", "u", "complete", started, "2026-03-01T000000Z", warnings=("first",), paths=(path,)))
+    record = read(tmp_path)
+    assert record is not None
+    assert (record.state, record.started, record.paths[0].outcome) == ("complete", started, PathOutcome.COMPLETE)
+    assert record.warnings[1:] == ("first",)

@@ -210,6 +210,19 @@ def test_a_run_waits_for_whoever_reads_already(
     assert noted(nights)["unread"] == []
 
 
+@pytest.mark.parametrize("number", ["NULL", "1", "(SELECT max(subvolume_id) FROM backup)"])
+def test_rows_with_the_number_of_another_subvolume_hide_nothing(make_btrfs: Callable[..., Path], tree: Path, number: str) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    nights.host("web", tree)
+    for content in ("1", "2"):
+        (tree / "file").write_text(content)
+        nights.run("web")
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as catalogue, catalogue:
+        catalogue.execute(f"UPDATE backup SET subvolume_id = {number}")
+    reboot(nights)
+    assert [backup["name"] for backup in after_crash(nights)] == nights.names("web")
+
+
 def test_a_night_reads_no_longer_than_its_window(make_btrfs: Callable[..., Path], tree: Path) -> None:
     nights = Nights(make_btrfs(size="300M"))
     (tree / "file").write_bytes(os.urandom(MIB))

@@ -3,8 +3,10 @@
 import fcntl
 import json
 import os
+import sqlite3
 import struct
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +291,49 @@ def test_a_seal_by_a_clock_that_is_behind_is_no_earlier_than_the_backup(two: Two
     writable(path_of(two.first.pool, first), lambda backup: content(backup, "one").unlink())
     two.first.backupd("verify", "--now", MORNING, check=False)
     assert states(two.first) == {first: "altered"}
+
+
+def test_a_change_by_hand_is_no_damage(two: TwoPools) -> None:
+    first = two.night(FIRST, "a")
+    two.night(SECOND, "b")
+
+    def change_in_place(backup: Path) -> None:
+        path = content(backup, "changed")
+        status = path.stat()
+        with path.open("r+") as file:
+            file.write("by hand")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    writable(path_of(two.first.pool, first), change_in_place)
+    for day, word in ((13, ""), (14, "accept"), (15, "verify")):
+        now = f"2026-03-{day}T08:00:00Z"
+        if word == "accept":
+            two.first.backupd("accept", f"web1@{first}", "--now", now)
+        done = two.first.backupd("verify", "--now", now, check=False)
+        assert ("altered" in done.stdout, "damaged" in done.stdout) == (not word, False), done.stdout
+        assert json.loads(two.first.backupd("damaged", "--json", "--now", now, check=False).stdout) == []
+    assert states(two.first)[first] == "complete"
+
+
+def test_a_seal_is_no_earlier_than_that_of_the_base(two: TwoPools) -> None:
+    """The clock is behind in the second night: files that are the base's have later times, and are still no change."""
+    first = two.night(FIRST, "a")
+    file = two.first.pool / "hosts/web1/seals.json"
+    fields = json.loads(file.read_text())
+    fields["backups"][first][2] += 3600 * 10**9
+    file.write_text(json.dumps(fields))
+    second = two.night(SECOND, "b")
+    assert seal(two.first.pool, second)[2] == fields["backups"][first][2]
+
+
+@pytest.mark.parametrize("number", [None, 1])
+def test_a_row_of_a_subvolume_that_is_not_there_is_compared_all_the_same(two: TwoPools, number: int | None) -> None:
+    first = two.night(FIRST, "a")
+    writable(path_of(two.first.pool, first), lambda backup: content(backup, "changed").write_text("by hand"))
+    with closing(sqlite3.connect(two.first.state / "catalogue.sqlite")) as connection, connection:
+        connection.execute("UPDATE backup SET subvolume_id = ?", (number,))
+    two.night(SECOND, "b")
+    assert states(two.first)[first] == "altered"
 
 
 def test_an_altered_backup_that_was_deleted_is_over(two: TwoPools) -> None:

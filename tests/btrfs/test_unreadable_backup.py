@@ -10,6 +10,7 @@ import pytest
 from btrkeep.catalogue import WHOLE
 from tests.beds.faults import damage, damage_metadata, leaves
 from tests.beds.nights import Nights
+from tests.beds.two_pools import TwoPools
 from tests.beds.work import work
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
@@ -173,3 +174,41 @@ def test_a_base_of_which_not_all_damage_is_named_is_passed_over(make_btrfs: Call
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert (nights.record("web")["base"], nights.record("web")["unread_bases"]) == (first, [second])
     assert nights.differences("web", tree) == []
+
+
+def test_a_host_with_an_unreadable_backup_can_be_demoted(make_btrfs: Callable[..., Path]) -> None:
+    two = TwoPools(make_btrfs(), make_btrfs())
+    work("mount", "-o", "remount,max_inline=0", two.first.top)
+    first, second = (two.night(f"2026-03-{day}T10:00:00Z", str(day)) for day in (18, 19))
+    two.fetch()
+    two.second.backupd("promote", "web1", "--yes")
+    two.first.tables["replica.back"] = {"from": str(two.second.pool)}
+    two.first.write()
+    damage_record(two.first, two.first.backup("web1", first))
+    done = two.first.backupd("demote", "back", "web1", "--yes", "--now", "2026-03-20T12:00:00Z")
+    assert f"{first} cannot be read, so it is passed over" in " ".join(done.stderr.split())
+    notes = json.loads((two.first.pool / "hosts/web1/notes.json").read_text())
+    assert notes["replica"]["name"] == "back"
+    two.second.host("web1", two.source)
+    (two.source / "changed").write_text("20" * 5000)
+    two.second.backupd("run", "web1", "--now", "2026-03-20T13:00:00Z")
+    done = two.first.backupd("replicate", "--json", "--now", "2026-03-20T14:00:00Z")
+    assert [fetched["parent"] for fetched in json.loads(done.stdout)[0]["fetched"]] == [second]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_import_goes_on_beside_an_unreadable_backup(make_btrfs: Callable[..., Path], tmp_path: Path, place: int) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    work("mount", "-o", "remount,max_inline=0", nights.top)
+    old = tmp_path / "old"
+    words = ("import", "tree", str(old), "--host", "attic", "--verify", "none")
+    for day in (1, 2):
+        (old / f"2026-01-0{day}").mkdir(parents=True)
+        (old / f"2026-01-0{day}/note").write_text(f"{day}")
+        nights.backupd(*words)
+    damage_record(nights, nights.backup("attic", nights.names("attic")[place]))
+    work("cp", "-al", old / "2026-01-02", old / "2026-01-03")
+    done = nights.backupd(*words, check=False)
+    assert "Traceback" not in done.stderr
+    assert nights.names("attic")[-1] == "2026-01-03T000000Z", done.stdout + done.stderr
+    assert (nights.backup("attic", "2026-01-03T000000Z") / "data/note").read_text() == "2"
