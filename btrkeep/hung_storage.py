@@ -10,6 +10,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from btrkeep.errors import OperatorError
+from btrkeep.units import printable
+
 PATIENCE = 10.0
 """Seconds: a disk that has to spin up, or an array that moves on to another path, takes some."""
 _ENDING = 0.5
@@ -39,6 +42,12 @@ def answers(path: Path, trusted: float = 0) -> bool:
     else:
         _silent[path] = time.monotonic()
     return answered
+
+
+def require_answer(path: Path) -> None:
+    """Raises OperatorError if the file or folder at `path` does not answer; see `answers`."""
+    if not answers(path):
+        raise OperatorError(f"{printable(str(path))} does not answer: nothing could be read within {PATIENCE:.0f} s", HINT)
 
 
 def _asked(path: Path) -> bool:

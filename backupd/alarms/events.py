@@ -39,6 +39,7 @@ from btrkeep.catalogue.model_alarm import (
     ROOM,
     SCHEDULE,
     SILENT,
+    STATE_FULL,
     STEP,
     SUSPECT,
     UNALLOCATED,
@@ -76,7 +77,7 @@ _OF_CHECK = {
 """Event and kind of subject of what is wrong with the pool."""
 
 _WITHOUT_CATALOGUE = (
-    CONFIGURATION, CATALOGUE, UNIT, POOL, READ_ONLY, MISSING_DEVICE, DEVICE, MIN_FREE, UNALLOCATED, USED,
+    CONFIGURATION, CATALOGUE, STATE_FULL, UNIT, POOL, READ_ONLY, MISSING_DEVICE, DEVICE, MIN_FREE, UNALLOCATED, USED,
 )  # fmt: skip
 """Kinds of subjects that are looked at without a catalogue too."""
 _BUSY = timedelta(minutes=15)  # for so long a program may write the catalogue
@@ -90,7 +91,8 @@ Known = Mapping[Key, StoredAlarm]
 class Alarm:
     """A problem with `subject` and its start; `words` makes its text. `grade`: if it rises, the alarm is sent again.
 
-    `ripe`: it has lasted long enough to be sent; until then it is only recorded.
+    `ripe`: it has lasted long enough to be sent; until then it is only recorded. `topic`: a part of the text; with another topic
+    than the one that was sent last, the alarm is sent again.
     """
 
     what: str
@@ -99,6 +101,7 @@ class Alarm:
     since: datetime
     grade: int = 0
     ripe: bool = True
+    topic: str = ""
 
     @property
     def key(self) -> Key:
@@ -182,9 +185,9 @@ def _reporting(report: StatusReport, known: Known) -> Iterator[Alarm]:
     """Finds what other alarms depend on: the configuration, the catalogue and the clock."""
     if report.faults:
         text = words.configuration(report.faults, backupd_command(report.config.name, report.config.file))
-        yield Alarm(FAILURE, AlarmSubject(CONFIGURATION), text, report.now, len(report.faults))
+        yield Alarm(FAILURE, AlarmSubject(CONFIGURATION), text, report.now, len(report.faults), topic=report.faults[0])
     if report.catalogue_fault:
-        subject = AlarmSubject(CATALOGUE)
+        subject = AlarmSubject(STATE_FULL, str(report.config.pool.state)) if report.is_state_full else AlarmSubject(CATALOGUE)
         before = known.get((FAILURE, str(subject)))
         since = before.since if before and before.recovered is None else report.now
         ripe = not report.is_catalogue_busy or report.now - since >= _BUSY

@@ -14,6 +14,7 @@ from backupd.serve.requests import RUNTIME, take
 from btrkeep.clock import Clock
 from btrkeep.config import load_usable
 from btrkeep.errors import UsageError
+from btrkeep.hung_storage import require_answer
 from btrkeep.process.watched import our_command
 from btrkeep.units import parse_time, show_times_in
 
@@ -35,6 +36,7 @@ def command(ctx: click.Context, name: str) -> int:
         folder = config.pool.state / "jobs" / "asked"
         words = ("--config", str(Path(chosen["config"]).absolute())) if chosen["config"] else ("--pool", chosen["pool"])
     show_times_in(config.pool.zone)
+    require_answer(config.pool.state)
     request = take(folder, job_id)
     clock = Clock(parse_time(request.now) if request.now else None)
     jobs = JobStore(config.pool.state)

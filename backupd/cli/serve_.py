@@ -17,10 +17,12 @@ from backupd.serve.context import ServiceContext
 from backupd.serve.start_job import keep_starting
 from btrkeep.clock import Clock
 from btrkeep.errors import UsageError
+from btrkeep.hung_storage import answers
 from btrkeep.process.service import tell
 from btrkeep.serving.listening import bound, handed_over
 from btrkeep.serving.peer import allowed_users
 from btrkeep.serving.server import Server
+from btrkeep.units import printable
 
 _IDLE = 60.0
 _LONGEST = 900.0  # seconds after which it ends although it is asked again and again: systemd starts another, of today's version
@@ -47,7 +49,7 @@ log = logging.getLogger("backupd.serve")
 @click.option("--no-systemd", is_flag=True, help="Start runs and restores as processes, not as units of systemd.")
 @click.option(
     "--restore-to",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Path,
     metavar="DIR",
     help="Allow restores into this folder of this machine; without it they go to hosts only.",
 )
@@ -61,7 +63,7 @@ log = logging.getLogger("backupd.serve")
 @click.option(
     "--restore-below",
     multiple=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Path,
     metavar="DIR",
     help="Allow restores of this machine's files to where they were, below DIR; repeatable. Without it none are.",
 )
@@ -86,7 +88,8 @@ def command(
     chosen = ctx.find_root().obj
     file = Path(chosen["config"]).absolute() if chosen["config"] else None
     # Resolved once, here: from now on no symlink on the way there is followed.
-    to, places = restore_to.resolve() if restore_to else None, tuple(folder.resolve() for folder in restore_below)
+    to = _resolved(restore_to) if restore_to else None
+    places = tuple(place for folder in restore_below if (place := _resolved(folder)))
     login, path = login.absolute() if login else None, path.absolute() if path else None
     service = ServiceContext(chosen["pool"], file, Clock(given_now(ctx)), not no_systemd, to, restore_elsewhere, places, login)
     log.setLevel(logging.INFO)
@@ -118,6 +121,19 @@ def command(
         log.info("serving %s", file or service.pool_name)
         log.info("ending: %s", server.run())
     return 0
+
+
+def _resolved(folder: Path) -> Path | None:
+    """Returns the folder without symlinks; None if it does not answer. Then the service does all else, and restores nothing there.
+
+    Raises UsageError for a file. `click.Path` would look for one itself, and wait for ever where nothing answers.
+    """
+    if answers(folder):
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"{printable(str(folder))} is a file", "name a folder")
+        return folder.resolve()
+    log.warning("%s does not answer: nothing is restored there until the service starts again", printable(str(folder)))
+    return None
 
 
 def _require_configured(ctx: click.Context) -> None:

@@ -36,6 +36,7 @@ from backupd.cli.status_view import (
     show_unverified,
     show_verification,
 )
+from backupd.cli.waiting import waiting_for_catalogue
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.pool_facts import look_at_pool
 from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
@@ -146,7 +147,8 @@ def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _Opened:
     """
     config = look.reporting.config
     try:
-        context = held.enter_context(opened(ctx, config=config))
+        with waiting_for_catalogue(config.pool.state):
+            context = held.enter_context(opened(ctx, config=config))
     except UsageError:
         raise
     except OperatorError as error:

@@ -17,6 +17,7 @@ from btrkeep.catalogue import (
     BalanceTotals,
     Catalogue,
     CatalogueBusy,
+    CatalogueFull,
     Dedupe,
     Expiry,
     ExpiryTotals,
@@ -96,6 +97,7 @@ class StatusReport:
     faults: tuple[str, ...] = ()
     catalogue_fault: str = ""
     is_catalogue_busy: bool = False
+    is_state_full: bool = False
     """True if that is so because another program is writing."""
     is_catalogue_read: bool = True
     """False if it could not even be read: then nothing is known of the hosts."""
@@ -142,7 +144,8 @@ def opened_catalogue(state: Path) -> tuple[Catalogue, OperatorError | None]:
 
 def with_trouble(report: StatusReport, trouble: OperatorError) -> StatusReport:
     """Returns the report with the reason why the catalogue cannot be used, or only not be written."""
-    return replace(report, catalogue_fault=trouble.message, is_catalogue_busy=isinstance(trouble, CatalogueBusy))
+    is_busy, is_full = isinstance(trouble, CatalogueBusy), isinstance(trouble, CatalogueFull)
+    return replace(report, catalogue_fault=trouble.message, is_catalogue_busy=is_busy, is_state_full=is_full)
 
 
 def status_without_catalogue(config: Config, now: datetime, *, faults: tuple[str, ...], is_bare: bool = False) -> StatusReport:

@@ -14,6 +14,7 @@ from backupd.serve.arguments import FOLDER, HOST, checked
 from backupd.serve.requests import ServeRequest
 from backupd.serve.verbs import VERBS
 from btrkeep.config import Config, other_pools
+from btrkeep.hung_storage import require_answer
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 
@@ -120,10 +121,13 @@ def _require_in_place(paths: Sequence[bytes], in_place: Sequence[str]) -> None:
 
 def _require_not_ours(paths: Sequence[bytes], config: Config) -> None:
     """Refuses to restore on this machine what btrkeep itself depends on: the pool, its records, the users, and folders that
-    contain one of these. An old copy of them could allow what has been forbidden since. Raises RequestRefused.
+    contain one of these. An old copy of them could allow what has been forbidden since. Raises RequestRefused, and OperatorError
+    if one of them does not answer: where its symlinks lead cannot be checked then.
     """
     ours = (config.pool.path, config.pool.state, config.file, config.file.with_suffix(".d"), *other_pools(config), *_FOLDERS)
-    kept = [components(os.fsencode(one)) for path in ours for one in (path.absolute(), os.path.realpath(path))]
+    for folder in ours:
+        require_answer(folder)
+    kept = [components(os.fsencode(place)) for folder in ours for place in (folder.absolute(), os.path.realpath(folder))]
     for path in paths:
         names = components(path)
         if any(names[: len(one)] == one[: len(names)] for one in kept):

@@ -22,7 +22,6 @@ from btrkeep.serving.answer_size import UnreadBytes
 from btrkeep.units import printable, show_times_in
 
 log = logging.getLogger("backupd.serve")
-_TRUSTED = 10.0  # seconds
 
 Signature = tuple[tuple[str, int, int, int], ...]
 
@@ -78,7 +77,7 @@ class ServiceContext:
     def jobs(self) -> JobStore:
         """Returns the jobs, in the state folder. Raises OperatorError if that does not answer, and ConfigError."""
         state = self.config().pool.state
-        if not answers(state, _TRUSTED):
+        if not answers(state):
             raise OperatorError(f"the jobs in {state} cannot be read: the folder does not answer", HINT)
         return JobStore(state)
 

@@ -7,7 +7,8 @@ docs/decisions/0022-runs-that-are-asked-for.rst says why.
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -31,6 +32,8 @@ PREVIEWS, PREVIEWS_OF_ONE = 4, 2
 """At the same time, of all and of one asker; of a host there is one. Each keeps an rsync busy, here and there, also when nobody
 waits for it any more."""
 _one_at_a_time = threading.Lock()
+_PATIENCE = 15.0  # seconds
+_AGAIN = 60.0  # seconds
 _LOOK = 0.5
 """Seconds between two looks whether a backup has ended, while others wait."""
 
@@ -52,7 +55,7 @@ def begin(
     already, Refused for too many previews or waiting backups, OperatorError when it cannot be started.
     """
     now = service.clock.now()
-    with _one_at_a_time:
+    with _turn():
         pool = service.pool()
         jobs = service.jobs()
         jobs.thin(now)
@@ -79,8 +82,20 @@ def begin(
 
 def start_due(service: ServiceContext) -> None:
     """Starts the backups whose turn it is. Raises OperatorError if the pool's jobs cannot be read."""
-    with _one_at_a_time:
+    with _turn():
         _start_due(service)
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """One thread at a time. Raises RequestRefused, of kind busy, if another one keeps it: it may hang in the state folder."""
+    if not _one_at_a_time.acquire(timeout=_PATIENCE):
+        hint = "try again in a moment; if that does not help, see whether the state folder answers"
+        raise RequestRefused(f"another job is being started, for more than {_PATIENCE:.0f} s", hint, "busy", own=True)
+    try:
+        yield
+    finally:
+        _one_at_a_time.release()
 
 
 def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
@@ -123,8 +138,8 @@ def _with_microseconds(now: datetime) -> str:
 def keep_starting(service: ServiceContext) -> NoReturn:
     """Starts the backups that wait when their turn comes, also those that an earlier service left. A thread runs it for ever.
 
-    Nothing is looked at while nothing waits. When it cannot be looked at (the pool is not mounted, say) the service may end, and
-    whoever asks next has it looked at again.
+    Nothing is checked while nothing waits. If the jobs cannot be read (the pool is not mounted, say), the service may end; if it
+    does not, it tries again after a minute, or with the next request.
     """
     service.queue.waits = True
     while True:
@@ -134,8 +149,10 @@ def keep_starting(service: ServiceContext) -> NoReturn:
                 start_due(service)
         except (OperatorError, OSError) as error:
             log.warning("backups that wait cannot begin: %s", printable(str(error)))
-            with _one_at_a_time:
+            with suppress(RequestRefused), _turn():
                 service.queue.waits = service.queue.changed.is_set()  # by a request meanwhile
+            service.queue.changed.wait(_AGAIN)  # without a request too: a folder that hung may answer again
+            service.queue.waits = True
         if service.queue.waits:
             time.sleep(_LOOK)
         else:

@@ -12,11 +12,12 @@ HOST, UNIT, DEVICE, MISSING_DEVICE = "host", "unit", "device", "missing device"
 REPLICA, PUSH, FETCHED_BY, OFFSITE = "replica", "push", "fetched_by", "offsite"
 DAMAGED = "damaged"  # a host some of whose backups are
 CONDITION, HOST_KEY = "condition", "hostkey"  # a host with lasting conditions; one that answers with another key
+STATE_FULL = "full"  # the state folder, by its path
 STEP = "step"  # an optional step that fails again and again
 """Kinds of subjects that there are several of, each with a name or a number."""
 OF_HOST = (HOST, CONDITION, HOST_KEY)
 """Those that are about a host's present state, and end when it is no longer configured."""
-_NAMED = (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, PUSH, FETCHED_BY, OFFSITE, DAMAGED, CONDITION, HOST_KEY, STEP)
+_NAMED = (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, PUSH, FETCHED_BY, OFFSITE, DAMAGED, CONDITION, HOST_KEY, STATE_FULL, STEP)
 POOL, CATALOGUE, READ_ONLY, EXPIRY, BALANCE = "pool", "catalogue", "read-only", "expiry", "balance"
 DRILL, VERIFICATION = "drill", "verification"
 CONFIGURATION, CLOCK, ALTERED_BACKUPS = "configuration", "clock", "altered"

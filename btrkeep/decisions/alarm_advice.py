@@ -1,6 +1,7 @@
 """What to do about each alarm: for the dashboard, the messages, and the page docs/what-to-do.rst. Pure."""
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ from btrkeep.catalogue.model_alarm import (
     SCHEDULE,
     SERVICE,
     SILENT,
+    STATE_FULL,
     STEP,
     SUSPECT,
     UNALLOCATED,
@@ -78,6 +80,10 @@ TABLE: Mapping[tuple[str, str], Advice] = {
     ),
     (FAILURE, CONFIGURATION): Advice("Mend that line: what it is about is not backed up until then.", "backupd check"),
     (FAILURE, CATALOGUE): Advice("Set another `state` for this pool, or rebuild the catalogue from it.", "backupd rebuild"),
+    (FAILURE, STATE_FULL): Advice(
+        "Make space on the filesystem of the state folder, or enlarge it. Backups are made meanwhile, and recorded afterwards.",
+        "df -h {name}",
+    ),
     (FAILURE, CLOCK): Advice(
         "Compare the clock with another machine's, and set it if it is wrong. Nothing expires meanwhile.", "timedatectl"
     ),
@@ -137,6 +143,7 @@ EXAMPLES: Mapping[tuple[str, str], str] = {
     (FAILURE, READ_ONLY): "/srv/backup is mounted read-only: no backup can be made",
     (FAILURE, CONFIGURATION): "the configuration is wrong: FILE:LINE: REASON",
     (FAILURE, CATALOGUE): "the catalogue knows none of the backups that are in the pool",
+    (FAILURE, STATE_FULL): "there is no room for the catalogue /var/lib/btrkeep/main/catalogue.sqlite",
     (FAILURE, CLOCK): "the clock went backwards: it says 2026-11-20T22:00:00Z, and it was 2026-11-23T22:00:00Z already",
     (FAILURE, ALTERED_BACKUPS): "1 backup was changed after it was final: web1@2026-11-20T220003Z",
     (ROOM, MIN_FREE): "there is less free space than min_free",
@@ -170,6 +177,8 @@ def advice(row: StoredAlarm, pool: str = "main", call: str = "") -> Advice:
     entry = next((TABLE[key] for key in keys if key in TABLE), ELSE)
     if kind == UNIT and not _UNIT_NAME.fullmatch(name):
         name = "UNIT"
+    if kind == STATE_FULL:
+        name = shlex.quote(name)
     return Advice(entry.words, command_for(entry.command.format(name=name, pool=pool), pool, call), entry.page)
 
 

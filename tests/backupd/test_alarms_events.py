@@ -9,9 +9,11 @@ import pytest
 
 from backupd.alarms.events import Known, find
 from backupd.alarms.night import judge_night
-from btrkeep.catalogue import HostFacts, StoredAlarm
+from backupd.health.status_report import with_trouble
+from btrkeep.catalogue import CatalogueDamaged, CatalogueFull, HostFacts, StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.alarm_advice import advice
 from btrkeep.decisions.alarm_patience import AlarmPatience
 from btrkeep.decisions.copies import HostBehind, ReplicaSession, copy_status
 from btrkeep.decisions.host_state import host_status
@@ -49,6 +51,16 @@ def keys(facts_of_web1: HostFacts | None, host: HostConfig = WEB, known: Known |
 )
 def test_a_host_is_told_for_what_its_last_run_and_backup_are(of_web1: HostFacts, expected: list[str]) -> None:
     assert keys(of_web1) == expected
+
+
+def test_a_full_state_folder_wants_space_and_no_rebuild() -> None:
+    look = seen(config(WEB), {"web1": FINE})
+    (alarm,) = find(with_trouble(look, CatalogueFull("there is no room for the catalogue")), {}, {}).alarms
+    row = stored(alarm.what, str(alarm.subject))
+    assert row.about.name == str(look.config.pool.state)
+    assert advice(row).command == f"df -h {look.config.pool.state}"
+    (damaged,) = find(with_trouble(look, CatalogueDamaged("the catalogue is damaged")), {}, {}).alarms
+    assert advice(stored(damaged.what, str(damaged.subject))).command == "backupd rebuild"
 
 
 def test_a_clock_that_cannot_be_right_is_an_alarm_and_unknown_while_the_pool_cannot_be_read() -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -82,13 +82,14 @@ def backupd_start(
     env: Mapping[str, str] | None = None,
     stdout: IO[str] | int = subprocess.PIPE,
     stderr: IO[str] | int = subprocess.PIPE,
+    program: Sequence[str | Path] = BACKUPD,
 ) -> subprocess.Popen[str]:
     """Starts `backupd WORDS` in a session of its own and leaves it running: both texts are pipes unless given.
 
     The fixture `backupd_running` does the same and ends what a test leaves.
     """
     return subprocess.Popen(
-        [*BACKUPD, *words],
+        [*program, *words],
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,

@@ -5,6 +5,7 @@ not answer after half a second, not after ten.
 import backupd.cli
 import backupd.rsync.process
 import backupd.run.orphaned_receivers
+import backupd.serve.start_job
 from btrkeep import hung_storage
 from btrkeep.catalogue import sqlite
 from btrkeep.process import group, programs
@@ -16,6 +17,9 @@ if __name__ == "__main__":
         (backupd.rsync.process, "PATIENCE", PATIENCE),
         (group, "PATIENCE", PATIENCE),
         (hung_storage, "PATIENCE", PATIENCE),
+        (hung_storage, "_SILENT_FOR", PATIENCE),
+        (backupd.serve.start_job, "_PATIENCE", PATIENCE),
+        (backupd.serve.start_job, "_AGAIN", PATIENCE),
         (group, "UNENDING", PATIENCE),
         (programs, "UNENDING", PATIENCE),
         (sqlite, "BUSY_TIMEOUT", PATIENCE),

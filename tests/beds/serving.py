@@ -5,14 +5,14 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from btrkeep.serving.client import RootServiceClient
 from tests.beds import session
-from tests.beds.cli import backupd_start
+from tests.beds.cli import BACKUPD, backupd_start
 
 
 @dataclass(slots=True)
@@ -33,13 +33,15 @@ class Service:
 
 
 @contextmanager
-def serving(config: Path, *words: str | Path, socket: Path | None = None) -> Iterator[Service]:
+def serving(
+    config: Path, *words: str | Path, socket: Path | None = None, program: Sequence[str | Path] = BACKUPD
+) -> Iterator[Service]:
     """`backupd serve --no-systemd` while the context lasts; it must end well then, unless it has ended before."""
     folder = Path(tempfile.mkdtemp(prefix="serve-", dir=session.folder()))
     folder.chmod(0o755)
     path = socket or folder / "s"
     with (folder / "log").open("w") as log:
-        process = backupd_start("--config", config, "serve", "--socket", path, "--no-systemd", *words, stderr=log)
+        process = backupd_start("--config", config, "serve", "--socket", path, "--no-systemd", *words, stderr=log, program=program)
     service = Service(process, path, folder / "log")
     try:
         _wait(service)
@@ -50,7 +52,8 @@ def serving(config: Path, *words: str | Path, socket: Path | None = None) -> Ite
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):  # it may hang in the kernel
+                process.wait(5)
 
 
 def _wait(service: Service) -> None:

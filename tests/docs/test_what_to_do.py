@@ -14,6 +14,7 @@ from btrkeep.catalogue.model_alarm import (
     PUSH,
     REPLICA,
     SILENT,
+    STATE_FULL,
     SUSPECT,
     UNIT,
 )
@@ -21,7 +22,7 @@ from btrkeep.decisions.alarm_advice import ANY, EXAMPLES, TABLE
 from tests.beds import TOP
 
 NAMES = dict.fromkeys((HOST, DAMAGED, CONDITION, HOST_KEY), "web1") | dict.fromkeys((REPLICA, PUSH, FETCHED_BY), "second")
-NAMES[OFFSITE] = "cloud"
+NAMES |= {OFFSITE: "cloud", STATE_FULL: "/var/lib/btrkeep/main"}
 
 
 def rows() -> list[tuple[str, ...]]:
