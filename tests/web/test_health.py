@@ -1,7 +1,9 @@
 """/healthz and /metrics: what a monitor may know, and that the numbers are those of the catalogue."""
 
 import json
+import re
 import sqlite3
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from btrkeep.config import HostConfig
 from tests.beds.copied import copied
 from tests.beds.dashboard import OPERATOR, VIEWER, Dashboard, own_folder, serving
 from tests.beds.made_catalogue import made_catalogue
-from tests.web.made import EVENING, backup, write
+from tests.web.made import EVENING, backup, client, write
 from web.data import numbers
 from web.settings import Settings
 from web.source import Caches, RequestContext
@@ -109,3 +111,17 @@ def test_a_label_may_have_anything_in_it(tmp_path: Path) -> None:
     source.close()
     assert [sample.labels["group"] for sample in families["btrkeep_host_info"].samples] == [odd]
     assert [sample.value for sample in families["btrkeep_host_last_success_files"].samples] == [1000]
+
+
+def test_a_page_says_of_when_it_is_and_warns_when_no_program_has_renewed_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)]):
+        browser = client(tmp_path)
+        page = browser.get("/hosts").text
+        assert re.search(r'As of <time datetime="\d{4}-[^"]+Z"', page)
+        assert "more than an hour old" not in page
+        monkeypatch.setattr("web.data.health.STALE", timedelta(seconds=-1))
+        page = browser.get("/hosts").text
+        assert "These pages are more than an hour old" in page
+        assert "backupd check" in page
