@@ -1,7 +1,8 @@
 """The table of remedies: each command that a program prints as advice is typed by a test, or has one of a few fixed reasons.
 
-tests/btrfs/test_remedies.py types most of those that change something, in the state that prints them. What only reads is known by
-its name and is not typed. A command that is printed from now on has to be added to one of them.
+tests/*/test_remedies*.py type most of those that change something, in the state that prints them. What only reads is known by its
+name; tests/btrfs/test_remedies_looks.py types all of it on one site. A command that is printed from now on has to be added to
+one of them.
 """
 
 import ast
@@ -9,6 +10,7 @@ import re
 from enum import Enum
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from heatmap.cli import PICTURE
 from tests.beds import TOP
 from tests.beds.printed import COMMANDS, is_command, printed_commands
+from tests.beds.remedies import pattern
 
 READS = {  # commands of ours that change nothing but samples and caches
     "backupd": {
@@ -76,11 +79,12 @@ REASONS = {
         "backupd replicate NAME [HOST...] --damaged",
         "backupd restore",
         "backupd restore {}@{} PATH --to DIR",
+        "backupd versions --content",
         "backupd delete --now-without-grace {}",
         "btrfs balance cancel",
         "btrfs scrub cancel",
-        "btrfs-balancer run",
-        "btrfs-balancer score --record",
+        "btrfs-balancer run --pool {}",
+        "btrfs-balancer score --record --pool {}",
         "btrkeep-web token add",
         "btrkeep-web user add",
         "ssh-keygen",
@@ -123,8 +127,8 @@ REASONS = {
 
 TYPED_BY = {  # tests of other modules that type a command where it is printed, or in that state
     "backupd delete --now-without-grace {}": "tests/btrfs/test_delete_future.py::test_its_day_names_it_and_its_name_deletes_it",
-    "backupd doctor --fix NAME": "tests/btrfs/test_doctor_commands.py::test_every_rule_is_tried_here_or_listed_with_the_reason",
-    "backupd doctor --fix {}": "tests/btrfs/test_doctor_commands.py::test_every_rule_is_tried_here_or_listed_with_the_reason",
+    "backupd doctor --fix NAME": "tests/btrfs/test_doctor.py::test_the_command_says_what_is_wrong_and_mends_what_it_is_told_to",
+    "backupd doctor --fix {}": "tests/btrfs/test_doctor.py::test_the_command_says_what_is_wrong_and_mends_what_it_is_told_to",
     "backupd doctor --fix room": "tests/btrfs/test_fix_room.py::"
     "test_after_a_restart_in_the_middle_it_attaches_the_file_again_and_goes_on",
     "backupd promote {}": "tests/btrfs/test_demoted.py::test_promote_takes_it_back",
@@ -140,13 +144,11 @@ TYPED_BY = {  # tests of other modules that type a command where it is printed, 
     "backupd drill": "tests/btrfs/test_drill.py::test_status_says_when_a_restore_was_proven_last",
     "backupd drill HOST --boot": "tests/btrfs/test_boot_drill.py::"
     "test_a_system_that_was_backed_up_boots_answers_its_checks_and_is_gone",
-    "backupd drill HOST --boot --as-root": "tests/btrfs/test_boot_drill.py::"
-    "test_a_system_that_was_backed_up_boots_answers_its_checks_and_is_gone",
+    "backupd drill HOST --boot --as-root": "tests/btrfs/test_boot_drill_hostile.py::"
+    "test_without_users_of_its_own_it_is_booted_only_when_that_is_said",
+    "backupd dedupe": "tests/btrfs/test_dedupe.py::test_equal_files_share_whatever_they_are_called_and_nothing_else_changes",
+    "{} host test {}": "tests/btrfs/test_fetched_twice.py::test_a_bind_mount_is_named_by_connect_and_after_the_night",
     "backupd setup": "tests/backupd/test_cli_setup.py::test_a_new_host_is_trusted_and_let_in_step_by_step",
-    "backupd host add web1 --address root@web1.example.org --path /etc": "tests/backupd/test_cli_host.py::"
-    "test_a_host_over_ssh_is_added_tested_backed_up_and_removed_with_its_backups_left",
-    "backupd run web1": "tests/backupd/test_cli_host.py::"
-    "test_a_host_over_ssh_is_added_tested_backed_up_and_removed_with_its_backups_left",
     "{} setup --host {} --accept-host-key --no-run": "tests/backupd/test_cli_host.py::"
     "test_a_host_over_ssh_is_added_tested_backed_up_and_removed_with_its_backups_left",
     "{} host set {} {}": "tests/btrfs/test_lasting.py::"
@@ -161,26 +163,21 @@ TYPED_BY = {  # tests of other modules that type a command where it is printed, 
     "btrkeep-web token list": "tests/web/test_gate_cli.py::test_a_token_is_printed_once_and_only_its_digest_is_kept",
 }
 
-NOT_YET = {
-    "backupd replicate --damaged",
-    "backupd demote {} {}",
-    "backupd rename {} {}",
-    "backupd run --all",
-    "backupd verify {}@{}",
-    "btrkeep-web user export",
-    "btrkeep-web user move",
-    "btrkeep-web --pool %s user move",
-    "{} verify {}",
+FOLLOWED = {
+    "btrfs balance cancel {}",
+    "btrfs balance resume {}",
+    "{} host set {} {}",
+    "{} setup --host {} --accept-host-key --no-run",
 }
-"""What neither a test types nor a reason covers. It may only become shorter."""
-LONGEST_NOT_YET = 9
+"""Those whose tests take the command from what was printed, so that they do not have its words."""
 
 
 @cache
 def typed_here() -> frozenset[str]:
-    """What the tests of tests/btrfs/test_remedies.py say that they type; the fixture of these tests holds them to it."""
-    module = import_module("tests.btrfs.test_remedies")
-    return frozenset(command for name, test in vars(module).items() if name.startswith("test_") for command in test.types)
+    """Returns what the tests of tests/*/test_remedies*.py say that they type; the fixture of these tests holds them to it."""
+    modules = [import_module(f"tests.{file.parent.name}.{file.stem}") for file in sorted(TOP.glob("tests/*/test_remedies*.py"))]
+    tests = [test for module in modules for name, test in vars(module).items() if name.startswith("test_")]
+    return frozenset(command for test in tests for command in getattr(test, "types", ()))
 
 
 def only_reads(command: str) -> bool:
@@ -200,14 +197,8 @@ def covered(command: str) -> bool:
 def test_each_printed_command_is_typed_or_has_a_reason() -> None:
     printed = printed_commands()
     assert len(printed) > 150
-    missing = {command: places for command, places in printed.items() if not covered(command) and command not in NOT_YET}
+    missing = {command: places for command, places in printed.items() if not covered(command)}
     assert missing == {}, "type it in tests/btrfs/test_remedies.py"
-
-
-def test_what_is_not_typed_yet_becomes_less() -> None:
-    assert len(NOT_YET) <= LONGEST_NOT_YET
-    assert {command for command in NOT_YET if command not in printed_commands()} == set(), "it is printed no more"
-    assert {command for command in NOT_YET if covered(command)} == set(), "it is covered"
 
 
 def test_no_entry_of_the_table_is_left_over() -> None:
@@ -217,11 +208,64 @@ def test_no_entry_of_the_table_is_left_over() -> None:
     assert {command for command in typed_here() if command not in printed} == set()
 
 
-@pytest.mark.parametrize("test", sorted(set(TYPED_BY.values())))
-def test_the_tests_of_the_table_are_there(test: str) -> None:
+@pytest.mark.parametrize(("command", "test"), sorted(TYPED_BY.items()))
+def test_the_test_that_an_entry_names_is_there_and_has_the_words_of_the_command(command: str, test: str) -> None:
     file, _, name = test.partition("::")
-    tree = ast.parse((TOP / file).read_text(encoding="utf-8"))
-    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    words = _words_of((TOP / file).read_text(encoding="utf-8"), name)
+    if command in FOLLOWED:
+        assert {"follow", "shlex"} & words
+        return
+    assert [word for word in command.split()[1:] if not word.startswith("{") and not word.isupper() and word not in words] == []
+
+
+def test_an_entry_whose_test_types_something_else_is_found() -> None:
+    text = (
+        'def helper():\n    run("drill --boot")\n\n'
+        'def test_it(place):\n    helper()\n    run(f"{place} verify")\n\n'
+        'def test_other():\n    run("list")\n'
+    )
+    assert _words_of(text, "test_it") == {"drill", "--boot", "verify"}
+    with pytest.raises(KeyError):
+        _words_of(text, "test_gone")
+
+
+def _words_of(text: str, name: str) -> set[str]:
+    """Returns the words of all strings in a function, and in what it uses of its module: helpers, fixtures and constants."""
+    places: dict[str, ast.AST] = {}
+    for part in ast.parse(text).body:
+        if isinstance(part, ast.FunctionDef | ast.ClassDef):
+            places[part.name] = part
+        elif isinstance(part, ast.Assign | ast.AnnAssign):
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            places |= {target.id: part for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(part, ast.ImportFrom) and (part.module or "").startswith("tests.") and (file := _file_of(part.module)):
+            places |= {name.asname or name.name: ast.parse(file.read_text(encoding="utf-8")) for name in part.names}
+    words, seen = set[str](), {name}
+    ahead: list[ast.AST] = [places[name]]
+    while ahead:
+        for node in ast.walk(ahead.pop()):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words |= {word.strip("`'.,:;") for word in node.value.split()}
+            used = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
+            words |= {used} & {"follow", "shlex"}
+            if used in places and used not in seen:
+                seen.add(used)
+                ahead.append(places[used])
+    return words
+
+
+def _file_of(module: str | None) -> Path | None:
+    file = TOP / f"{(module or '').replace('.', '/')}.py"
+    return file if file.is_file() else None
+
+
+def test_each_command_of_the_page_what_to_do_is_in_the_table() -> None:
+    text = (TOP / "docs" / "what-to-do.rst").read_text(encoding="utf-8")
+    programs = "|".join([*COMMANDS, "timedatectl", "journalctl", "systemctl", "btrfs", "mount", "restic"])
+    commands = set(re.findall(rf"``((?:{programs}) [^`]+)``", text)) | set(re.findall(r"``(timedatectl)``", text))
+    table = [pattern(command) for command in printed_commands() if covered(command)]
+    assert {command for command in commands if not any(re.fullmatch(one, command) for one in table)} == set()
+    assert len(commands) > 20
 
 
 def test_each_printed_command_of_ours_is_a_command_with_options_that_it_has() -> None:

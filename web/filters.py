@@ -54,6 +54,7 @@ def register(app: Flask) -> None:
     app.jinja_env.globals.update(
         path_query=path_query, zone_words=zone_words, document=page, trust_warnings=trust_warnings, copied=copied
     )
+    app.jinja_env.globals.update(backupd=backupd, pool_name=pool_name)
     app.context_processor(_names)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
 
@@ -65,10 +66,21 @@ def number(value: float) -> str:
 
 def with_commands(text: str) -> Markup:
     """Returns a hint as HTML: text between backquotes becomes a command, which names the pool. Safe to show."""
-    pool = current_app.extensions["btrkeep"].pool if has_app_context() else "main"
+    pool = pool_name()
     parts = printable(text).split("`")
     html = (Markup("<code>{}</code>").format(command_for(part, pool)) if number % 2 else part for number, part in enumerate(parts))
     return Markup("").join(html)
+
+
+def pool_name() -> str:
+    """Returns the name of the pool's configuration; "main" outside of an application."""
+    name: str = current_app.extensions["btrkeep"].pool if has_app_context() else "main"
+    return name
+
+
+def backupd() -> str:
+    """Returns how `backupd` is called for the pool, for the commands in templates."""
+    return command_for("backupd ", pool_name()).strip()
 
 
 def when(moment: datetime | None, style: str = "both") -> str | Markup:

@@ -204,7 +204,6 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
     with opened(ctx) as context, cancellation.listening():
         for settings in _chosen(context, name):
             restic = _restic(context, settings)
-            require_there(restic)
             found: dict[str, Any] = {"offsite": settings.name, "read": sample, "files": 0, "backup": None, "error": None}
             try:
                 now = context.clock.now()
@@ -212,6 +211,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
                     take_lock(_lock(context, settings), "backupd offsite check", format_time(now)),
                     noted_attempt(context.catalogue, Step.OFFSITE_CHECK, now, settings.name) as attempt,
                 ):
+                    require_there(restic)
                     done = check_sample(restic, context.pool, sample, files, cancellation.raise_if_cancelled)
                     attempt.end(AttemptOutcome.DONE)
                     note_size(restic, context.catalogue)

@@ -50,12 +50,14 @@ class Step(StrEnum):
 
 
 _COMMANDS = {
-    Step.DRILL: "drill",
-    Step.OFFSITE_CHECK: "offsite check {name}",
-    Step.SCRUB: "scrub",
-    Step.VERIFY: "verify",
-    Step.DEDUPE: "dedupe",
+    Step.DRILL: "backupd drill",
+    Step.OFFSITE_CHECK: "backupd offsite check {name}",
+    Step.SCRUB: "backupd scrub",
+    Step.VERIFY: "backupd verify",
+    Step.DEDUPE: "backupd dedupe",
+    Step.BALANCE: "btrfs-balancer plan --pool {pool}",
 }
+"""The command of each step as it is typed for the pool `main`, or with its --pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +130,10 @@ def repeated_object(one: RepeatedFailure) -> dict[str, object]:
 
 def repeated_hint(one: RepeatedFailure, command: str) -> str:
     """Returns what to do. `command`: how `backupd` is called for this pool."""
-    if one.step not in _COMMANDS:
-        return "run it by hand, and read why it ends: btrfs-balancer plan"
+    options = command.removeprefix("backupd").strip() or "--pool main"
+    typed = _COMMANDS[one.step].replace("backupd", command, 1).replace("--pool {pool}", options).replace("{name}", one.name)
     longer = "; give it more time ([drill] time) or a smaller sample" if one.step is Step.DRILL else ""
-    return f"run it by hand, and read why it ends: {command} {_COMMANDS[one.step].format(name=one.name)}{longer}"
+    return f"run it by hand, and read why it ends: {typed}{longer}"
 
 
 def repeated_findings(failures: Iterable[RepeatedFailure], command: str) -> list[Finding]:

@@ -36,7 +36,7 @@ _FOREIGN = (
     r"apt (?:update|install)|chmod [a-z0-7+-]+ \S|chown root \{|systemctl (?:[a-z-]+)|journalctl|restic [a-z]+`|umount|wipefs"
     r"|losetup --|btrfs (?:balance|device|scrub|check|replace|qgroup|subvolume|filesystem|quota) [a-z-]+|btrfstune|ssh-keygen"
     r"|mount -o|fuser -v \{|dmesg \||df (?:-|/|\{)|ls -l|ps -f|findmnt|timedatectl|mkdir -p|sysctl|ulimit|sudo \./install"
-    r"|crontab|getent|mkfs|\{\} (?=setup --|host set|verify \{|run --scheduled)"
+    r"|crontab|getent|mkfs|\{\} (?=setup --|host set|host test|verify \{|accept \{|delete \{|run --scheduled)"
 )
 _FIELD = re.compile(r"\{[^{}]*\}")
 _QUOTED = re.compile(r"`([^`\n]+)`")
@@ -56,7 +56,8 @@ def printed_commands() -> dict[str, list[str]]:
                 for line, command in _in_module(path):
                     commands.setdefault(command, []).append(f"{name}:{line}")
     for path in sorted((TOP / "web" / "templates").rglob("*.html")):
-        for command in _HTML.findall(re.sub(r"\{\{[^}]*\}\}", "{}", path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8").replace("{{ backupd() }}", "backupd")
+        for command in _HTML.findall(re.sub(r"\{\{[^}]*\}\}", "{}", text)):
             for line in command.splitlines():
                 commands.setdefault(_normal(line), []).append(str(path.relative_to(TOP)))
     return commands
@@ -112,4 +113,5 @@ def is_command(command: str) -> bool:
 
 
 def _normal(command: str) -> str:
-    return " ".join(_FIELD.sub("{}", command).replace("'{}'", "{}").split()).rstrip(" .:")
+    first_sentence = re.split(r"\. (?=[A-Z])", _FIELD.sub("{}", command))[0]
+    return " ".join(first_sentence.replace("'{}'", "{}").split()).rstrip(" .:")

@@ -19,7 +19,7 @@ from tests.beds.work import explain
 PACKAGES = {"backupd": "backupd", "btrfs-balancer": "balancer", "btrfs-heatmap": "heatmap", "btrkeep-web": "web"}
 Done = subprocess.CompletedProcess[str]
 T = TypeVar("T", bound=Callable[..., Any])
-_CONFIG = r"(?: --config (?:'[^']*'|\S+)| --pool \S+)?"
+_CONFIG = r"(?: --(?:config|pool|state|data|users|socket|login) (?:'[^']*'|\S+))*"
 
 
 def types(*commands: str) -> Callable[[T], T]:
@@ -34,7 +34,7 @@ def types(*commands: str) -> Callable[[T], T]:
 
 def pattern(command: str) -> str:
     """Returns a regular expression for a printed command with its parts filled in, and with the call for a pool."""
-    head, _, rest = command.partition(" ")
+    head, _, rest = command.replace("{}", "backupd", 1).partition(" ") if command.startswith("{} ") else command.partition(" ")
     program = re.escape(head) + (_CONFIG if head in OURS else "")
     words = re.escape(rest).replace(r"\{\}", r"(?:'[^']*'|[^\s'`;,]+)")
     words = re.sub(r"\b(?:HOST|NAME|BACKUP|PATH|MOUNTPOINT)\b", lambda _: r"(?:'[^']*'|[^\s`]+)", words)

@@ -116,6 +116,8 @@ def test_a_bind_mount_is_named_by_connect_and_after_the_night(nights: Nights, tr
         (warning,) = nights.run("h")["h"]["warnings"]
         assert f"{tree}/mnt" in warning
         assert f"{tree}/data" in warning
+        assert shlex.join(["host", "test", "h"]) in warning
+        assert any("fetched twice" in finding["message"] for finding in findings(nights, "host", "test", "h"))
         ((finding),) = named
         assert finding["message"].startswith(f"{tree}/mnt has the same files as {tree}/data")
         type_command(nights, finding["hint"])

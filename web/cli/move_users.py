@@ -106,7 +106,9 @@ def imported(store: Store, text: str) -> None:
         if not store.fill(users, sessions, tokens) and (users or tokens):
             raise UsageError(f"{store.path} has had users already", "import into a new one, or add users: btrkeep-web user add")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise UsageError(f"these are no users: {printable(str(error))}", "give what `btrkeep-web user export` printed") from None
+        raise UsageError(
+            f"these are no users: {printable(str(error))}", "give the output of btrkeep-web --users OLD-FOLDER user export"
+        ) from None
 
 
 def retired(users: Path) -> None:

@@ -7,6 +7,7 @@ import threading
 
 import click
 
+from btrkeep.cli.progress import with_calls
 from btrkeep.config import Listen, state_of
 from btrkeep.config.values import parse_listen
 from btrkeep.errors import OperatorError, UsageError
@@ -45,9 +46,7 @@ def serve(chosen: GlobalOptions, listen: str | None) -> None:
         become_owner(settings.data)
     app = create_app(settings)
     if chosen.users_folder != settings.data and (settings.data / FILE).exists():
-        log.error(
-            "nobody can log in: users are still in %s; as root: btrkeep-web --pool %s user move", settings.data, settings.pool
-        )
+        log.error("%s", with_calls(f"nobody can log in: users are still in {settings.data}; as root: `btrkeep-web user move`"))
     where = Listen(settings.host, settings.port)
     try:
         server = server_of(app, settings)

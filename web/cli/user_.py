@@ -134,7 +134,7 @@ def move(ctx: click.Context, retire: bool) -> None:
             become_owner(chosen.users_folder)
         return retired(chosen.users_folder)
     if os.geteuid() != 0:
-        raise UsageError("only root can move users from one user's folder to another's", "sudo btrkeep-web user move")
+        raise UsageError("only root can move users from one user's folder to another's", "run `btrkeep-web user move` as root")
     if chosen.users_folder == chosen.data_folder:
         raise UsageError(f"{chosen.data_folder} is both", "say where to: --users DIR")
     count = move_users(chosen.data_folder, chosen.users_folder)

@@ -172,5 +172,5 @@ def picture_latest() -> Response:
     """
     gallery = painter().states.gallery(source().site.filesystem)
     if not gallery.recorded:
-        abort(404, "there is no picture yet: `btrfs-heatmap nightly` makes one a night")
+        abort(404, f"there is no picture yet: `btrfs-heatmap nightly --pool {source().site.name}` makes one a night")
     return picture(painter(), gallery, gallery.recorded[-1], wish_of(request.args))

@@ -1,0 +1,66 @@
+"""The commands of btrkeep-web that are printed while the users of an earlier version are in the dashboard's folder."""
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.beds.remedies import Typist, types, typing
+from tests.web.gate import CHEAP, PASSWORD, made
+from web.auth.model import User
+from web.auth.store import Store
+
+pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def typist(request: pytest.FixtureRequest) -> Iterator[Typist]:
+    with typing(request.function) as made:
+        yield made
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> str:
+    """A dashboard whose only user is in its own folder."""
+    (top := tmp_path / "my dashboards").mkdir()
+    settings = made(top)
+    for folder in ("data", "users"):
+        (top / folder).mkdir(mode=0o700)
+    settings = replace(settings, data=top / "data")
+    store = Store(settings.data)
+    store.add_user(User("alice", "operator", None, CHEAP.hash(PASSWORD), MOMENT, MOMENT))
+    places = {"state": settings.state, "data": settings.data, "users": top / "users"}
+    return "btrkeep-web --pool demo " + " ".join(f"--{name} '{place}'" for name, place in places.items())
+
+
+def listed(typist: Typist, call: str) -> str:
+    return typist.type(f"{call} user list").stdout
+
+
+@types("btrkeep-web user move")
+def test_users_that_the_dashboard_kept_are_moved_by_the_command_that_it_logs(call: str, typist: Typist) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        serve = f"timeout --signal=TERM 4 {call} --listen 127.0.0.1:{free.getsockname()[1]}"
+    logged = typist.type(serve, status=None)
+    assert "nobody can log in" in logged.stderr
+    assert "alice" not in listed(typist, call)
+    moved = typist.follow(logged, "btrkeep-web user move")
+    assert "1 user moved" in moved.stderr
+    assert "alice" in listed(typist, call)
+    assert "nobody can log in" not in typist.type(serve, status=None).stderr
+
+
+@types("btrkeep-web --users OLD-FOLDER user export")
+def test_users_are_imported_from_the_output_of_the_command_that_is_named(call: str, typist: Typist, tmp_path: Path) -> None:
+    refused = typist.type(f"echo nonsense | {call} user import", status=2)
+    line = typist.find(refused, "btrkeep-web --users OLD-FOLDER user export")
+    exported = line.replace("OLD-FOLDER", f"'{tmp_path}/my dashboards/data'")
+    typist.typed.append(line)
+    typist.type(f"{exported} | {call} user import")
+    assert "alice" in listed(typist, call)
