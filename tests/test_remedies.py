@@ -58,6 +58,7 @@ class Reason(Enum):
 
 REASONS = {
     Reason.NAMED: {
+        "backupd compare",
         "backupd delete",
         "backupd expire HOST --skip-grace",
         "backupd forget",
@@ -146,6 +147,7 @@ TYPED_BY = {  # tests of other modules that type a command where it is printed, 
     "test_a_system_that_was_backed_up_boots_answers_its_checks_and_is_gone",
     "backupd drill HOST --boot --as-root": "tests/btrfs/test_boot_drill_hostile.py::"
     "test_without_users_of_its_own_it_is_booted_only_when_that_is_said",
+    "chmod go-w {}": "tests/btrfs/test_hooks.py::test_hooks_of_a_configuration_that_others_may_write_are_not_run",
     "backupd dedupe": "tests/btrfs/test_dedupe.py::test_equal_files_share_whatever_they_are_called_and_nothing_else_changes",
     "{} host test {}": "tests/btrfs/test_fetched_twice.py::test_a_bind_mount_is_named_by_connect_and_after_the_night",
     "backupd setup": "tests/backupd/test_cli_setup.py::test_a_new_host_is_trusted_and_let_in_step_by_step",
