@@ -1,5 +1,6 @@
 """`backupd doctor`: finds what is wrong or slow with the pool, and how to repair it."""
 
+import re
 import shutil
 import textwrap
 from dataclasses import asdict
@@ -27,6 +28,8 @@ from btrkeep.decisions.findings import ROOM, Finding, check_as_json
 from btrkeep.errors import Exit, UsageError
 from btrkeep.units import counted, printable
 
+_COMMAND = re.compile(r"`[^`]*`")
+_KEPT = "\0"
 _WIDTH = 110
 
 
@@ -154,7 +157,10 @@ def show_finding(finding: Finding) -> None:
 
 def _wrapped(label: str, text: str) -> str:
     width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 25)).columns)
-    return textwrap.fill(printable(with_calls(text)), width, initial_indent=f"  {label}", subsequent_indent=" " * (2 + len(label)))
+    text = _COMMAND.sub(lambda command: command[0].replace(" ", _KEPT), printable(with_calls(text)))  # is pasted, so never folded
+    indent = " " * (2 + len(label))
+    lines = textwrap.wrap(text, width, initial_indent=f"  {label}", subsequent_indent=indent, break_long_words=False)
+    return "\n".join(lines).replace(_KEPT, " ")
 
 
 def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "partial[DoctorFacts]") -> int:

@@ -9,7 +9,7 @@ from backupd.cli import colours
 from backupd.expire.words import names_in_words
 from btrkeep.catalogue import Progress, StoredAlarm
 from btrkeep.cli import table
-from btrkeep.cli.progress import prose, with_calls
+from btrkeep.cli.progress import prose
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.alike import grouped_alike, without_host
@@ -27,9 +27,12 @@ _MOST_FAILED = 10
 
 def show_all(found: list[HostStatus], running: list[Progress], now: datetime, *, has_copies: bool, each: bool = False) -> None:
     """Prints the table, with what runs and the sum. Hosts that fail for the same reason are one line, unless `each`."""
-    rows = [_row(statuses, now) for statuses in ([[status] for status in found] if each else grouped_alike(found, _reason))]
+    groups = [[status] for status in found] if each else grouped_alike(found, _reason)
+    rows = [_row(statuses, now) for statuses in groups]
     if rows:
         click.echo(table(rows, ["HOST", "STATE", "AGE", "NEXT DUE", "REMARK"], right=["AGE"]))
+    for state in dict.fromkeys(group[0].state for group in groups if len(group) > 1):
+        prose(f"`backupd status --state {state}` lists each of these hosts")  # below the table: its cells are folded anywhere
     for entry in running:
         click.echo(_running_line(entry))
     states = [f"{count} {state}" for state in (*STATES, COPY) if (count := sum(status.state == state for status in found))]
@@ -55,8 +58,7 @@ def _row(statuses: Sequence[HostStatus], now: datetime) -> tuple[str, ...]:
     age = max((age for age in ages if age is not None), default=None) if None not in ages else None
     names = names_in_words([printable(status.host) for status in statuses])
     due = _due(min((due for due in dues if due), default=None), now)
-    listed = f"{names}: `backupd status --state {first.state}` lists them"
-    return counted(len(statuses), "host"), state, format_duration(age), due, with_calls(f"{_remark(first)}; the same with {listed}")
+    return counted(len(statuses), "host"), state, format_duration(age), due, f"{_remark(first)}; the same with {names}"
 
 
 def show_unconfigured(hosts: Mapping[str, int]) -> None:
