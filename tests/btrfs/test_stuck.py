@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -18,6 +19,7 @@ from tests.beds.cli import TOP
 from tests.beds.hangfs import hanging
 from tests.beds.nights import Nights
 from tests.beds.receivers import web
+from tests.beds.terminal import at_a_terminal
 from tests.beds.watch import disagreements, is_locked, processes, rows, wait_for
 
 IMPATIENT = TOP / "tests" / "beds" / "impatient.py"
@@ -233,6 +235,19 @@ def test_a_night_whose_catalogue_somebody_holds_all_the_time_backs_up_all_hosts(
         assert time.monotonic() - begun < 12
     assert nights.run("b")["b"]["outcome"] == "complete"
     assert disagreements(nights) == []
+
+
+def test_status_on_a_terminal_prints_what_it_waits_for(nights: Nights) -> None:
+    nights.host("web", nights.source)
+    nights.run("web")
+    words = [sys.executable, "-m", "backupd", "--config", str(nights.config), "status"]
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite", isolation_level=None)) as holder:
+        holder.execute("pragma locking_mode = exclusive")
+        holder.execute("begin exclusive")
+        with at_a_terminal(words, env={"PYTHONPATH": str(TOP)}) as terminal:
+            terminal.wait_for(f"waiting for the catalogue {re.escape(str(nights.state))}", 8)
+            holder.close()
+            terminal.wait_for("web")
 
 
 def test_check_tells_a_source_that_does_not_answer_from_one_that_is_not_there(nights: Nights) -> None:
