@@ -240,6 +240,23 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "samples killed", "B", do.unit("sample", do.KILLED), do.unit("sample", ""), "sample", ("sample", "news"), after=("sample",)
     ),
+    Fault(
+        "expiry that would delete too much",
+        "B",
+        do.too_much_to_expire,
+        do.expire_by_force,
+        "expir|limit|too many|skip",
+        ("expire", "news"),
+        after=("expire",),
+    ),
+    Fault("deduplication killed three times", "B", do.killed_dedupe, do.dedupe_again, "dedupe", wait=8 * DAY),
+    Fault(
+        "comparison that never reaches a host",
+        "B",
+        do.not_compared,
+        do.compared_again,
+        "comparison with the host web1",
+    ),
     # C. Reasons
     Fault("host down", "C", do.ended("web1"), do.started("web1"), "web1.*refused", nights=1),
     Fault(
@@ -430,6 +447,7 @@ FAULTS: tuple[Fault, ...] = (
         after=("verify",),
     ),
     Fault("pool full", "E", do.fill_pool, do.empty_pool, "full|space|room|unallocated", _NIGHT, 1),
+    Fault("quota of a host exceeded", "E", do.quota("64KiB"), do.no_quota, "web1.*quota", _NIGHT, 1),
     Fault("more used than used_limit", "E", do.drop_in('[notify]\nused_limit = "1%"\n'), do.restore, "used"),
     Fault("less free than min_free", "E", do.drop_in('[pool]\nmin_free = "99%"\n'), do.restore, "min_free|free", _NIGHT, 1),
     Fault(

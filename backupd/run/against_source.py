@@ -32,6 +32,7 @@ from backupd.rsync.comparing import ContentVerdict, HostFolder, HostSession, Out
 from backupd.run.context import buckets_of
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.config import Config, HostConfig
+from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation
 
@@ -117,8 +118,17 @@ class SourceComparison:
     def compare(self, host: HostConfig, now: datetime) -> SourceFindings | None:
         """Compares the newest complete backup of the host; returns None if cancelled, and then records nothing.
 
-        Raises OperatorError, too, if the host cannot be reached or the connection breaks; it records nothing then either.
+        Raises OperatorError, too, if the host cannot be reached or the connection breaks; then it records that alone.
         """
+        with noted_attempt(self.catalogue, Step.AGAINST_SOURCE, now, host.name) as attempt:
+            findings = self._compare(host, now)
+            if findings is None:
+                attempt.end(AttemptOutcome.UNFINISHED, "it was stopped")
+            else:
+                attempt.end(AttemptOutcome.DONE)
+        return findings
+
+    def _compare(self, host: HostConfig, now: datetime) -> SourceFindings | None:
         backup = find(self.pool, host.name, LATEST)
         known = read_compared(self.pool.host(host.name))
         slices = 0 if isinstance(self.scope.sample, int) else slices_of(self.scope.sample)

@@ -26,6 +26,7 @@ ATTEMPTS = "attempts:"
 TIMES = 3
 _KEPT = 8
 _LONGEST_TEXT = 200
+_STILL_COMPARED = timedelta(days=14)  # a host that was not compared for longer was removed, or `against_source` was
 _MAY_RUN = timedelta(days=7)  # an attempt that has begun and not ended may still run
 
 
@@ -45,6 +46,7 @@ class Step(StrEnum):
     OFFSITE_CHECK = "offsite check"
     SCRUB = "scrub"
     VERIFY = "verify"
+    AGAINST_SOURCE = "comparison with the host"
     DEDUPE = "dedupe"
     BALANCE = "balance"
 
@@ -54,6 +56,7 @@ _COMMANDS = {
     Step.OFFSITE_CHECK: "backupd offsite check {name}",
     Step.SCRUB: "backupd scrub",
     Step.VERIFY: "backupd verify",
+    Step.AGAINST_SOURCE: "backupd verify --against-source {name}",
     Step.DEDUPE: "backupd dedupe",
     Step.BALANCE: "btrfs-balancer plan --pool {pool}",
 }
@@ -98,6 +101,8 @@ def repeated_failures(steps: Iterable[StepAttempts], now: datetime) -> tuple[Rep
     """Returns the steps whose newest attempts, TIMES or more in a row, did not come to their end."""
     found = []
     for one in steps:
+        if one.step is Step.AGAINST_SOURCE and one.attempts and now - one.attempts[0].at > _STILL_COMPARED:
+            continue
         failed = _newest_failures(one.attempts, now)
         if len(failed) >= TIMES:
             text = next((attempt.text for attempt in failed if attempt.text), "")

@@ -17,6 +17,7 @@ from btrkeep.decisions.repeated import (
     noted_attempt,
     read_steps,
     repeated_failures,
+    repeated_hint,
 )
 from btrkeep.errors import OperatorError
 from tests.beds.within import Within
@@ -33,6 +34,14 @@ def test_three_in_a_row_are_a_failure(newest_first: str, times: int) -> None:
     attempts = tuple(StepAttempt(NOW - timedelta(days=number), LETTERS[one]) for number, one in enumerate(newest_first))
     failures = repeated_failures([StepAttempts(Step.SCRUB, attempts)], NOW)
     assert [failure.times for failure in failures] == ([times] if times else [])
+
+
+def test_a_host_that_is_not_compared_any_more_is_no_failure() -> None:
+    attempts = tuple(StepAttempt(NOW - timedelta(days=number), AttemptOutcome.FAILED) for number in range(3))
+    steps = [StepAttempts(Step.AGAINST_SOURCE, attempts, "web1")]
+    (failure,) = repeated_failures(steps, NOW + timedelta(days=13))
+    assert repeated_hint(failure, "backupd").endswith("backupd verify --against-source web1")
+    assert not repeated_failures(steps, NOW + timedelta(days=15))
 
 
 def test_a_killed_attempt_counts_once_it_cannot_run_any_more() -> None:

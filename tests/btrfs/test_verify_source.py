@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,13 @@ def test_of_a_host_that_fails_nothing_is_recorded(shared_btrfs: Path, tree: Path
     assert "web" in done.stderr
     assert rows(nights, "select count(*) from damage") == [(0,)]
     assert not (nights.pool / "hosts/web/compared.json").exists()
+    if way == "unreachable":  # that it is never reached is reported
+        for number in range(2):
+            assert not nights.backupd("status", "--json", check=False).stdout.count("comparison with the host"), number
+            time.sleep(1)  # attempts are told apart by their seconds
+            nights.backupd("verify", "--against-source", "web", check=False)
+        (repeated,) = json.loads(nights.backupd("status", "--json", check=False).stdout)["repeated"]
+        assert (repeated["step"], repeated["name"], repeated["times"]) == ("comparison with the host", "web", 3)
 
 
 @pytest.mark.slow
