@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from bench import silence_acts as do
+from bench import silence_steps as steps
 from bench.silence_acts import Fault
 from bench.silence_machine import DAY, HOSTS, POOL, STATE
 
@@ -240,23 +241,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "samples killed", "B", do.unit("sample", do.KILLED), do.unit("sample", ""), "sample", ("sample", "news"), after=("sample",)
     ),
-    Fault(
-        "expiry that would delete too much",
-        "B",
-        do.too_much_to_expire,
-        do.expire_by_force,
-        "expir|limit|too many|skip",
-        ("expire", "news"),
-        after=("expire",),
-    ),
-    Fault("deduplication killed three times", "B", do.killed_dedupe, do.dedupe_again, "dedupe", wait=8 * DAY),
-    Fault(
-        "comparison that never reaches a host",
-        "B",
-        do.not_compared,
-        do.compared_again,
-        "comparison with the host web1",
-    ),
+    Fault("expiry of too many", "B", steps.too_much, steps.forced, "expir", ("expire", "news"), after=("expire",)),
+    Fault("deduplication killed four times", "B", steps.killed_dedupe, steps.dedupe_again, "dedupe"),
+    Fault("host that no comparison reaches", "B", steps.not_compared, steps.compared_again, "comparison with the host"),
     # C. Reasons
     Fault("host down", "C", do.ended("web1"), do.started("web1"), "web1.*refused", nights=1),
     Fault(
@@ -447,7 +434,7 @@ FAULTS: tuple[Fault, ...] = (
         after=("verify",),
     ),
     Fault("pool full", "E", do.fill_pool, do.empty_pool, "full|space|room|unallocated", _NIGHT, 1),
-    Fault("quota of a host exceeded", "E", do.quota("64KiB"), do.no_quota, "web1.*quota", _NIGHT, 1),
+    Fault("quota of a host exceeded", "E", steps.quota("64KiB"), steps.no_quota, "web1.*quota", _NIGHT, 1),
     Fault("more used than used_limit", "E", do.drop_in('[notify]\nused_limit = "1%"\n'), do.restore, "used"),
     Fault("less free than min_free", "E", do.drop_in('[pool]\nmin_free = "99%"\n'), do.restore, "min_free|free", _NIGHT, 1),
     Fault(
