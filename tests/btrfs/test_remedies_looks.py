@@ -67,6 +67,7 @@ def answered(typist: Typist, line: str) -> Done:
     return command(PACKAGES[program], *words, check=False) if program in PACKAGES else typist.type(line, status=None)
 
 
+@pytest.mark.slow
 def test_each_command_that_only_looks_is_understood_on_a_real_site(site: Nights) -> None:
     typist, faults = Typist(), dict[str, str]()
     chunks = work("btrfs", "inspect-internal", "dump-tree", "-t", "chunk", btrfs.devices_of(site.top)[0]).stdout
