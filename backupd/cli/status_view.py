@@ -155,7 +155,7 @@ def show_altered(altered: Sequence[tuple[str, str]], command: str) -> None:
     """Prints one line for all backups that were changed after they were final; nothing if there are none."""
     if altered:
         click.echo(f"{click.style('altered: ', fg='red')}{altered_words(altered)}")
-        click.echo(f"  {altered_hint(altered, command)}")
+        prose(f"  {altered_hint(altered, command)}")
 
 
 def show_unverified(hosts: Sequence[str], seconds: float) -> None:
