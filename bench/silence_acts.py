@@ -243,23 +243,26 @@ def whole(machine: Machine) -> None:
     start_web(machine)
 
 
-_MARK = b"a file that will be damaged on the disk\n" * 500
+_MARK = Path("/run/silence/mark")
+"""The content of the file that will be damaged: another one each time, for the disks keep those of deleted files."""
 
 
 def marked(machine: Machine) -> None:
     """A backup that has a file with a content by which it is found on the disks."""
-    (HOSTS / "here" / "marked").write_bytes(_MARK)
+    _MARK.write_bytes(os.urandom(20_000))
+    shutil.copyfile(_MARK, HOSTS / "here" / "marked")
     machine.night()
 
 
 def overwrite(machine: Machine, devices: tuple[str, ...]) -> None:
     stop_web(machine)
     machine.unmount()
+    mark = _MARK.read_bytes()[:4096]
     for device in devices:
         with Path(device).open("r+b", buffering=0) as disk:
             place = 0
             while piece := disk.read(16 << 20):
-                at = piece.find(_MARK[:4096])
+                at = piece.find(mark)
                 if at >= 0:
                     disk.seek(place + at)
                     disk.write(b"?" * 4096)
