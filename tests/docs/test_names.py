@@ -97,6 +97,7 @@ def own_words(pages: dict[str, Page]) -> set[str]:
         "running",
         "killed",
         "partial",
+        "fetched_twice",
         "note",
         *LEVELS,
         *CHECKS,
