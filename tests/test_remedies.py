@@ -148,6 +148,7 @@ TYPED_BY = {  # tests of other modules that type a command where it is printed, 
     "backupd drill HOST --boot --as-root": "tests/btrfs/test_boot_drill_hostile.py::"
     "test_without_users_of_its_own_it_is_booted_only_when_that_is_said",
     "chmod go-w {}": "tests/btrfs/test_hooks.py::test_hooks_of_a_configuration_that_others_may_write_are_not_run",
+    "backupd verify --against-source {}": "tests/btrfs/test_verify_source.py::test_of_a_host_that_fails_nothing_is_recorded",
     "backupd dedupe": "tests/btrfs/test_dedupe.py::test_equal_files_share_whatever_they_are_called_and_nothing_else_changes",
     "{} host test {}": "tests/btrfs/test_fetched_twice.py::test_a_bind_mount_is_named_by_connect_and_after_the_night",
     "backupd setup": "tests/backupd/test_cli_setup.py::test_a_new_host_is_trusted_and_let_in_step_by_step",
@@ -297,7 +298,7 @@ def misspelt(command: str) -> str:
         return ""
     package = {"backupd": "backupd", "btrfs-balancer": "balancer", "btrfs-heatmap": "heatmap", "btrkeep-web": "web"}[program]
     current: click.Command = import_module(f"{package}.cli").group
-    context = click.Context(current, info_name=program)
+    context = click.Context(current, info_name=program, **current.context_settings)  # a command keeps the options for help
     if program == "btrfs-heatmap" and words[0] not in COMMANDS[program]:
         words.insert(0, PICTURE)
     while words:

@@ -30,7 +30,8 @@ def test_a_message_says_since_when_what_to_do_and_the_command() -> None:
 
 def test_hosts_with_the_same_advice_have_it_once_and_their_commands_each() -> None:
     lines = body(
-        *(alarm(f"host web{number}", f"web{number}: failed") for number in range(5)), alarm("expiry", "expiry failed: full")
+        *(alarm(f"host web{number}", f"web{number}: failed: reason {number}") for number in range(5)),
+        alarm("expiry", "expiry failed: full"),
     )
     assert sum(line.startswith("  What to do: ") for line in lines) == 2
     assert sum("backupd log web" in line for line in lines) == 5
@@ -45,10 +46,14 @@ def test_commands_name_the_pool() -> None:
 
 def test_commands_name_a_configuration_that_is_elsewhere() -> None:
     call = "backupd --config '/srv/my pool.toml'"
-    rows = [alarm("host web1", "web1: failed"), *[alarm(f"host web{number}", "failed") for number in range(30)]]
+    rows = [alarm("host web1", "web1: failed"), *[alarm(f"host web{number}", f"failed: {number}") for number in range(30)]]
     text = words.of_changes("archive", "machine", rows, [], call).body
     assert f"{call} log web1)" in text
     assert f"more: {call} status" in text
+    assert (
+        f"; {call} status)"
+        in words.of_changes("archive", "machine", [alarm(f"host web{n}", "failed") for n in range(9)], [], call).body
+    )
     assert "--pool" not in text
     assert advice(alarm("balance", "x"), "archive", call).command == "btrfs-balancer plan --config '/srv/my pool.toml'"
     assert command_for("journalctl -u x", "archive", call) == "journalctl -u x"

@@ -20,7 +20,7 @@ from tests.beds.work import error_and_hint
 
 
 def context() -> click.Context:
-    return click.Context(group, info_name="backupd")
+    return click.Context(group, info_name="backupd", **group.context_settings)
 
 
 def commands() -> dict[str, click.Command]:

@@ -133,6 +133,9 @@ def test_of_a_host_that_fails_nothing_is_recorded(shared_btrfs: Path, tree: Path
             nights.backupd("verify", "--against-source", "web", check=False)
         (repeated,) = json.loads(nights.backupd("status", "--json", check=False).stdout)["repeated"]
         assert (repeated["step"], repeated["name"], repeated["times"]) == ("comparison with the host", "web", 3)
+        nights.ssh("")
+        nights.backupd("verify", "--against-source", "web", check=False)
+        assert json.loads(nights.backupd("status", "--json", check=False).stdout)["repeated"] == []
 
 
 @pytest.mark.slow
