@@ -164,6 +164,8 @@ def command(
             if tar is not None:
                 return _tar(found, config, request, tar, dry_run, as_json, watch, begins)
             restore = prepared(config, pool, found.backup, found.tree, request, watch)
+            if isinstance(restore, HostRestore):
+                held.enter_context(restore)
             if dry_run:
                 return _preview(found.backup, restore, watch, as_json)
             return _restore(found.backup, restore, watch, as_json, begins)

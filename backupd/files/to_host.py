@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from backupd.files.archive import outermost
 from backupd.files.conflict_policy import (
@@ -34,15 +36,19 @@ from backupd.files.tree import Tree, components
 from backupd.files.walking import walk
 from backupd.repo.backup_json import DATA
 from backupd.rsync.command import shell_command
+from backupd.rsync.comparing import HostSession
 from backupd.rsync.confined import ConfinedTransfer, confinement, require_harmless
+from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
 from backupd.rsync.process import StallWatch
 from backupd.rsync.remote_end import RemoteEnd, expected_words
 from backupd.rsync.restore_command import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, ONLY_NEW, Item, restore_command
+from backupd.rsync.shared_connection import NotConnected
 from backupd.rsync.version import rsync_version
 from btrkeep.config import Config
 from btrkeep.decisions.rsync_meaning import ExitKind, meaning
 from btrkeep.errors import OperatorError
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import become_reaper, physical_memory
 from btrkeep.units import format_duration
 
@@ -53,10 +59,14 @@ _FOR_EACH_NAME, _FOR_EACH_BYTE = 1024, 8  # an item, progress and a complaint; r
 _RRSYNC_KNOWS_NOT = "invalid rsync-command syntax or options"
 _RRSYNC_IS_BUSY = "Another instance of rrsync is already accessing"
 _RRSYNC_PATIENCE, _RRSYNC_PAUSE = 10.0, 0.3  # seconds
+_LOOK_EVERY = 0.2
 
 
 class HostRestore:
-    """A restore to a host. The paths of the request exist in the backup `subvolume` and lead through no symlink."""
+    """A restore to a host. The paths of the request exist in the backup `subvolume` and lead through no symlink.
+
+    All its rsyncs share one login, which ends with the `with` that this is entered by.
+    """
 
     def __init__(
         self, subvolume: Path, request: RestoreRequest, target: Target, config: Config, tell: Tell = lambda _: None
@@ -76,6 +86,14 @@ class HostRestore:
         self._refused: set[bytes] = set()
         self._exact: tuple[str, ...] = EXACT
         self._end = math.inf
+        self._session = HostSession(target.host, config.ssh)
+
+    def __enter__(self) -> Self:
+        self._session.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._session.__exit__(kind, error, trace)
 
     def _command(self, options: Sequence[str], above: bool, shell: Sequence[str]) -> tuple[str, ...]:
         """Returns the rsync command; with `above` it also lists the folders above what is restored. `shell` replaces ssh."""
@@ -92,14 +110,16 @@ class HostRestore:
         return not found.missing
 
     @contextmanager
-    def _within_a_cell(self, options: Sequence[str], above: bool) -> Iterator[tuple[Sequence[str], ConfinedTransfer | None]]:
-        """Yields the command, and its cell: None where confinement does not work. Within a loop."""
+    def _within_a_cell(
+        self, options: Sequence[str], above: bool, control: Path | None
+    ) -> Iterator[tuple[Sequence[str], ConfinedTransfer | None]]:
+        """Yields the command, and its cell: None where confinement does not work. Within a loop. `control`: as in shell_command."""
+        host, shell = self._target.host, shell_command(self._target.host, self._config.ssh, (), control)
         if not self._is_confined:
-            yield self._command(options, above, ()), None
+            yield self._command(options, above, shell), None
             return
-        host, ssh = self._target.host, self._config.ssh
         memory = host.max_memory.bytes_of(physical_memory())
-        remote = RemoteEnd(shell_command(host, ssh, ()), expected_words(host, gives=True), memory)
+        remote = RemoteEnd(shell, expected_words(host, gives=True), memory)
         with ConfinedTransfer(remote) as cell:
             yield cell.command(self._command(options, above, remote.words), None, shown=(str(self._subvolume / DATA),)), cell
 
@@ -236,12 +256,41 @@ class HostRestore:
         watch = StallWatch(math.inf if set(CONTENT) <= set(options) else self._target.host.stall)
         names = self._allowed()
         try:
-            within = self._within_a_cell(options, above)
-            return asyncio.run(run_rsync(within, take, self._moved, watch, NameAllowance(names)))
+            return self._session.run(self._connected(options, take, watch, NameAllowance(names), above=above))
         except LimitExceeded as beyond:
             raise OperatorError(f"{self._target}: {beyond}", beyond.hint) from beyond
         finally:
             names.close()
+
+    async def _connected(
+        self,
+        options: Sequence[str],
+        take: Callable[[Item], None],
+        watch: StallWatch,
+        allowance: NameAllowance,
+        *,
+        above: bool,
+    ) -> HostRsyncEnd:
+        """Runs it over the connection that all share, if there is one. Raises what run_rsync raises."""
+        connection = self._session.connection
+        connecting = asyncio.create_task(connection.socket(Cancellation()))
+        try:
+            while not connecting.done():
+                await asyncio.wait([connecting], timeout=_LOOK_EVERY)
+                self._tell(self.progress)
+            control = connecting.result()
+        except NotConnected as error:
+            messages = Messages()
+            messages.feed(error.printed)
+            messages.close()
+            return HostRsyncEnd(255, Output(), messages)
+        finally:
+            connecting.cancel()
+        ended = await run_rsync(self._within_a_cell(options, above, control), take, self._moved, watch, allowance)
+        if printed := await connection.after(ended.exit_code):
+            ended.messages.feed(printed)
+            ended.messages.close()
+        return ended
 
     def _allowed(self) -> Generator[int]:
         """Yields for each restored name how many bytes of output are allowed for it."""

@@ -127,6 +127,22 @@ def test_connect_logs_in_once_to_a_host_of_several_paths(nights: Nights, sshd: s
     assert_nothing_left(others)
 
 
+@pytest.mark.parametrize("words", [(), ("--overwrite=older",), ("--dry-run",)], ids=str)
+def test_a_restore_to_a_host_logs_in_once(nights: Nights, sshd: ssh.Sshd, words: tuple[str, ...]) -> None:
+    folder = nights.source / "srv"
+    folder.mkdir()
+    (folder / "file").write_text("as it was")
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    nights.host("web1", folder, address=sshd.address, port=sshd.port)
+    nights.run("web1")
+    (folder / "file").unlink()
+    before, others = logins(sshd), folders()
+    nights.backupd("restore", *words, "web1", str(folder), "--to-host")
+    assert logins(sshd) - before == 1
+    assert (folder / "file").exists() == ("--dry-run" not in words)
+    assert_nothing_left(others)
+
+
 def masters(port: int) -> list[int]:
     """The processes of shared connections to that port."""
     pids = []
