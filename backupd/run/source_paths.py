@@ -167,7 +167,7 @@ class HostTransfer:
                 finally:
                     await _end(watching)
         self.writing = False
-        if self.zeros.stopped:
+        if self.zeros.stopped and ended.exit_code:  # else it had ended before: the length on the host may be a later one
             await self.zeros.make_holes(partial(self._size, control))
         elif printed := await self.connection.after(20 if ended.stopped else ended.exit_code):
             ended.messages.feed(printed)

@@ -1,11 +1,12 @@
 """A new sparse file costs its data, on the line and in the pool, and not its length."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from backupd.run.arriving_zeros import WORTH_A_STOP, is_worth_a_stop
+from backupd.run.arriving_zeros import WORTH_A_STOP, ArrivingZeros, ZerosStop, is_worth_a_stop
 from tests.beds import ssh, work
 from tests.beds.nights import Nights
 
@@ -98,3 +99,25 @@ def test_max_new_bytes_counts_no_zeros(nights: Nights, host: Path) -> None:
 )
 def test_rsync_is_stopped_when_much_is_to_come(size: int | None, at: int, expected: bool) -> None:
     assert is_worth_a_stop(size, at) is expected
+
+
+def test_a_file_that_had_arrived_before_rsync_was_stopped_keeps_its_length(
+    nights: Nights, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rsync can end by itself before it gets the signal, and the file may have grown on the host when its length is asked for."""
+    smaller(monkeypatch)
+    nights.run("web1")
+    with (host / "zeros").open("wb") as file:
+        file.truncate(96 * MIB)
+    stops = []
+
+    def stop_too_late(zeros: ArrivingZeros, why: ZerosStop) -> bool:
+        assert why.size is not None
+        zeros.stopped = replace(why, size=why.size + 4096)
+        stops.append(why)
+        return True
+
+    monkeypatch.setattr(ArrivingZeros, "_stop", stop_too_late)
+    (done,) = nights.night("web1")
+    assert (done.outcome, len(stops)) == ("complete", 1)
+    assert not nights.differences("web1", host)
