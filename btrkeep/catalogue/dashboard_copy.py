@@ -37,6 +37,7 @@ _SLOWEST_RATE = 512 << 10  # bytes a second: 96,000 backups are 133 MB, so a cop
 _SHORTEST, _LONGEST = 2.0, 300.0  # seconds
 _PATIENCE = 10.0  # seconds to wait for another program's copy, which takes about one
 _PAUSE = 0.02
+_OLD = 1800.0  # seconds, half of those after which the pages warn; then it is made again, although nothing has changed
 _SPARE = 16 << 20  # bytes that a copy leaves free: the live file comes first
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -81,9 +82,10 @@ def _is_due(path: Path, *, is_urgent: bool) -> bool:
     recorded = _recorded_mark(copy)
     if recorded is None:
         return True
+    age = abs(time.time() - copy.stat().st_mtime)
     if recorded == present:
-        return False
-    return is_urgent or abs(time.time() - copy.stat().st_mtime) >= interval(copy.stat().st_size)
+        return age >= _OLD
+    return is_urgent or age >= interval(copy.stat().st_size)
 
 
 def _mark_of(path: Path) -> Mark:
@@ -97,7 +99,7 @@ def _mark_of(path: Path) -> Mark:
 
 def _recorded_mark(copy: Path) -> Mark | None:
     """Returns the mark of the live files that the copy was made of; None if it has to be made in any case."""
-    if not copy.exists():
+    if not is_plain(copy):
         return None
     try:
         with closing(sqlite3.connect(uri_of(copy), uri=True)) as connection:
@@ -107,6 +109,14 @@ def _recorded_mark(copy: Path) -> Mark | None:
     except (sqlite3.Error, TypeError, ValueError):  # a torn or damaged one
         return None
     return mark if version == tables.SCHEMA_VERSION else None
+
+
+def is_plain(copy: Path) -> bool:
+    """Returns True if that is a file, and no symlink to one or a FIFO, which who may write to the folder can put there."""
+    try:
+        return stat.S_ISREG(copy.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def uri_of(copy: Path) -> str:

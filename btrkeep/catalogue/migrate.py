@@ -128,10 +128,13 @@ def _set_modes(path: Path) -> None:
         if not group or not mode & stat.S_IXGRP:
             return  # nobody else is to read anything here
         _set(path.parent, folder, group, mode | stat.S_ISGID)
-        with suppress(FileNotFoundError):  # one that was made while the folder was closed to the group is root's alone
-            copy = path.with_name(dashboard_copy.FILE)
-            status = copy.stat()
-            _set(copy, status, group, stat.S_IMODE(status.st_mode) | stat.S_IRGRP)
+        copy = path.with_name(dashboard_copy.FILE)
+        if dashboard_copy.is_plain(copy):  # one that was made while the folder was closed to the group is root's alone
+            with ClosingFd(os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
+                status = os.fstat(fd)
+                if status.st_nlink == 1 and not status.st_uid:  # else it may be another file of root's, by another name
+                    os.fchown(fd, -1, group)
+                    os.fchmod(fd, stat.S_IMODE(status.st_mode) | stat.S_IRGRP)
 
 
 def _readers() -> int | None:

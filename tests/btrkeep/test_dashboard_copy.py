@@ -6,9 +6,10 @@ import shutil
 import sqlite3
 import stat
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -158,6 +159,43 @@ def test_what_changed_nothing_makes_no_copy(state: Path) -> None:
             assert catalogue.get_fact("a") == "1"
     after = (state / "dashboard.sqlite").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_an_old_copy_is_renewed_although_nothing_changed(state: Path) -> None:
+    """The pages warn after an hour, and advise a command that only reads."""
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "1")
+    copy = state / "dashboard.sqlite"
+    for seconds in (3000, -3000):  # a clock may have leapt back
+        os.utime(copy, times=(moment := time.time() - seconds, moment))
+        Catalogue.open(state).close()
+        assert abs(copy.stat().st_mtime - time.time()) < 60
+    assert in_copy(state) == "1"
+
+
+@needs_root
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_link_in_the_copys_place_opens_no_other_file_to_the_group(state: Path, link: Callable[[Path, Path], None]) -> None:
+    """The dashboard can put it there if somebody let its group write to the folder."""
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "1")
+    secret = state.parent / "secret"
+    secret.write_text("secret")
+    secret.chmod(0o600)
+    (state / "dashboard.sqlite").unlink()
+    link(secret, state / "dashboard.sqlite")
+    with Catalogue.open(state) as catalogue:
+        status = secret.stat()
+        assert (stat.S_IMODE(status.st_mode), status.st_gid) == (0o600, 0)
+        catalogue.set_fact("a", "2")
+    assert (in_copy(state), secret.read_text()) == ("2", "secret")
+
+
+def test_a_fifo_in_the_copys_place_keeps_nobody_waiting(state: Path) -> None:
+    os.mkfifo(state / "dashboard.sqlite")
+    program = "import pathlib, sys; from btrkeep.catalogue import Catalogue; Catalogue.open(pathlib.Path(sys.argv[1])).close()"
+    work(sys.executable, "-c", program, state, timeout=20)
+    assert stat.S_ISREG((state / "dashboard.sqlite").lstat().st_mode)
 
 
 def test_who_closes_after_writing_leaves_a_copy_of_it_while_others_have_the_catalogue_open(state: Path) -> None:
