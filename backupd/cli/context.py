@@ -181,11 +181,13 @@ def fill_stand_in(context: PoolContext) -> None:
     """Fills a catalogue in memory from the pool and reports why it is needed; does nothing with the real one."""
     if context.trouble is None:
         return
+    from backupd.expire.clocks import recall_clocks
     from backupd.repo.reconcile import reconcile
 
     error = context.trouble
     complain(OperatorError(f"{error.message}; this command reads the backups' own records instead", error.hint))
     reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
+    recall_clocks(context.catalogue, context.config.pool.state)
 
 
 def require_host(config: Config, catalogue: "Catalogue", host: str) -> None:

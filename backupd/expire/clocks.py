@@ -3,8 +3,10 @@
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from btrkeep.catalogue import Catalogue
@@ -19,6 +21,7 @@ from btrkeep.decisions.safety_limits import (
     clock_verdict,
     past_after,
 )
+from btrkeep.errors import OperatorError
 from btrkeep.procfs import boot_id
 from btrkeep.units import format_time, parse_time
 
@@ -54,6 +57,21 @@ def _clock_past(fields: Mapping[str, Any]) -> ClockPast:
 
 def _fact(fields: Mapping[str, Any]) -> ClockFact | None:
     return ClockFact(parse_time(fields["wall"]), float(fields["boottime"]), str(fields["boot_id"])) if fields else None
+
+
+def recall_clocks(stand_in: Catalogue, state: Path) -> None:
+    """Stores the clocks of earlier expiries in a catalogue in memory that was filled from the pool.
+
+    The dashboard's copy in the folder `state` has them. Without it the newest backup stands for them.
+    """
+    past = ClockPast()
+    with suppress(OperatorError, OSError), Catalogue.open_copy(state) as copy:
+        if copy.pool_id() == stand_in.pool_id():
+            past = past_clocks(copy)
+    if past.trusted is None and (newest := max((row.started for row in stand_in.states() if row.name), default=None)):
+        past = replace(past, trusted=ClockFact(newest, 0.0, _ANOTHER_BOOT))
+    if past.trusted:
+        keep_clocks(stand_in, past)
 
 
 def keep_clocks(catalogue: Catalogue, past: ClockPast) -> None:

@@ -144,3 +144,32 @@ def test_a_clock_far_ahead_or_far_behind_is_reported_once_and_so_is_its_end(shar
         status = nights.backupd("status", check=False).stdout  # alarms were checked last five years ago, as it says first
         (line,) = (line for line in status.splitlines() if line.startswith("web1"))
         assert " ok " in line
+
+
+def without_catalogue(pool: Expiries) -> None:
+    """The live file is damaged; the copy of it is not."""
+    for file in pool.state.glob("catalogue.sqlite*"):
+        file.unlink()
+    (pool.state / "catalogue.sqlite").write_bytes(b"no database at all" * 400)
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+def test_without_a_catalogue_the_clock_is_compared_too(pool: Expiries, has_copy: bool) -> None:
+    """With that of earlier expiries, which the dashboard's copy has; without the copy with the newest backup."""
+    good = pool.names("web1")[:3]
+    pool.tables["retention"] = {"daily": 1, "min_keep": 1, "grace": "30d"}
+    pool.write()
+    assert json.loads(pool.backupd("expire", "--json", check=False).stdout)["marked"]
+    without_catalogue(pool)
+    if not has_copy:
+        (pool.state / "dashboard.sqlite").unlink()
+        work("btrfs", "subvolume", "delete", pool.backup("web1", pool.names("web1")[3]))
+    done = pool.backupd("expire", "--json", check=False)
+    assert json.loads(done.stdout)["stop"] is None, done.stdout
+    ahead = work(
+        *(sys.executable, "-P", SHIFTED, str(1800 * 86400.0), "--config", pool.config, "expire", "--json"),
+        env={**os.environ, "PYTHONPATH": str(TOP)},
+        check=False,
+    )
+    assert json.loads(ahead.stdout)["deleted"] == 0, ahead.stdout
+    assert pool.left("web1")[:3] == good
