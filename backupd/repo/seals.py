@@ -40,6 +40,7 @@ from btrkeep.units import format_time
 SEALS = "seals.json"
 SEALED_AT = "sealed"  # a key of ALTERED_NOTE: the time of the seal, in nanoseconds
 _FORMAT = 1
+_DAY = 86400 * 10**9  # nanoseconds
 _log = logging.getLogger(__name__)
 
 
@@ -211,13 +212,21 @@ def seal_backup(path: Path, name: str) -> None:
     try:
         if subvolume := describe(path):
             seals = read_seals(folder)
-            write_seals(folder, {**seals, name: new_seal(path, subvolume, seals.get(_base_of(path)))})
+            write_seals(folder, {**seals, name: new_seal(path, subvolume, _seal_of_base(path, seals))})
     except OSError as error:
         _log.warning("%s: %s is not sealed yet: %s", folder, name, error.strerror)
 
 
-def _base_of(path: Path) -> str:
-    """Returns the name of the backup that this one grew from; "" if there is none, or its record cannot be read."""
+def _seal_of_base(path: Path, seals: Seals) -> Seal | None:
+    """Returns the seal of the backup that this one grew from; None if it has none that can be believed.
+
+    One that is more than a day ahead is believed only if the clock is behind, so that the base itself is from the future. Else it
+    was made while the clock was ahead, and would hide all changes of all later backups.
+    """
+    now = time.time_ns()
     with suppress(UnreadableRecord):
-        return ((record := read_record(path)) and record.base) or ""
-    return ""
+        name = ((record := read_record(path)) and record.base) or ""
+        seal, base = seals.get(name), describe(path.with_name(name)) if name else None
+        if seal and base and (seal.at <= now + _DAY or base.created_at > now):
+            return seal
+    return None

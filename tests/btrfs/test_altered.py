@@ -396,3 +396,21 @@ def test_what_is_deleted_depends_on_the_seals_at_that_moment(two: TwoPools) -> N
     assert two.names(two.first.pool) == [first, second]
     two.first.backupd("expire", "web1", "--skip-grace", "--now", MORNING)
     assert states(two.first) == {first: "complete", second: "altered"}
+
+
+def test_one_seal_from_the_future_hides_no_change_of_later_backups(nights: Nights) -> None:
+    """The clock was ahead for a moment, when the first backup was sealed."""
+    (nights.source / "changed").write_text("a")
+    nights.host("web1", nights.source)
+    nights.run("web1")
+    (first,) = nights.names("web1")
+    file = nights.pool / "hosts/web1/seals.json"
+    seals = json.loads(file.read_text())
+    seals["backups"][first][2] += 3650 * 86400 * 10**9
+    file.write_text(json.dumps(seals))
+    nights.run("web1")
+    second = nights.names("web1")[1]
+    assert nights.record("web1", second)["base"] == first
+    writable(path_of(nights.pool, second), lambda backup: content(backup, "changed").write_text("by hand"))
+    nights.backupd("verify", f"web1@{second}", check=False)
+    assert {one["name"]: one["state"] for one in nights.json("list", "web1")} == {first: "complete", second: "altered"}
