@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from backupd.files.sameness import TimeBudgetUsedUp
 from backupd.serve.arguments import checked
 from backupd.serve.call import Call
 from backupd.serve.context import ServiceContext
@@ -285,6 +286,30 @@ def test_versions_with_another_target_in_each_backup_go_on_in_the_next_answer(
             since, answers = found["next"], answers + 1
     assert answers > 2
     assert seen == {name: f"{number:04}".encode() + b"\xfe" * 4000 for number, name in enumerate(crowd.names("crowd"))}
+
+
+class Ten:
+    """A time limit of ten backups."""
+
+    def __init__(self, _call: Call) -> None:
+        self.left = 10
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise TimeBudgetUsedUp
+
+
+def test_a_history_that_is_too_long_when_its_time_is_over_goes_on_as_well(
+    crowd: Nights, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused: the second reading, of fewer backups, had no time left."""
+    monkeypatch.setattr(files, "LIST_BYTES", 200_000)
+    monkeypatch.setattr(files, "_Pulse", Ten)
+    with serving_here(crowd.config) as ask:
+        found = ask("versions", host="crowd", path="/target")
+    assert found["next"] == crowd.names("crowd")[len(found["versions"]) - 1]
+    assert 2 <= len(found["versions"]) < 10
 
 
 def test_who_reads_no_answer_gets_no_more_of_them_and_others_do(crowd: Nights, service: Service) -> None:

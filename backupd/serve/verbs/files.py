@@ -115,12 +115,12 @@ def versions(call: Call) -> dict[str, Any]:
     with reading():
         every = sorted(restorable(call.service.pool(), call["host"]), key=lambda one: one.name)
         wanted = [one for one in every if not call["since"] or one.name >= call["since"]]
-        pulse, whole = _Pulse(call), len(wanted)
-        history = history_of(wanted, call["path"], call["content"], pulse=pulse)
+        whole = len(wanted)
+        history = history_of(wanted, call["path"], call["content"], pulse=_Pulse(call))
         # A symlink may have another target of 4,000 bytes in each backup. Two backups always fit.
         while len(history.backups) > 2 and (size := encoded_bytes(history_answer(call["host"], history))) > LIST_BYTES:
             wanted = wanted[: max(2, len(history.backups) * LIST_BYTES * 9 // 10 // size)]
-            history = history_of(wanted, call["path"], call["content"], pulse=pulse)
+            history = history_of(wanted, call["path"], call["content"], pulse=_Pulse(call))  # the time of the first may be over
         history = replace(history, stopped=history.stopped or len(wanted) < whole)
     if not history.versions and not history.stopped and not call["since"]:
         with opened(call, NEWEST) as [(found, tree)]:
