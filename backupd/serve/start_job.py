@@ -80,6 +80,11 @@ def begin(
         return job
 
 
+def require_free(service: ServiceContext, verb: str, host: str, who: str) -> None:
+    """Raises as `begin` does for a host at which something is at work, without starting anything."""
+    _require_free(service.pool(), service.jobs(), verb, host, who, service.clock.now())
+
+
 def start_due(service: ServiceContext) -> None:
     """Starts the backups whose turn it is. Raises OperatorError if the pool's jobs cannot be read."""
     with _turn():

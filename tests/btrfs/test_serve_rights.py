@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import open_pool
 from btrkeep.serving.client import RootServiceClient
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import parse_backup_name
@@ -205,6 +207,9 @@ def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_
     newest = parse_backup_name(pool.names("web1")[-1])
     assert newest is not None
     assert f"again from {(newest + timedelta(hours=1)).isoformat()[:14]}" in refusal().message
+    lock = take_lock(open_pool(pool.pool).host_lock("web1"), "backup of web1", "2026-11-20T22:00:00Z")
+    with lock:
+        assert kind(service, "olga", "run", host="web1") == "locked"  # this says who is at work
     run(None)  # root is not limited
     pool.settings("serve", run_distance="1s", runs_a_day=2)
     time.sleep(1.1)

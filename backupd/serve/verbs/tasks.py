@@ -12,7 +12,7 @@ from backupd.serve.commands import Allowed, folder_of, restore_request
 from backupd.serve.job_queue import is_under_way
 from backupd.serve.jobs import PREVIEW, RUN, JobStore, ServeJob, job_object, no_job
 from backupd.serve.rights import ROOT
-from backupd.serve.start_job import begin
+from backupd.serve.start_job import begin, require_free
 from backupd.serve.verbs.files import reading
 from btrkeep.catalogue import PastRuns
 from btrkeep.decisions.requested_runs import DAY, next_request
@@ -37,6 +37,7 @@ def run(call: Call) -> dict[str, Any]:
     if "ro" in mount_options(call.service.pool().path):
         raise PoolUnusable("the pool is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
     if call.peer.uid != ROOT or call.viewer.session:
+        require_free(call.service, RUN, host, call.who)  # who is at work says more than how long it takes until the next time
         _require_distance(call, host)
     job = begin(call.service, "run", host, call.who, {"host": host})
     return {"unit": job.unit, "job": job.id}
