@@ -86,6 +86,7 @@ def _usable_catalogue(reporting: ReportingConfig) -> Iterator[tuple[Catalogue | 
         yield None, error
         return
     with catalogue:
+        catalogue.copy_seldom()
         try:
             require_own_catalogue(look_at_pool(config, catalogue), config)
         except OperatorError as error:

@@ -37,6 +37,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     If the catalogue is busy, the sample is skipped, which is no failure: counters are cumulative, so nothing is lost.
     """
     with opened(ctx) as context:
+        context.catalogue.copy_seldom()
         tell_dashboard(context.config, context.pool, context.catalogue, context.clock)
         try:
             found = take.look(context.pool)

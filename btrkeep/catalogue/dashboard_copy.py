@@ -35,6 +35,9 @@ _MARK = "dashboard_copied_of"
 _LOCK = "dashboard.lock"
 _SLOWEST_RATE = 512 << 10  # bytes a second: 96,000 backups are 133 MB, so a copy each 4.2 minutes
 _SHORTEST, _LONGEST = 2.0, 300.0  # seconds
+_SELDOM_RATE = 56 << 10  # bytes a second: 5 GB a day
+_LONGEST_SELDOM = 2700.0  # seconds: a page warns of a copy that is older than an hour
+_SMALL = 8 << 20  # bytes: 288 samples a day and as many checks for alarms are 5 GB
 _PATIENCE = 10.0  # seconds to wait for another program's copy, which takes about one
 _PAUSE = 0.02
 _OLD = 1800.0  # seconds, half of those after which the pages warn; then it is made again, although nothing has changed
@@ -50,6 +53,16 @@ def interval(size: int) -> float:
     return min(max(size / _SLOWEST_RATE, _SHORTEST), _LONGEST)
 
 
+def seldom_interval(size: int) -> float:
+    """Returns the same for programs that a timer starts all day long."""
+    return interval(size) if size <= _SMALL else min(size / _SELDOM_RATE, _LONGEST_SELDOM)
+
+
+def is_small(path: Path) -> bool:
+    """Returns True if the catalogue `path` is so small that a copy after each sample costs little."""
+    return size_of(path) <= _SMALL
+
+
 def size_of(path: Path) -> int:
     """Returns the bytes of a copy of the catalogue `path`; 0 if it cannot be read."""
     try:
@@ -58,16 +71,17 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def renew(path: Path, *, is_urgent: bool) -> bool:
+def renew(path: Path, *, is_urgent: bool, every: Callable[[int], float] = interval) -> bool:
     """Makes a new copy of the catalogue `path`, if it is not that of the present state; returns True if it did.
 
-    Unless `is_urgent`, a copy that is younger than its interval is good enough. Logs errors, and raises none.
+    Unless `is_urgent`, a copy that is younger than its interval, which `every` returns, is good enough. Logs errors, and raises
+    none.
     """
     try:
-        if not _is_due(path, is_urgent=is_urgent):
+        if not _is_due(path, every, is_urgent=is_urgent):
             return False
         with _alone(path.parent):
-            if not _is_due(path, is_urgent=is_urgent):  # another program has made one meanwhile
+            if not _is_due(path, every, is_urgent=is_urgent):  # another program has made one meanwhile
                 return False
             _copy(path, path.with_name(FILE))
     except (OSError, sqlite3.Error) as error:
@@ -76,7 +90,7 @@ def renew(path: Path, *, is_urgent: bool) -> bool:
     return True
 
 
-def _is_due(path: Path, *, is_urgent: bool) -> bool:
+def _is_due(path: Path, every: Callable[[int], float], *, is_urgent: bool) -> bool:
     copy = path.with_name(FILE)
     present = _mark_of(path)
     recorded = _recorded_mark(copy)
@@ -85,7 +99,7 @@ def _is_due(path: Path, *, is_urgent: bool) -> bool:
     age = abs(time.time() - copy.stat().st_mtime)
     if recorded == present:
         return age >= _OLD
-    return is_urgent or age >= interval(copy.stat().st_size)
+    return is_urgent or age >= every(copy.stat().st_size)
 
 
 def _mark_of(path: Path) -> Mark:

@@ -19,6 +19,7 @@ class CatalogueSession:
         self._reader = reader
         self._writer = writer
         self._copies = False  # for the dashboard
+        self._is_periodic = False
         self._copied_changes = 0
         self._next_copy = time.monotonic()
         self._known: set[str] = set()  # hosts that have their row, which is never deleted
@@ -72,6 +73,12 @@ class CatalogueSession:
         if self._writer:
             self._writer.wait_at_most(seconds)
 
+    def copy_seldom(self) -> None:
+        """Is called before the first change by programs that a timer starts every few minutes, all day long: a large catalogue is
+        not copied for the dashboard after each of them.
+        """
+        self._is_periodic = True
+
     @classmethod
     @contextmanager
     def made_anew(cls, state: Path) -> Iterator[tuple[Self, list[Path]]]:
@@ -104,7 +111,10 @@ class CatalogueSession:
             self._writer.close()
         if self._copies:
             self._copies = False
-            dashboard_copy.renew(self._state / migrate.FILE, is_urgent=changes > self._copied_changes)
+            path = self._state / migrate.FILE
+            may_wait = self._is_periodic and not dashboard_copy.is_small(path)
+            is_urgent = changes > self._copied_changes and not may_wait
+            dashboard_copy.renew(path, is_urgent=is_urgent, every=dashboard_copy.seldom_interval)
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +128,7 @@ class CatalogueSession:
             raise TypeError("the catalogue is open for reading")
         with self._writer.transaction(change) as session:
             yield session
-        if self._copies and time.monotonic() >= self._next_copy:
+        if self._copies and not self._is_periodic and time.monotonic() >= self._next_copy:
             self._renew_copy(session)
 
     def _renew_copy(self, session: Session) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnready, dashboard_copy
-from btrkeep.catalogue.dashboard_copy import COPIED, interval
+from btrkeep.catalogue.dashboard_copy import COPIED, interval, seldom_interval
 from btrkeep.units import parse_time
 from tests.beds import session, work
 from tests.beds.anyone import readable
@@ -223,6 +223,37 @@ def test_a_catalogue_that_stays_open_is_copied_at_intervals(state: Path, monkeyp
 
 def test_the_interval_grows_with_the_size_and_is_bounded() -> None:
     assert [interval(size) for size in (0, 1 << 20, 60 << 20, 133 << 20, 10 << 30)] == [2, 2, 120, 266, 300]
+
+
+def test_samples_and_checks_for_alarms_make_copies_of_five_gigabytes_a_day() -> None:
+    """As many copies as they can make, of catalogues up to those of 100,000 backups; their age is never a reason for a warning."""
+    for size in (1 << 20, 8 << 20, 9 << 20, 16 << 20, 64 << 20, 133 << 20, 145 << 20):
+        copies = 2 * 288 if size <= 8 << 20 else 86400 / seldom_interval(size)
+        assert copies * size < 5.1e9, size
+        assert seldom_interval(size) + 300 < 3600
+
+
+def test_what_a_timer_starts_all_day_copies_a_large_catalogue_at_its_interval_and_others_copy_it_at_once(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(value: str, *, is_periodic: bool) -> str | None:
+        with Catalogue.open(state) as catalogue:
+            if is_periodic:
+                catalogue.copy_seldom()
+            catalogue.set_fact("a", value)
+        return in_copy(state)
+
+    assert written("small", is_periodic=True) == "small"
+    monkeypatch.setattr(dashboard_copy, "_SMALL", 1)
+    monkeypatch.setattr(dashboard_copy, "_SELDOM_RATE", 1)
+    assert written("sample", is_periodic=True) == "small"
+    Catalogue.open(state).close()  # who only reads
+    assert in_copy(state) == "small"
+    assert written("hold", is_periodic=False) == "hold"
+    assert written("sample", is_periodic=True) == "hold"
+    old = time.time() - 2701
+    os.utime(state / "dashboard.sqlite", (old, old))
+    assert written("sample", is_periodic=True) == "sample"
 
 
 def test_a_page_sees_one_copy_although_newer_ones_replace_it(state: Path) -> None:
