@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import stat
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -91,28 +92,30 @@ class ArrivingZeros:
 
     async def watch(self, received: Callable[[], int], ask: AskSize) -> None:
         """Looks from time to time until it has stopped rsync, or is cancelled. `received`: bytes of files so far."""
-        next_look, written_before = LOOK_AFTER, 0
+        next_look, written_before, pace = LOOK_AFTER, 0, Pace(time.monotonic())
         while self._stops < _MOST_STOPS:
             await asyncio.sleep(_PAUSE)
             now, group = received(), self._cancellation.group
+            pace.note_first(now, time.monotonic())
             if now < next_look - LOOK_AFTER:  # that was of the rsync before
                 next_look = LOOK_AFTER
             if now < next_look or not group or self.stopped:
                 continue
             next_look = now + LOOK_AFTER
+            pace.measure(now, time.monotonic())
             processes = _rsync_processes(group)
             written = sum(member.written for member in processes)
             if not self._sparse and written - written_before < LOOK_AFTER // 2:
                 continue  # most of it was here already
             written_before = written
             file = await asyncio.to_thread(self._find, [member.pid for member in processes], LOOK_AFTER // 2, committed=False)
-            if file and await self._stop_for(*file, ask):
+            if file and await self._stop_for(*file, pace, ask):
                 return
 
-    async def _stop_for(self, path: bytes, received: int, ask: AskSize) -> bool:
+    async def _stop_for(self, path: bytes, received: int, pace: "Pace", ask: AskSize) -> bool:
         self._seen.add(path)
         size = await self._ask(path, ask)
-        if not is_worth_a_stop(size, received) or self.stopped or self._cancellation:
+        if not is_worth_a_stop(size, received, pace) or self.stopped or self._cancellation:
             return False
         return self._stop(ZerosStop(path, size))
 
@@ -208,9 +211,40 @@ def _rsync_processes(group: Group) -> list[GroupMember]:
     return [member for member in members(group.pid) if member.name == "rsync"]
 
 
-def is_worth_a_stop(size: int | None, received: int) -> bool:
-    """Returns True if so much of a file of zeros is to come that a new list of its source path costs less."""
-    return size is not None and size - received >= WORTH_A_STOP and size <= _LONGEST
+@dataclass(slots=True)
+class Pace:
+    """How fast the files of one rsync arrive. `begun`: when it was started, by a clock that is never set.
+
+    `rate`: bytes a second between the last two looks. `other_seconds`: what it took beside the transfer, which is mostly its list.
+    """
+
+    begun: float
+    rate: float = 0.0
+    other_seconds: float = 0.0
+    _last: tuple[int, float] | None = None
+
+    def note_first(self, received: int, now: float) -> None:
+        """Begins to measure when something arrives: before, rsync makes its list."""
+        if self._last is None and received:
+            self._last = received, now
+
+    def measure(self, received: int, now: float) -> None:
+        """Is called at each look."""
+        before, since = self._last or (0, self.begun)
+        if now > since and received > before:
+            self.rate = (received - before) / (now - since)
+            self.other_seconds = now - self.begun - received / self.rate
+        self._last = received, now
+
+
+def is_worth_a_stop(size: int | None, received: int, pace: Pace) -> bool:
+    """Returns True if so much of a file of zeros is to come that a new list of its source path costs less.
+
+    The list of ten million files takes longer than 1 GiB takes to arrive.
+    """
+    if size is None or size > _LONGEST or size - received < WORTH_A_STOP:
+        return False
+    return size - received >= pace.rate * pace.other_seconds
 
 
 def open_files(pids: Sequence[int], device: int) -> list[OpenFile]:
