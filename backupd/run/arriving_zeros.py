@@ -92,7 +92,7 @@ class ArrivingZeros:
 
     async def watch(self, received: Callable[[], int], ask: AskSize) -> None:
         """Looks from time to time until it has stopped rsync, or is cancelled. `received`: bytes of files so far."""
-        next_look, written_before, pace = LOOK_AFTER, 0, Pace(time.monotonic())
+        next_look, written_before, pace = LOOK_AFTER, 0, ArrivalRate(time.monotonic())
         while self._stops < _MOST_STOPS:
             await asyncio.sleep(_PAUSE)
             now, group = received(), self._cancellation.group
@@ -112,7 +112,7 @@ class ArrivingZeros:
             if file and await self._stop_for(*file, pace, ask):
                 return
 
-    async def _stop_for(self, path: bytes, received: int, pace: "Pace", ask: AskSize) -> bool:
+    async def _stop_for(self, path: bytes, received: int, pace: "ArrivalRate", ask: AskSize) -> bool:
         self._seen.add(path)
         size = await self._ask(path, ask)
         if not is_worth_a_stop(size, received, pace) or self.stopped or self._cancellation:
@@ -212,7 +212,7 @@ def _rsync_processes(group: Group) -> list[GroupMember]:
 
 
 @dataclass(slots=True)
-class Pace:
+class ArrivalRate:
     """How fast the files of one rsync arrive. `begun`: when it was started, by a clock that is never set.
 
     `rate`: bytes a second between the last two looks. `other_seconds`: what it took beside the transfer, which is mostly its list.
@@ -237,7 +237,7 @@ class Pace:
         self._last = received, now
 
 
-def is_worth_a_stop(size: int | None, received: int, pace: Pace) -> bool:
+def is_worth_a_stop(size: int | None, received: int, pace: ArrivalRate) -> bool:
     """Returns True if so much of a file of zeros is to come that a new list of its source path costs less.
 
     The list of ten million files takes longer than 1 GiB takes to arrive.

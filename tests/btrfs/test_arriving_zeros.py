@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.arriving_zeros import WORTH_A_STOP, ArrivingZeros, Pace, ZerosStop, is_worth_a_stop
+from backupd.run.arriving_zeros import WORTH_A_STOP, ArrivingZeros, ArrivalRate, ZerosStop, is_worth_a_stop
 from tests.beds import ssh, work
 from tests.beds.nights import Nights
 
@@ -98,13 +98,13 @@ def test_max_new_bytes_counts_no_zeros(nights: Nights, host: Path) -> None:
     [(None, 0, False), (WORTH_A_STOP, 0, True), (WORTH_A_STOP, 1, False), (100 * GIB, 256 * MIB, True), (1 << 60, 0, False)],
 )
 def test_rsync_is_stopped_when_much_is_to_come(size: int | None, at: int, expected: bool) -> None:
-    assert is_worth_a_stop(size, at, Pace(0.0)) is expected
+    assert is_worth_a_stop(size, at, ArrivalRate(0.0)) is expected
 
 
 @pytest.mark.parametrize(("gib", "expected"), [(50, False), (150, True)])
 def test_rsync_is_not_stopped_when_a_new_list_takes_longer_than_the_zeros(gib: int, expected: bool) -> None:
     """A list of 1000 s, of which 400 s come before the first file; then 100 MiB arrive in a second."""
-    pace = Pace(begun=50.0)
+    pace = ArrivalRate(begun=50.0)
     pace.note_first(0, 300.0)
     pace.note_first(MIB, 450.0)
     pace.measure(20_000 * MIB, 450.0 + 600 + 200)
