@@ -73,13 +73,22 @@ def untrusted_config(main: Path) -> UntrustedStep | None:
 
 
 def remedy(step: UntrustedStep) -> str:
-    """Returns the command after which root alone may write there."""
+    """Returns the command after which root alone may write there; for a home folder, which has to stay its user's, other words."""
+    if not step.is_open and _is_home(step.place):
+        return "move the configuration to a folder of root's, such as /etc/btrkeep"
     place = shlex.quote(str(step.place))
     return f"chmod go-w {place}" if step.is_open else f"chown -h root {place}"
 
 
 def _open(place: Path) -> UntrustedStep:
     return UntrustedStep(place, "can be written by users other than root", is_open=True)
+
+
+def _is_home(place: Path) -> bool:
+    try:
+        return Path(pwd.getpwuid(os.lstat(place).st_uid).pw_dir) == place
+    except (OSError, KeyError):
+        return False
 
 
 def _user(uid: int) -> str:

@@ -1,0 +1,73 @@
+"""Configurations that others may write to: the step that is named, and what the printed command changes."""
+
+import os
+import pwd
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from btrkeep.fs.trusted_path import remedy, untrusted_config
+from tests.beds import session, work
+
+OTHER = 61234
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture
+def main() -> Iterator[Path]:
+    """A configuration of root's, which a symlink on the way leads to, with a file in its folder."""
+    top = Path(tempfile.mkdtemp(prefix="config-", dir=session.folder()))
+    folder = top / "real" / "main.d"
+    folder.mkdir(parents=True)
+    for file in (folder / "web.toml", folder.with_suffix(".toml")):
+        file.touch()
+    (top / "etc").symlink_to("real")
+    for place in (top, *top.rglob("*")):
+        if not place.is_symlink():
+            place.chmod(0o755)
+    yield top / "etc" / "main.toml"
+    shutil.rmtree(top)
+
+
+def test_the_printed_command_mends_each_step(main: Path) -> None:
+    assert untrusted_config(main) is None
+    real = main.parent.resolve()
+    places = [real.parent, real, real / "main.toml", real / "main.d", real / "main.d" / "web.toml"]
+    for place in places:
+        for spoil in (
+            ["chmod", "g+w"],
+            ["chmod", "o+w"],
+            ["chown", str(OTHER)],
+            *([["setfacl", "-m", f"g:{OTHER}:rwx"]] * has_acls()),
+        ):
+            work(*spoil, place)
+            step = untrusted_config(main)
+            assert step
+            assert step.place == place
+            work("sh", "-c", remedy(step))
+            assert untrusted_config(main) is None, (spoil, place)
+    os.chown(main.parent, OTHER, -1, follow_symlinks=False)
+    step = untrusted_config(main)
+    assert step
+    assert step.place == main.parent
+    work("sh", "-c", remedy(step))
+    assert untrusted_config(main) is None
+
+
+def has_acls() -> bool:
+    return shutil.which("setfacl") is not None
+
+
+def test_nobodys_home_becomes_roots(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Typed, that command would have locked out the user whose home folder has the configuration."""
+    home = main.parent.resolve()
+    os.chown(home, OTHER, -1)
+    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: SimpleNamespace(pw_name="ada", pw_dir=str(home)))
+    step = untrusted_config(main)
+    assert step
+    assert (step.place, step.reason) == (home, "belongs to the user ada")
+    assert remedy(step) == "move the configuration to a folder of root's, such as /etc/btrkeep"
