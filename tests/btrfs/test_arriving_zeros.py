@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.arriving_zeros import WORTH_A_STOP, ArrivingZeros, ArrivalRate, ZerosStop, is_worth_a_stop
+from backupd.run.arriving_zeros import WORTH_A_STOP, ArrivalRate, ArrivingZeros, ZerosStop, is_worth_a_stop
 from tests.beds import ssh, work
 from tests.beds.nights import Nights
 
