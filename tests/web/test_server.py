@@ -123,7 +123,7 @@ def answer(port: int, path: str) -> bytes:
 def test_who_reads_no_answer_gets_no_more(
     port: int, monkeypatch: pytest.MonkeyPatch, of_one: float, in_all: float, most: float, victim: str
 ) -> None:
-    """Others get theirs, unless far too much waits: who requests much on all threads at once has passed the check with all of it."""
+    """Others get theirs, unless far too much waits: who requests much on all threads at once passes the check with all of it."""
     monkeypatch.setattr(ours, "TAKING", 60.0)
     for name, limit in {"OF_ONE": of_one, "IN_ALL": in_all, "MOST": most}.items():
         monkeypatch.setattr(unread, name, int(limit * ANSWER))
