@@ -257,7 +257,8 @@ def test_the_dashboard_runs_as_its_user_and_shows_every_page(web: Booted) -> Non
 def test_what_hardened_jobs_write_can_be_read_by_the_dashboard_and_nothing_else_changes_hands(web: Booted) -> None:
     found = {name: (mode, group) for name, mode, group in (line.rsplit(" ", 2) for line in web.read("state").splitlines())}
     assert found["main"] == ("2750", "btrkeep")
-    assert found["main/catalogue.sqlite"] == ("640", "btrkeep")
+    assert found["main/catalogue.sqlite"] == ("600", "btrkeep")
+    assert found["main/dashboard.sqlite"] == ("640", "btrkeep")
     assert found["main/pictures"] == ("2750", "btrkeep")
     pictures = {value for name, value in found.items() if name.startswith("main/pictures/")}
     assert pictures == {("640", "btrkeep")}

@@ -97,6 +97,7 @@ def site(_shared_mount: Path) -> Iterator[Site]:
     subprocess.run(["btrfs", "-q", "subvolume", "create", top], check=True)
     nights = Nights(top)
     nights.state.parent.chmod(0o755)
+    nights.tables["serve"] = {"run_distance": "1s", "runs_a_day": 1000}
     for host in ("lab", SECRET):
         (nights.source / host).mkdir()
         (nights.source / host / f"file of {host}").write_text(host)

@@ -30,6 +30,8 @@ paths = ["/srv/source"]
 [host.far]
 address = "root@far"
 paths = ["/srv/source/file"]
+[serve]
+run_distance = "1s"
 [retention]
 daily = 1
 min_keep = 1

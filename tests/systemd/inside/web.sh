@@ -30,7 +30,7 @@ btrkeep-web user move 2>moved
 stat -c '%a %U' /var/lib/btrkeep-login /var/lib/btrkeep-login/main /var/lib/btrkeep-login/main/users.sqlite >own
 asked() { sqlite3 /var/lib/btrkeep-login/main/users.sqlite "$1"; }
 asked 'SELECT user, address FROM session' >moved-sessions
-find /var/lib/btrkeep \( -name 'catalogue.sqlite*' -o -path '*/pictures*' -o -type d \) -printf '%P %m %g\n' | sort >state
+find /var/lib/btrkeep \( -name 'catalogue.sqlite*' -o -name dashboard.sqlite -o -path '*/pictures*' -o -type d \) -printf '%P %m %g\n' | sort >state
 
 # visit ADDRESS...: logs in as alice and looks at each; a line for each with its status and how much came
 cat >visit.py <<'P'
