@@ -45,7 +45,7 @@ def stopped_within(config: Path, pid: Path, begun: Callable[[], bool], *words: s
     command = [sys.executable, "-m", "backupd", "--config", str(config), "replicate", "--json", "--now", NOW, *words]
     with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            wait_for(lambda: begun() and pid.exists() and bool(pid.read_text().strip()), 30, "nothing has begun")
+            wait_for(lambda: begun() and pid.exists() and bool(pid.read_text().strip()), 90, "nothing has begun")
             number = int(pid.read_text())
             os.kill(number, signal.SIGSTOP)
             before = time.monotonic()

@@ -229,7 +229,7 @@ def test_errors_are_one_line_a_hint_and_status_1(
 @pytest.mark.slow
 def test_the_command_says_what_it_made(folder: Path, tmp_path: Path) -> None:
     done = heatmap("timelapse", folder, "-o", tmp_path / "x.gif", "--size", "6", "--colour", "score", "--sort", "virtual")
-    assert done.stdout.startswith("6 frames, 2025-11-21 to 2025-11-26, 64 x 86 pixels, ")
+    assert done.stdout.startswith("6 frames, 2025-11-21 22:00 +0000 to 2025-11-26 22:00 +0000, 64 x 86 pixels, ")
     assert done.stderr == ""
     assert len(frames(tmp_path / "x.gif")) == 6
 
