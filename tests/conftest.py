@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import hypothesis
 import pytest
 
+from btrkeep.cli.progress import print_commands_as
 from btrkeep.units import show_times_in
 from tests.beds import anyone, backupd_start, btrfs, cli, dealing, leftout, session, ssh
 from tests.beds.badssh import FAKESSH
@@ -203,9 +204,11 @@ def _ignore(signum: int, frame: FrameType | None) -> None:
 
 @pytest.fixture(autouse=True)
 def zone_of_words() -> Iterator[None]:
-    """A process of ours serves one pool. One of tests serves many, and the next test begins with times in UTC."""
+    """A process of ours serves one pool. One of tests serves many: the next test has times in UTC, and commands of no pool."""
     yield
     show_times_in(UTC)
+    for program in ("backupd", "btrfs-balancer", "btrfs-heatmap", "btrkeep-web"):
+        print_commands_as(program, program)
 
 
 @pytest.fixture(scope="session", autouse=True)
