@@ -194,21 +194,21 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
     candidates, backups, unreadable, seals = [], {}, {}, read_seals(folder)
     for name in _names(folder, {}):
         try:
-            found = own_final(folder / name, host)
+            final = own_final(folder / name, host)
         except UnreadableRecord as error:
             backup = _to_be_deleted(folder / name, notes) if is_caused_by_damage(error) else None
             if backup is None:
                 unreadable[name] = error.message
                 continue
-            found = backup.subvolume, backup.record
+            final = backup.subvolume, backup.record
         except OSError as error:
             if error.errno not in DAMAGED:
                 raise
             unreadable[name] = f"the disk does not give it back ({error.strerror})"
             continue
-        if found:
-            backups[name] = FinalBackup(folder / name, *found)
-            candidates.append(_with_seal(candidate_of(found[1], notes, base), backups[name], seals))
+        if final:
+            backups[name] = FinalBackup(folder / name, *final)
+            candidates.append(_with_seal(candidate_of(final[1], notes, base), backups[name], seals))
     candidates = _with_common(candidates, common_backups(pool, with_seeds=True).get(host, {}))
     facts = HostBackups(host, candidates, policy_of(config, host, notes), rows, forgotten_at(notes))
     return HostOnPool(facts, notes, backups, unreadable, base)

@@ -129,8 +129,8 @@ def _hint(tree: Tree, last: Entry, found: Sequence[bytes]) -> str:
     names = list(islice(tree.each_name(last.path), _SHOWN + 1))
     if not names:
         return f"{shown(last.path)} is empty"
-    some = ", ".join(as_typed(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    return f"{shown(last.path)} has {some}"
+    listed = ", ".join(as_typed(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{shown(last.path)} has {listed}"
 
 
 def deepest(tree: Tree, names: Sequence[bytes]) -> tuple[Entry, int]:

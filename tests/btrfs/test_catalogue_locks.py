@@ -5,34 +5,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.beds import TOP
-from tests.beds.anyone import NOBODY, readable
+from tests.beds.anyone import NOBODY
 from tests.beds.expiries import LATER, NOW, Expiries, at
 from tests.beds.nights import Nights
+from tests.beds.strangers import holding
 from tests.beds.watch import disagreements
-
-HOLDER = Path("tests/beds/lock_holder.py")
-
-
-@contextmanager
-def holding(state: Path, *, is_root: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """The holder, at its work. As root it is what has had the files open since an earlier version let it."""
-    code = readable()
-    words = (sys.executable, TOP / HOLDER, state) if is_root else code.run_as(NOBODY, code.top / HOLDER, state)
-    process = subprocess.Popen(words, env={**os.environ, **code.environment}, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout
-        assert process.stdout.readline() == "begins\n"
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def impatient(nights: Nights, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -64,7 +46,7 @@ def test_night_expiry_alarms_and_rebuild_go_on_beside_a_dashboard_that_holds_wha
     names = pool.history("web", 5)
     as_installed(pool)
     pool.backupd("check", check=False)
-    with holding(pool.state) as holder:
+    with holding(pool.state, NOBODY) as holder:
         begun = time.monotonic()
         assert pool.expire(NOW)["marked"] == 2
         assert pool.expire(LATER)["deleted"] == 2
@@ -85,7 +67,7 @@ def test_a_night_goes_on_without_a_catalogue_whose_locks_are_held(nights: Nights
     for host in ("a", "b"):
         nights.host(host, nights.source)
     nights.run("a")
-    with holding(nights.state, is_root=True):
+    with holding(nights.state, 0):
         done = impatient(nights, "run", "--all", "--json")
     assert {result["outcome"] for result in json.loads(done.stdout)} == {"complete"}, done.stderr
     nights.run("b")
@@ -101,7 +83,7 @@ def test_expire_and_delete_go_on_without_a_catalogue_whose_locks_are_held(shared
     pool.expire(NOW)
     history = pool.pool / ".btrkeep" / "history.jsonl.gz"
     before = history.read_bytes()
-    with holding(pool.state, is_root=True):
+    with holding(pool.state, 0):
         done = impatient(pool, "expire", "--json", *at(LATER))
         assert (done.returncode, json.loads(done.stdout)["deleted"]) == (1, 2), done.stderr
         assert pool.left("web") == [held_name, *names[3:]]

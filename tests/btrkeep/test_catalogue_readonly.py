@@ -5,13 +5,11 @@ import grp
 import json
 import os
 import random
-import shutil
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,27 +20,20 @@ import pytest
 
 from btrkeep.catalogue import Catalogue, CatalogueDamaged, CatalogueUnready, migrate, readonly, tables
 from btrkeep.errors import OperatorError
-from tests.beds import session, work
+from tests.beds import work
 from tests.beds.anyone import readable
+from tests.beds.strangers import STRANGER, entered_state
 
 ROOT = Path(__file__).parents[2]
 BEDS = ROOT / "tests" / "beds"
-STRANGER = 61234
 NOW = datetime(2026, 11, 20, 22, tzinfo=UTC)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 @pytest.fixture
 def state() -> Iterator[Path]:
-    """A state folder that a group of no rights may read, as the dashboard's."""
-    top = Path(tempfile.mkdtemp(prefix="readonly-", dir=session.folder()))
-    top.chmod(0o755)
-    folder = top / "state"
-    folder.mkdir(mode=0o750)
-    if os.geteuid() == 0:
-        os.chown(folder, 0, STRANGER)
-    yield folder
-    shutil.rmtree(top)
+    with entered_state("readonly-") as folder:
+        yield folder
 
 
 def settled(state: Path) -> None:

@@ -1,13 +1,10 @@
 """The dashboard's copy of the catalogue: who may read which file, when it is renewed, what a reader without rights can hold."""
 
-import contextlib
 import os
-import shutil
 import sqlite3
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,11 +15,11 @@ import pytest
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnready, dashboard_copy
 from btrkeep.catalogue.dashboard_copy import COPIED, interval, seldom_interval
 from btrkeep.units import parse_time
-from tests.beds import session, work
+from tests.beds import work
 from tests.beds.anyone import readable
 from tests.beds.copied import copied
+from tests.beds.strangers import STRANGER, entered_state, holding
 
-STRANGER = 61234
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 READ = """import pathlib, sys
 from btrkeep.catalogue import Catalogue
@@ -31,15 +28,8 @@ with Catalogue.open_copy(pathlib.Path(sys.argv[1])) as catalogue: print(catalogu
 
 @pytest.fixture
 def state() -> Iterator[Path]:
-    """A state folder that a group without rights may enter, as the dashboard's may."""
-    top = Path(tempfile.mkdtemp(prefix="copy-", dir=session.folder()))
-    top.chmod(0o755)
-    folder = top / "state"
-    folder.mkdir(mode=0o750)
-    if os.geteuid() == 0:
-        os.chown(folder, 0, STRANGER)
-    yield folder
-    shutil.rmtree(top)
+    with entered_state("copy-") as folder:
+        yield folder
 
 
 def in_copy(state: Path, name: str = "a") -> str | None:
@@ -49,21 +39,6 @@ def in_copy(state: Path, name: str = "a") -> str | None:
 
 def modes(state: Path) -> dict[str, int]:
     return {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}
-
-
-@contextlib.contextmanager
-def lock_holder(state: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process without rights that holds what it can, once it holds something."""
-    words = readable().run_as(STRANGER, readable().top / "tests/beds/lock_holder.py", state)
-    environment = {**os.environ, **readable().environment}
-    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout
-        assert process.stdout.readline() == "begins\n"
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def opened_by(process: subprocess.Popen[str]) -> set[str]:
@@ -107,7 +82,7 @@ def test_a_copy_that_was_made_while_the_folder_was_closed_becomes_readable_when_
 @needs_root
 def test_who_holds_all_locks_that_it_can_get_stops_no_writer_and_no_later_copy(state: Path) -> None:
     Catalogue.open(state).close()
-    with lock_holder(state) as process:
+    with holding(state, STRANGER) as process:
         for value in ("1", "2", "3"):
             begun = time.monotonic()
             with Catalogue.open(state) as catalogue:
@@ -128,7 +103,7 @@ def test_who_could_read_the_live_file_makes_writers_say_that_it_is_held(state: P
         catalogue.set_fact("a", "0")
         for path in (state / "catalogue.sqlite", state / "catalogue.sqlite-shm"):
             path.chmod(0o644)
-        with lock_holder(state):
+        with holding(state, STRANGER):
             time.sleep(0.3)
             with pytest.raises(CatalogueBusy, match="held by another program"):
                 catalogue.set_fact("a", "1")

@@ -124,8 +124,8 @@ class RepairPlanner:
     @property
     def unreadable(self) -> list[str]:
         """Returns the names of the damaged backups that the disk does not give back, oldest first."""
-        there = names_of(self._site.pool, self._host) - {backup.name for backup in self.backups}
-        return sorted({damage.name for damage in self._damages} & there)
+        unread = names_of(self._site.pool, self._host) - {backup.name for backup in self.backups}
+        return sorted({damage.name for damage in self._damages} & unread)
 
     def plan(self, backup: Restorable) -> RepairPlan:
         """Raises OSError that is no damage, OperatorError when the backup is being deleted, and Cancelled."""
