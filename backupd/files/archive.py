@@ -13,14 +13,20 @@ from functools import partial
 from typing import Protocol
 
 from backupd.files import zip_headers
-from backupd.files.attributes import attributes
+from backupd.files.attributes import attributes, attributes_of_open
 from backupd.files.spool import LinkTable, Packed
 from backupd.files.tar_headers import BLOCK, DataMap, member, padding, sparse_member
-from backupd.files.tree import Entry, Tree, components, joined, open_plain
+from backupd.files.tree import Entry, Tree, components, joined
 from backupd.files.walking import WalkEntry, walk
-from btrkeep.fs.sparse import data_runs, pieces
+from btrkeep.descriptors import ClosingFd
+from btrkeep.fs.openat import FILE
+from btrkeep.fs.sparse import PIECE, data_runs, pieces
 
 SAMPLES = 20
+_AT_ONCE = 128 << 10
+_LEVEL = 6  # zlib's own default
+_SAMPLE, _WORTH_IT = 16 << 10, 0.95
+_DEFLATE_END = b"\x03\0"  # an empty block, which is the last
 _RECORD = 20 * BLOCK  # tar's own blocking: what it reads from a pipe is a multiple of it
 
 
@@ -69,7 +75,7 @@ def _found(tree: Tree, paths: Sequence[bytes]) -> Iterator[tuple[WalkEntry, byte
     """Everything, with its name in the archive."""
     for path in outermost(paths):
         for found in walk(tree, path):
-            if not tree.owns(found.entry.device):
+            if found.entry.device != tree.device and not tree.owns(found.entry.device):
                 raise OSError(
                     errno.EXDEV, "something is mounted there, which hides what the backup has", os.fsdecode(found.entry.path)
                 )
@@ -81,17 +87,18 @@ def _found(tree: Tree, paths: Sequence[bytes]) -> Iterator[tuple[WalkEntry, byte
 
 
 def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
-    done, counted = Archived(), _Counted(out)
+    done, gathered = Archived(), _Gathered(out)
     with closing(LinkTable()) as links:
         for found, name in _found(tree, paths):
             if found.entry.kind == "socket":
                 done.leave_out(found.entry.path, "a tar holds no sockets; the program that listens makes it again")
                 continue
-            _tar_member(found, name, links, counted)
+            _tar_member(found, name, links, gathered)
             done.entries += 1
-    counted.write(bytes(2 * BLOCK))
-    counted.write(bytes(-counted.size % _RECORD))
-    done.size = counted.size
+    gathered.write(bytes(2 * BLOCK))
+    gathered.write(bytes(-gathered.size % _RECORD))
+    gathered.flush()
+    done.size = gathered.size
     return done
 
 
@@ -100,17 +107,27 @@ def _tar_member(found: WalkEntry, name: bytes, links: LinkTable, out: ByteSink) 
     if entry.links > 1 and entry.kind != "folder" and (before := links.seen(entry.inode, entry.links, name)) is not None:
         out.write(member(entry, name, {}, link=before))
         return
-    xattrs = attributes(found.folder, found.name)
     if entry.kind != "file":
-        out.write(member(entry, name, xattrs))
+        out.write(member(entry, name, attributes(found.folder, found.name)))
         return
-    with os.fdopen(open_plain(found.name, found.folder), "rb", 0) as file:
-        _tar_file(entry, name, xattrs, file.fileno(), out)
+    fd = _open_seen(found)
+    try:
+        _tar_file(entry, name, attributes_of_open(fd), fd, out)
+    finally:
+        os.close(fd)
+
+
+def _open_seen(found: WalkEntry) -> int:
+    """Opens a plain file of the walk. A backup is read-only, so it is still one; if it was swapped, no symlink is followed."""
+    return os.open(found.name, FILE, dir_fd=found.folder)
 
 
 def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out: ByteSink) -> None:
     found = DataMap.of(entry.size, partial(data_runs, fd, entry.size)) if entry.allocated < entry.size else None
     if found is None or found.data == entry.size:
+        if entry.size <= PIECE:
+            out.write(b"".join((member(entry, name, xattrs), *pieces(fd, 0, entry.size), padding(entry.size))))
+            return
         out.write(member(entry, name, xattrs))
         _tar_data(fd, 0, entry.size, out)
         out.write(padding(entry.size))
@@ -128,37 +145,51 @@ def _tar_data(fd: int, start: int, end: int, out: ByteSink) -> None:
         out.write(piece)
 
 
-class _Counted:
+class _Gathered:
+    """Passes on what is written in larger pieces; the first write goes at once, so that a reader has a byte early."""
+
     def __init__(self, out: ByteSink) -> None:
         self._out = out
+        self._held = list[bytes]()
+        self._free = 0
         self.size = 0
 
     def write(self, data: bytes) -> None:
-        self._out.write(data)
         self.size += len(data)
+        self._free -= len(data)
+        self._held.append(data)
+        if self._free <= 0:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._held:
+            self._out.write(b"".join(self._held))
+        self._held.clear()
+        self._free = _AT_ONCE
 
 
 # --- zip
 
 
 def _zip(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
-    done, counted = Archived(), _Counted(out)
+    done, gathered = Archived(), _Gathered(out)
     with closing(Packed()) as index:
         for found, name in _found(tree, paths):
             if found.entry.kind not in zip_headers.KINDS:
                 done.leave_out(found.entry.path, f"a zip holds no {found.entry.kind}")
             elif name:
-                index.write(_zip_member(found, name, counted))
+                index.write(_zip_member(found, name, gathered))
                 done.entries += 1
-        begun = counted.size
+        begun = gathered.size
         for piece in index.pieces():
-            counted.write(piece)
-    counted.write(zip_headers.end(done.entries, begun, counted.size - begun))
-    done.size = counted.size
+            gathered.write(piece)
+    gathered.write(zip_headers.end(done.entries, begun, gathered.size - begun))
+    gathered.flush()
+    done.size = gathered.size
     return done
 
 
-def _zip_member(found: WalkEntry, name: bytes, out: _Counted) -> bytes:
+def _zip_member(found: WalkEntry, name: bytes, out: _Gathered) -> bytes:
     """Writes it; gives its record for the index."""
     entry, one, offset = found.entry, zip_headers.member(found.entry, name), out.size
     if one.packed:
@@ -172,12 +203,22 @@ def _zip_member(found: WalkEntry, name: bytes, out: _Counted) -> bytes:
     return zip_headers.record(one, sizes, offset)
 
 
-def _zip_file(found: WalkEntry, out: _Counted) -> zip_headers.Sizes:
+def _zip_file(found: WalkEntry, out: _Gathered) -> zip_headers.Sizes:
     """The data of a plain file, deflated."""
-    crc, begun, packer = 0, out.size, zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    with os.fdopen(open_plain(found.name, found.folder), "rb", 0) as file:
-        for piece in pieces(file.fileno(), 0, found.entry.size):
+    crc, begun = 0, out.size
+    with ClosingFd(_open_seen(found)) as fd:
+        for piece in pieces(fd, 0, found.entry.size):
             crc = zlib.crc32(piece, crc)
-            out.write(packer.compress(piece))
-    out.write(packer.flush())
+            out.write(_deflated(piece))
+    out.write(_DEFLATE_END)
     return zip_headers.Sizes(crc, out.size - begun, found.entry.size)
+
+
+def _deflated(piece: bytes) -> bytes:
+    """Returns blocks of a deflate stream that stand for themselves. What does not become smaller is only framed, many times as
+    fast: photographs, archives, encrypted files. A try costs as much as to deflate a small piece.
+    """
+    sample = piece[:_SAMPLE] if len(piece) > 4 * _SAMPLE else b""
+    level = 0 if sample and len(zlib.compress(sample, 1)) > len(sample) * _WORTH_IT else _LEVEL
+    packer = zlib.compressobj(level, wbits=-zlib.MAX_WBITS)
+    return packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)

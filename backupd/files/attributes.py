@@ -1,5 +1,6 @@
 """Extended attributes of a name in an open folder, ACLs and capabilities among them; and ACLs as the text that tar has."""
 
+import errno
 import os
 from collections.abc import Iterator
 from struct import Struct
@@ -24,9 +25,19 @@ def attribute_names(folder: int, name: bytes) -> list[str]:
     try:
         return os.listxattr(by_descriptor(folder, name), follow_symlinks=False)
     except OSError as error:
-        if error.errno != 95:  # not supported
+        if error.errno != errno.EOPNOTSUPP:
             raise
         return []
+
+
+def attributes_of_open(fd: int) -> dict[str, bytes]:
+    """The same of an open file, which takes less time."""
+    try:
+        return {attribute: os.getxattr(fd, attribute) for attribute in os.listxattr(fd)}
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        return {}
 
 
 def acl_text(value: bytes) -> str:

@@ -26,6 +26,11 @@ TYPES = {
 }
 _LARGEST = 0o7777777  # what seven octal digits hold
 _LARGEST_SIZE = 0o77777777777
+_NUMBERS = b"%07o\0%07o\0%07o\0%011o\0%011o\0"
+_MAGIC = b"ustar\x0000" + bytes(64)  # no names of owner and group: the numbers count
+_BLANKS = 8 * ord(" ")
+"""What the checksum's own place counts for in it."""
+_FIRST_TIME, _FIRST_TIME_TOO_LATE = 10**18, (_LARGEST_SIZE + 1) * 10**9  # nanoseconds: ten digits of seconds that fit
 _AT_ONCE = 1000  # runs of a map
 _ACLS = {ACCESS: b"SCHILY.acl.access", DEFAULT: b"SCHILY.acl.default"}
 
@@ -34,11 +39,26 @@ def member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], link: bytes |
     """Returns everything that precedes the data of one member. `name` has no leading slash; `link` is the name of the member of
     which this one is a hard link.
     """
+    if link is None and entry.kind == "file" and not xattrs and (usual := _usual_file(entry, name)):
+        return usual
     records = _records(entry, name, link if link is not None else entry.target or b"")
     records |= {} if link is not None else _attributes(xattrs)
     size = entry.size if entry.kind == "file" and link is None else 0
     kind = TYPES["link" if link is not None else entry.kind]
     return _pax(records) + _header(entry, _shown(name, entry.kind), kind, size, link or entry.target or b"")
+
+
+def _usual_file(entry: Entry, name: bytes) -> bytes:
+    """Returns the same as `member` for a plain file that needs only its time in a pax record, in a tenth of the time; else b""."""
+    mtime, uid, gid, size = entry.mtime, entry.uid, entry.gid, entry.size
+    fits = len(name) <= 100 and uid <= _LARGEST and gid <= _LARGEST and size <= _LARGEST_SIZE
+    if not (fits and _FIRST_TIME <= mtime < _FIRST_TIME_TOO_LATE and name.isascii()):
+        return b""
+    numbers = _NUMBERS % (entry.mode, uid, gid, size, mtime // 10**9)
+    checksum = sum(name) + sum(numbers) + _USUAL_SUM
+    return b"%b30 mtime=%d.%09d\n%b%b%b%b%06o\0 %b" % (
+        _TIME_PAX, mtime // 10**9, mtime % 10**9, _BEHIND_TIME, name, bytes(100 - len(name)), numbers, checksum, _USUAL_END
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,20 +181,20 @@ def _header(entry: Entry, name: bytes, kind: bytes, size: int, link: bytes) -> b
 
 def _block(name: bytes, mode: int, uid: int, gid: int, size: int, mtime: int, kind: bytes, link: bytes, device: int) -> bytes:
     major, minor = (os.major(device), os.minor(device)) if kind in b"34" else (0, 0)
-    text = b"".join((
-        name.ljust(100, b"\0"),
-        b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (mode, uid, gid, size, mtime),
-        b" " * 8,  # where the checksum will be
-        kind,
-        link.ljust(100, b"\0"),
-        b"ustar\x0000",
-        bytes(64),  # no names of owner and group: the numbers count
-        b"%07o\0%07o\0" % (major, minor),
-    )).ljust(BLOCK, b"\0")  # fmt: skip
-    return text[:148] + b"%06o\0 " % sum(text) + text[156:]
+    numbers = _NUMBERS % (mode, uid, gid, size, mtime)
+    end = kind + link.ljust(100, b"\0") + _MAGIC + b"%07o\0%07o\0" % (major, minor)
+    checksum = sum(name) + sum(numbers) + sum(end) + _BLANKS
+    return b"%b%b%06o\0 %b" % (name.ljust(100, b"\0"), numbers, checksum, end.ljust(BLOCK - 156, b"\0"))
 
 
 def _shown(name: bytes, kind: str) -> bytes:
     """A folder's name ends with a slash, as tar lists it; that of the root is "./"."""
     name = name or b"."
     return name + b"/" if kind == "folder" else name
+
+
+_TIME_LENGTH = len(b"30 mtime=1234567890.123456789\n")
+_TIME_PAX = _block(b"././@PaxHeader", 0o644, 0, 0, _TIME_LENGTH, 0, TYPES["pax"], b"", 0)
+_BEHIND_TIME = padding(_TIME_LENGTH)
+_USUAL_END = (TYPES["file"] + bytes(100) + _MAGIC + b"0000000\x000000000\0").ljust(BLOCK - 156, b"\0")
+_USUAL_SUM = sum(_USUAL_END) + _BLANKS

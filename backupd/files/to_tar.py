@@ -16,6 +16,7 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, UsageError
 
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_SMALL = 512  # bytes: an archive comes in large pieces, of which the first does not wait for a buffer to be full
 
 
 class _ProgressWriter:
@@ -48,7 +49,7 @@ def _failures_reported() -> Iterator[None]:
 
 def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> Archived:
     """The tar to an open descriptor, which stays open."""
-    with _failures_reported(), os.fdopen(os.dup(fd), "wb", 1 << 20) as out:
+    with _failures_reported(), os.fdopen(os.dup(fd), "wb", _SMALL) as out:
         return write_archive(tree, paths, "tar", _ProgressWriter(out, tell))
 
 
@@ -80,7 +81,7 @@ def _written(folder: int, name: bytes, replace: bool, write: Callable[[ByteSink]
     temporary = PREFIX + os.urandom(8).hex().encode("ascii")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-        with _failures_reported(), os.fdopen(fd, "wb", 1 << 20) as out:
+        with _failures_reported(), os.fdopen(fd, "wb", _SMALL) as out:
             done = write(out)
             out.flush()
             os.fsync(fd)

@@ -92,6 +92,8 @@ def zip_name(name: bytes) -> str:
     takes for a slash: a host that names a file ..\\x would else choose where it is extracted.
     """
     text = name.decode("utf-8", "surrogateescape").replace("\\", "%5C")
+    if text.isascii():
+        return text
     return "".join(f"%{ord(char) - 0xDC00:02X}" if 0xDC80 <= ord(char) <= 0xDCFF else char for char in text)
 
 

@@ -1,5 +1,8 @@
 """What is done with each name that is restored, where it goes, and the words of rsync and tar: pure, with plain data."""
 
+import io
+import os
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -243,3 +246,21 @@ def test_a_comparison_of_contents_waits_for_a_checksum_that_takes_hours() -> Non
     host = HostConfig("web1", address="root@web1", paths=())
     words = restore_command(host, SshSettings(), Path("/b/data"), [b"/vm"], b"/", True, CONTENT)
     assert [word for word in words if word.startswith("--timeout")] == ["--timeout=600", "--timeout=0"]
+
+
+@pytest.mark.parametrize("name", [b"etc/passwd", b"n" * 100, b"n" * 101, b"caf\xc3\xa9", b"not utf-8 \xff"])
+@pytest.mark.parametrize(
+    "mtime", [0, 5, -1, 10**18 - 1, 10**18, 1_700_000_000_123_456_789, (8**11 - 1) * 10**9, 8**11 * 10**9, 10**19]
+)
+def test_a_header_is_read_back_by_python_s_tarfile_whichever_way_it_was_made(name: bytes, mtime: int) -> None:
+    """Plain files with a usual name and time have a shorter way. Numbers on both sides of a field's size."""
+    for number in (0, 1000, 0o7777777, 0o7777777 + 1):
+        entry = replace(FILE, mtime=mtime, uid=number, gid=number, mode=0o6755)
+        for xattrs in ({}, {"user.x": b"1"}):
+            data = member(entry, name, xattrs) + bytes(1024) + bytes(1024)
+            with tarfile.open(fileobj=io.BytesIO(data), encoding="utf-8", errors="surrogateescape") as tar:
+                (read,) = tar.getmembers()
+            assert os.fsencode(read.name) == name
+            assert (read.size, read.mode, read.uid, read.gid) == (1000, 0o6755, number, number)
+            assert read.pax_headers["mtime"] == (f"{mtime // 10**9}.{mtime % 10**9:09}" if mtime >= 0 else "-0.000000001")
+            assert read.isreg()

@@ -3,7 +3,9 @@
 import os
 import stat
 import tarfile
+import time
 import tracemalloc
+import zlib
 from pathlib import Path
 
 import pytest
@@ -176,6 +178,37 @@ def test_a_file_that_cannot_be_read_ends_the_archive(backup: Path, monkeypatch: 
         with Tree(backup) as tree, pytest.raises(OSError, match="Input/output error"):
             write_archive(tree, [b"/srv"], kind, Sink(said))
         assert said
+
+
+def test_what_cannot_be_deflated_costs_no_time_and_a_zip_of_both_is_whole(shared_btrfs: Path, tmp_path: Path) -> None:
+    """Each mebibyte is deflated or framed by itself: here random bytes and text take turns in one file."""
+    (shared_btrfs / "data").mkdir()
+    text = b"a line of a log that deflates well\n" * (1 << 15)
+    (shared_btrfs / "data" / "both").write_bytes(os.urandom(1 << 20) + text + os.urandom((1 << 20) + 7) + text[:-3])
+    (shared_btrfs / "data" / "random").write_bytes(os.urandom(16 << 20))
+    before = time.process_time()
+    done = written(shared_btrfs, tmp_path / "zip", "zip", b"/random")
+    used, before = time.process_time() - before, time.process_time()
+    zlib.compress((shared_btrfs / "data" / "random").read_bytes(), 6)
+    assert used < (time.process_time() - before) / 2
+    assert done.size < (16 << 20) * 1.001 + 1000
+    assert written(shared_btrfs, tmp_path / "zip", "zip", b"/both", b"/random").size < 19 << 20
+    work("unzip", "-q", tmp_path / "zip", "-d", tmp_path / "out")
+    work("diff", "-r", shared_btrfs / "data", tmp_path / "out")
+
+
+def test_the_first_bytes_of_an_archive_are_there_before_the_second_file_is_read(shared_btrfs: Path) -> None:
+    """A reader has a byte at once. What follows comes in larger pieces: a write for each name would be half of the time."""
+    (shared_btrfs / "data").mkdir()
+    for number in range(2000):
+        (shared_btrfs / "data" / f"file{number:04}").write_bytes(b"x" * 100)
+    for kind in ("tar", "zip"):
+        said: list[bytes] = []
+        with Tree(shared_btrfs) as tree:
+            size = write_archive(tree, [b"/"], kind, Sink(said)).size
+        assert len(said[0]) < 2048
+        assert sum(map(len, said)) == size
+        assert 2 <= len(said) <= 3 + size // (128 << 10)
 
 
 class Sink:
