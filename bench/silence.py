@@ -6,12 +6,14 @@ pool is a real raid1 on loop devices. Nights without a fault come first: in thes
 timers would start is started at once, so the seconds do not have the time until the timer elapses: up to five minutes for messages
 and samples, a quarter of an hour for runs. Nights are simulated: the clocks of all programs but systemd itself are moved.
 
-With --record FILE a run that was ended goes on where it was. A fault that a place does not report is listed as "not told".
+With --record FILE a run that was ended goes on where it was. A fault that a place does not report is listed as "not told". A fault
+that leaves something behind, or ends the machine, is a failed row; the others are made on a machine that is booted for them.
 """
 
 import argparse
 import json
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -25,7 +27,7 @@ from bench.silence_acts import Fault
 from bench.silence_faults import FAULTS
 from bench.silence_machine import PLACES
 from btrkeep.units import format_duration
-from tests.beds import TOP, btrfs, work
+from tests.beds import TOP, btrfs, session, work
 from tests.beds.machine import booted, why_not
 
 _SCRIPT = """\
@@ -36,7 +38,7 @@ exec 3>&1 >/results/output 2>&1
 /usr/bin/python3 -m bench.silence_inside /results/orders.json /results/rows || { cat /results/output >&3; exit 1; }
 """
 _CODE = ("__init__", "silence_acts", "silence_steps", "silence_faults", "silence_machine", "silence_inside")
-_LONGEST = 3600.0
+_SET_UP, _LONGEST = 600.0, 120.0  # seconds: of a machine, and of a fault or a night on the average
 _DISK = 1 << 30
 
 
@@ -51,9 +53,8 @@ def main() -> int:
     if why := why_not():
         raise SystemExit(f"no benchmark: {why}")
     done = _recorded(options.record)
-    names = {row.get("fault") for row in done}
-    nights = max(0, options.clean_nights - sum("clean_night" in row for row in done))
-    rows = done + measure([fault for fault in faults if fault.name not in names], nights, options)
+    nights = max(0, options.clean_nights - len(done) + len(faults_of(done)))
+    rows = done + measure(not_done([fault.name for fault in faults], done), nights, options)
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
@@ -87,38 +88,81 @@ def _recorded(record: Path | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
 
 
-def measure(faults: Sequence[Fault], clean_nights: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(names: Sequence[str], clean_nights: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Boots the machine, and returns a row for each night and each fault."""
-    if not faults and not clean_nights:
+    if not names and not clean_nights:
         return []
     with own_folder(options) as folder:
-        return run_inside(folder, [fault.name for fault in faults], clean_nights, options.record)
+        return run_inside(folder, names, clean_nights, options.record)
 
 
 def run_inside(folder: Path, names: Sequence[str], clean_nights: int, record: Path | None = None) -> list[dict[str, Any]]:
-    """Runs the faults with these names in a machine that is booted for them; its files lie in `folder`."""
-    loops = [btrfs.attach(_sparse(folder / f"disk{number}")) for number in range(2)]
-    work("mkfs.btrfs", "-q", "-m", "raid1", "-d", "raid1", *loops)
+    """Runs the faults with these names in a machine that is booted for them; its files lie in `folder`.
+
+    A machine ends early when a fault left something behind or ended it: the others get a new one.
+    """
     results, library = folder / "results", folder / "library"
     for path in (results, library / "code" / "bench"):
         path.mkdir(parents=True)
+    folder.chmod(0o755)
     for name in _CODE:
         shutil.copy(TOP / "bench" / f"{name}.py", library / "code" / "bench")
     work("cc", "-O2", "-shared", "-fPIC", "-o", library / "clock.so", TOP / "bench" / "silence_clock.c")
-    (library / "offset").write_bytes(bytes(4096))
-    orders = {"faults": list(names), "clean_nights": clean_nights, "devices": loops}
-    (results / "orders.json").write_text(json.dumps(orders), encoding="utf-8")
-    binds = [(results, "/results"), (library, "/usr/local/lib/silence"), *((Path(loop), loop) for loop in loops)]
-    folder.chmod(0o755)
-    with _followed(results / "rows", record):
-        try:
-            with booted({"main.sh": _SCRIPT}, [*binds, (Path("/dev/btrfs-control"), "/dev/btrfs-control")], _LONGEST):
-                pass
-        except AssertionError as error:
-            say(f"the machine ended early: {error}")
-            output = results / "output"
-            say(output.read_text(encoding="utf-8", errors="replace")[-3000:] if output.exists() else "")
-    return _recorded(results / "rows")
+    rows, begun = results / "rows", results / "begun"
+    with _followed(rows, record):
+        while True:
+            done = _recorded(rows)
+            nights = range(len(done) - len(faults_of(done)) + 1, clean_nights + 1)
+            orders = {"faults": not_done(names, done), "clean_nights": [*nights]}
+            if not orders["faults"] and not orders["clean_nights"]:
+                return done
+            begun.unlink(missing_ok=True)
+            ended = _boot(folder / "machine", results, library, orders)
+            if len(_recorded(rows)) > len(done):
+                continue
+            if not begun.exists():
+                say(f"the machine could not be set up: {ended}")
+                return done
+            with rows.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(unfinished(json.loads(begun.read_text(encoding="utf-8")), ended)) + "\n")
+
+
+def faults_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The names of the faults that have a row."""
+    return [row["fault"] for row in rows if "fault" in row]
+
+
+def not_done(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The faults that have no row yet, in their order."""
+    done = set(faults_of(rows))
+    return [name for name in names if name not in done]
+
+
+def unfinished(begun: dict[str, Any], ended: str) -> dict[str, Any]:
+    """The row of a fault or a night in which the machine ended; `begun` is what the machine recorded when it began with it."""
+    words = f"the machine ended early: {ended}"
+    return {**begun, "seconds": 0, "complaints": [words]} if "clean_night" in begun else {**begun, "took": 0, "broken": words}
+
+
+def _boot(folder: Path, results: Path, library: Path, orders: dict[str, Any]) -> str:
+    """Boots a machine with a new pool, waits for its end, and returns why it ended early, or ""."""
+    folder.mkdir()
+    loops = [btrfs.attach(_sparse(folder / f"disk{number}")) for number in range(2)]
+    try:
+        work("mkfs.btrfs", "-q", "-m", "raid1", "-d", "raid1", *loops)
+        (library / "offset").write_bytes(bytes(4096))
+        (results / "orders.json").write_text(json.dumps({**orders, "devices": loops}), encoding="utf-8")
+        binds = [(results, "/results"), (library, "/usr/local/lib/silence"), *((Path(loop), loop) for loop in loops)]
+        longest = _SET_UP + _LONGEST * (len(orders["faults"]) + len(orders["clean_nights"]))
+        with booted({"main.sh": _SCRIPT}, [*binds, (Path("/dev/btrfs-control"), "/dev/btrfs-control")], longest):
+            return ""
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        output = results / "output"
+        printed = output.read_text(encoding="utf-8", errors="replace")[-3000:] if output.exists() else ""
+        return f"{str(error)[-3000:]}\n{printed}".strip()
+    finally:
+        for problem in session.remove(folder):
+            say(problem)
 
 
 def _sparse(image: Path) -> Path:

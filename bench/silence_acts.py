@@ -260,17 +260,17 @@ def overwrite(machine: Machine, devices: tuple[str, ...]) -> None:
     mark = _MARK.read_bytes()[:4096]
     for device in devices:
         with Path(device).open("r+b", buffering=0) as disk:
-            place = 0
+            place, places = 0, []
             while piece := disk.read(16 << 20):
-                at = piece.find(mark)
-                if at >= 0:
-                    disk.seek(place + at)
-                    disk.write(b"?" * 4096)
-                    os.fsync(disk.fileno())
-                    break
+                if (at := piece.find(mark)) >= 0:
+                    places.append(place + at)
                 place += len(piece)
-                if place > 1 << 30:
-                    raise RuntimeError(f"the file was not found on {device}")
+            if not places:
+                raise RuntimeError(f"the file is not on {device}")
+            for place in places:
+                disk.seek(place)
+                disk.write(b"?" * 4096)
+            os.fsync(disk.fileno())
     machine.mount()
     start_web(machine)
 
@@ -301,8 +301,11 @@ def undamage(machine: Machine) -> None:
     machine.run("btrfs", "device", "stats", "-z", "/srv")
 
 
+_BALLAST = Path("/srv/ballast")
+
+
 def fill_pool(machine: Machine) -> None:
-    with Path("/srv/ballast").open("wb") as file:
+    with _BALLAST.open("wb") as file:
         for step in (16 << 20, 1 << 20, 4096):
             try:
                 while True:
@@ -314,9 +317,33 @@ def fill_pool(machine: Machine) -> None:
 
 
 def empty_pool(machine: Machine) -> None:
-    Path("/srv/ballast").unlink()
+    for file in _BALLAST.parent.glob("ballast*"):
+        file.unlink()
     machine.run("btrfs", "filesystem", "sync", "/srv")
     machine.run("btrfs", "balance", "start", "-dusage=5", "/srv")
+
+
+def fill_metadata(machine: Machine) -> None:
+    """Allocates all space, with holes in the data, and fills metadata down to half of the limit of the alarm.
+
+    It stops before ENOSPC: this kernel ends read-only when the last metadata are used, and that would be another fault.
+    """
+    fill_pool(machine)
+    ballast = _BALLAST.stat().st_size
+    for start in range(0, ballast - (16 << 20), 32 << 20):  # each second extent: a block group without data would be given back
+        machine.run("fallocate", "--punch-hole", "--offset", start, "--length", 16 << 20, _BALLAST, check=True)
+    machine.run("btrfs", "filesystem", "sync", "/srv")
+    large = Path("/srv/ballast-metadata")
+    large.touch()
+    pool = os.statvfs("/srv")
+    limit = pool.f_blocks * pool.f_frsize // 200
+    for number in range(100_000):
+        if number % 32 == 0:
+            machine.run("btrfs", "filesystem", "sync", "/srv", check=True)
+            if machine.free_metadata() < limit:
+                return
+        os.setxattr(large, f"user.{number}", bytes(16_000))  # a leaf of its own
+    raise RuntimeError(f"metadata did not become full: {machine.run('btrfs', 'filesystem', 'df', '/srv').stdout}")
 
 
 # --- hosts

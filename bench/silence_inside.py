@@ -2,10 +2,12 @@
 
 import json
 import re
+import signal
 import sys
 import time
 import traceback
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from bench.silence_acts import Fault
@@ -13,6 +15,9 @@ from bench.silence_faults import FAULTS
 from bench.silence_machine import DAY, PLACES, Machine, listed
 
 _PATIENCE = 12.0  # seconds; the dashboard may show a page of some seconds ago
+
+_LONGEST = 600
+"""Seconds that a night, the making of a fault, and its end each may take."""
 
 _REGULAR_DAYS = 6
 """Days after which verification, a drill and expiry run again between two faults, as their timers would start them."""
@@ -22,25 +27,38 @@ APART = 1.1
 
 
 def main() -> None:
-    """Reads what to do from a file, and appends the results to another."""
+    """Reads what to do from a file, and appends the results to another. Ends early when a fault has left something behind."""
     orders = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     results = Path(sys.argv[2])
+    signal.signal(signal.SIGALRM, _too_long)
     machine = Machine(tuple(orders["devices"]))
     try:
         machine.set_up()
-        for number in range(orders["clean_nights"]):
-            _record(results, _clean_night(machine, number + 1))
+        for number in orders["clean_nights"]:
+            _begin(results, {"clean_night": number})
+            _record(results, _clean_night(machine, number))
         if not orders["clean_nights"]:
             machine.messages()
         proven = 0.0
         for name in orders["faults"]:
             fault = next(fault for fault in FAULTS if fault.name == name)
-            if machine.now() - proven > _REGULAR_DAYS * DAY:
-                machine.unit("verify", "drill", "expire")
-                proven = machine.now()
-            _record(results, _faulty(machine, fault))
+            _begin(results, {"fault": fault.name, "kind": fault.kind})
+            is_due = machine.now() - proven > _REGULAR_DAYS * DAY
+            proven = machine.now() if is_due else proven
+            row = _faulty(machine, fault, is_due=is_due)
+            _record(results, row)
+            if row.get("left") or "broken_undo" in row:
+                return
     finally:
         machine.tear_down()
+
+
+def _too_long(_signal: int, _frame: FrameType | None) -> None:
+    raise TimeoutError(f"not over after {_LONGEST} s")
+
+
+def _begin(results: Path, row: dict[str, Any]) -> None:
+    (results.parent / "begun").write_text(json.dumps(row), encoding="utf-8")
 
 
 def _record(results: Path, row: dict[str, Any]) -> None:
@@ -51,21 +69,32 @@ def _record(results: Path, row: dict[str, Any]) -> None:
 def _clean_night(machine: Machine, number: int) -> dict[str, Any]:
     """A night without a fault; every sixth one with expiry, verification and a drill."""
     begun = time.monotonic()
-    machine.night(*(("expire", "verify", "drill") if number % 6 == 0 else ()))
-    return {"clean_night": number, "complaints": listed(machine.reports()), "seconds": round(time.monotonic() - begun, 1)}
+    signal.alarm(_LONGEST)
+    try:
+        machine.night(*(("expire", "verify", "drill") if number % 6 == 0 else ()))
+        complaints = listed(machine.reports())
+    except Exception:  # noqa: BLE001 - recorded
+        complaints = [f"not made: {traceback.format_exc()[-1500:]}"]
+    signal.alarm(0)
+    return {"clean_night": number, "complaints": complaints, "seconds": round(time.monotonic() - begun, 1)}
 
 
-def _faulty(machine: Machine, fault: Fault) -> dict[str, Any]:
+def _faulty(machine: Machine, fault: Fault, *, is_due: bool) -> dict[str, Any]:
+    """Makes the fault and undoes it. `is_due`: verification, a drill and expiry run before it."""
     row: dict[str, Any] = {"fault": fault.name, "kind": fault.kind, "simulated": fault.is_simulated}
     begun = time.monotonic()
-    machine.messages()
-    machine.later(APART * DAY)
+    signal.alarm(_LONGEST)
     try:
+        if is_due:
+            machine.unit("verify", "drill", "expire")
+        machine.messages()
+        machine.later(APART * DAY)
         machine.unit("news")
         machine.messages()
         row |= _made(machine, fault)
     except Exception:  # noqa: BLE001 - recorded; the other faults are made all the same
         row["broken"] = traceback.format_exc()[-1500:]
+    signal.alarm(_LONGEST)
     try:
         fault.undo(machine)
         machine.night(*fault.after, days=APART)
@@ -73,6 +102,7 @@ def _faulty(machine: Machine, fault: Fault) -> dict[str, Any]:
         row |= {"journal": machine.journal()} if row["left"] else {}
     except Exception:  # noqa: BLE001 - recorded
         row["broken_undo"] = traceback.format_exc()[-1500:]
+    signal.alarm(0)
     return {**row, "took": round(time.monotonic() - begun, 1)}
 
 

@@ -280,6 +280,13 @@ class Machine:
             time.sleep(0.1)
         raise RuntimeError(f"/srv is busy: {self.run('fuser', '-vm', '/srv').stderr}")
 
+    def free_metadata(self) -> int:
+        """Bytes of metadata that are unused in their block groups, beyond the kernel's own reserve."""
+        lines = self.run("btrfs", "filesystem", "df", "--raw", "/srv", check=True).stdout
+        metadata = re.findall(r"^Metadata, .*: total=(\d+), used=(\d+)$", lines, re.MULTILINE)
+        reserve = re.findall(r"^GlobalReserve, .*: total=(\d+)", lines, re.MULTILINE)
+        return sum(int(total) - int(used) for total, used in metadata) - sum(map(int, reserve))
+
     def webhook(self) -> None:
         if "webhook" not in self.children:
             program = ["/usr/bin/python3", "-c", _LISTENER]

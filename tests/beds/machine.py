@@ -190,13 +190,24 @@ def booted(
     try:
         with _cgroups(payload.name) as groups:
             command = [*_enter(groups), *_command(top, payload, binds, network, timeout - 10)]
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
+            done = _ended(command, timeout)
         said = (payload / "said").read_text(encoding="utf-8", errors="replace") if (payload / "said").exists() else ""
         shown = f"{said}\n--- console\n{done.stdout.decode(errors='replace')[-3000:]}{done.stderr.decode(errors='replace')[-3000:]}"
         assert said.rstrip().endswith("status 0"), shown
         yield Booted(said, payload)
     finally:
         shutil.rmtree(payload, ignore_errors=True)
+
+
+def _ended(command: Sequence[str], timeout: float) -> subprocess.CompletedProcess[bytes]:
+    """Waits for a machine's end. It is also ended when the waiting is: a killed `timeout` would leave it running."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as machine:
+        try:
+            printed, errors = machine.communicate(timeout=timeout)
+        except BaseException:
+            machine.terminate()  # `timeout` hands it on, and kills five seconds later
+            raise
+    return subprocess.CompletedProcess(command, machine.returncode, printed, errors)
 
 
 @contextmanager
