@@ -14,7 +14,7 @@ from backupd.expire.clocks import judge_clock, read_clocks
 from backupd.expire.context import ExpiryContext
 from backupd.expire.look import HostOnPool, candidate_of, look_again
 from backupd.repo.actions_log import UserAction, record_action
-from backupd.repo.final_backups import newest_complete, sealed_without_record
+from backupd.repo.final_backups import newest_complete, point_latest, sealed_without_record
 from backupd.repo.notes_json import ASKED, BY, HOLD, Notes
 from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.reconcile import follow_notes
@@ -158,4 +158,10 @@ def mark(context: ExpiryContext, chosen: Sequence[DeletionChoice], asked: Deleti
         for backup in one.backups:
             if why := record_action(context.pool, _action(one.host, backup, asked, context.now)):
                 context.sinks.notice(f"the action is not in the pool's record: {why}")
-        follow_notes(context.pool, context.catalogue, one.host, (backup.name for backup in one.backups))
+        _write_rows(context, one)
+        point_latest(context.pool, one.host)
+
+
+def _write_rows(context: ExpiryContext, choice: DeletionChoice) -> None:
+    names = [backup.name for backup in choice.backups]
+    context.rows.write(lambda catalogue: follow_notes(context.pool, catalogue, choice.host, names))

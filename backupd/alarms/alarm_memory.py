@@ -12,7 +12,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -65,6 +65,16 @@ class AlarmMemory:
         """Returns the catalogue if it can be written."""
         return None if self.trouble else self.catalogue
 
+    def write(self, change: Callable[[Catalogue], object]) -> None:
+        """Does `change` if the catalogue can be written. A failure is `trouble` from then on: alarms were sent, and the file has to
+        remember them all the same.
+        """
+        if self.catalogue and not self.trouble:
+            try:
+                change(self.catalogue)
+            except OperatorError as error:
+                self.trouble = error
+
     def rows(self) -> list[StoredAlarm]:
         """Returns all rows, those about services that do not work included. Raises OperatorError if the catalogue is damaged."""
         if self.catalogue is None or self.trouble or self._kept.ahead:
@@ -80,15 +90,15 @@ class AlarmMemory:
 
     def keep(self, rows: Sequence[StoredAlarm], digest: str | None) -> None:
         """Remembers these rows, all that there are, and the time of the last digest."""
-        if self.catalogue and not self.trouble:
-            try:
-                before = {row.key: row for row in self.catalogue.alarms() if row.what != SERVICE}
-                gone = before.keys() - {row.key for row in rows}
-                self.catalogue.put_alarms([row for row in rows if before.get(row.key) != row], gone)
-                if digest and digest != self.catalogue.get_fact(_DIGEST):
-                    self.catalogue.set_fact(_DIGEST, digest)
-            except OperatorError as error:
-                self.trouble = error
+
+        def change(catalogue: Catalogue) -> None:
+            before = {row.key: row for row in catalogue.alarms() if row.what != SERVICE}
+            gone = before.keys() - {row.key for row in rows}
+            catalogue.put_alarms([row for row in rows if before.get(row.key) != row], gone)
+            if digest and digest != catalogue.get_fact(_DIGEST):
+                catalogue.set_fact(_DIGEST, digest)
+
+        self.write(change)
         _write(self.config, _Kept(tuple(rows), self.trouble is not None or self.catalogue is None, digest))
 
 

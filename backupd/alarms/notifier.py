@@ -68,13 +68,12 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     told = NotifyReport(found.alarms, found.recoveries, found.standing, with_digest, messages, first=first)
     if dry_run:
         return told
-    told = replace(told, services=_deliver(config, memory.writable, messages, every, now))
+    told = replace(told, services=_deliver(memory, messages, every, now))
     sent = format_time(now) if with_digest and told.arrived else last
     memory.keep(found.changed({}, now, arrived=told.arrived), sent)
-    if memory.writable:
-        _forget_services(config, memory.writable)
-        memory.writable.set_fact(FACT, as_text(StoredVerdict(now, report.verdict, report.pool_looked)))
-        memory.writable.set_fact(SCHEDULE_FACT, schedule_text(report.pool.schedule, now))
+    memory.write(lambda catalogue: _forget_services(config, catalogue))
+    memory.write(lambda catalogue: catalogue.set_fact(FACT, as_text(StoredVerdict(now, report.verdict, report.pool_looked))))
+    memory.write(lambda catalogue: catalogue.set_fact(SCHEDULE_FACT, schedule_text(report.pool.schedule, now)))
     return told
 
 
@@ -126,7 +125,7 @@ def tell_failure(
     told = NotifyReport([row], (), [row], False, [message], first=[row])
     if dry_run:
         return told
-    told = replace(told, services=_deliver(config, memory.writable, [message], every, now))
+    told = replace(told, services=_deliver(memory, [message], every, now))
     last = replace(row, told=now) if told.arrived else replace(row, grade=before)
     memory.keep([*others, last], memory.last_digest())
     return told
@@ -142,19 +141,18 @@ def _machine() -> str:
     return os.uname().nodename
 
 
-def _deliver(
-    config: Config, catalogue: Catalogue | None, messages: Sequence[Message], every: Sequence[StoredAlarm], now: datetime
-) -> list[Delivery]:
+def _deliver(memory: AlarmMemory, messages: Sequence[Message], every: Sequence[StoredAlarm], now: datetime) -> list[Delivery]:
     """Sends the messages, and returns one result for each service."""
+    config = memory.config
     found: dict[int, Delivery] = {}
     for message in messages:
         for one in send(config.notify.urls, message):
             if one.number not in found or not one.arrived:
                 found[one.number] = one
     deliveries = list(found.values())
-    begun = _log_what_is_new(deliveries, catalogue, {row.subject: row for row in every if row.what == SERVICE}, now)
+    begun = _log_what_is_new(deliveries, memory, {row.subject: row for row in every if row.what == SERVICE}, now)
     working = [config.notify.urls[delivery.number - 1] for delivery in deliveries if delivery.arrived]
-    if begun and working and catalogue:  # which remembers that it was told
+    if begun and working and memory.writable:  # which remembers that it was told
         send(working, words.of_broken_services(config.name, _machine(), begun))
     return deliveries
 
@@ -171,7 +169,7 @@ def _forget_services(config: Config, catalogue: Catalogue) -> None:
 
 
 def _log_what_is_new(
-    deliveries: Sequence[Delivery], catalogue: Catalogue | None, broken: Mapping[str, StoredAlarm], now: datetime
+    deliveries: Sequence[Delivery], memory: AlarmMemory, broken: Mapping[str, StoredAlarm], now: datetime
 ) -> list[StoredAlarm]:
     """The log hears once of a service that does not work, and once that it works again. Returns those that are new."""
     begun, ended = [], []
@@ -182,6 +180,6 @@ def _log_what_is_new(
         elif not one.arrived and str(one) not in broken:
             begun.append(StoredAlarm(SERVICE, str(one), words.service_broken(str(one), one.reason), 0, now, 1, now, None, None))
             log.warning("%s", begun[-1].text)
-    if catalogue and (begun or ended):
-        catalogue.put_alarms(begun, ended)
+    if begun or ended:
+        memory.write(lambda catalogue: catalogue.put_alarms(begun, ended))
     return begun

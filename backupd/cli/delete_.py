@@ -50,8 +50,8 @@ def command(
     Refused are the last complete backup of a host (unless with --force), one that is held, and the base of an unfinished backup;
     with --now-without-grace also one that is being restored from.
 
-    Exit status 0: done; 1: one of them has to stay, so nothing was done, or could not be deleted at once; 3: a run is working on
-    the host, or, with --now-without-grace, an expiry is running.
+    Exit status 0: done; 1: one of them has to stay, so nothing was done, or could not be deleted at once, or was deleted at once
+    and the catalogue could not be written; 3: a run is working on the host, or, with --now-without-grace, an expiry is running.
     """
     wanted = _by_host(backups)
     asked = DeletionRequest(" ".join(why.split()), force, at_once, login_name())

@@ -75,7 +75,8 @@ def command(
     A host that would lose too much at once is left out. Nothing is deleted when the pool would lose too much, or when the clock
     cannot be right. --force overrides that. Holds always count.
 
-    Exit status 0: all is well; 1: something was left out, or needs attention; 3: another expiry holds the lock.
+    Exit status 0: all is well; 1: something was left out, or needs attention, or the catalogue could not be
+    written; 3: another expiry holds the lock.
     """
     if restore_mount_option:
         return _restore(ctx)
@@ -129,7 +130,9 @@ def _expire(
         if not is_automatic():
             record(context.pool, context.now, "expire", None, why=_asked_for(forced, scope, limit))
         summary = carry_out(context, forced, scope, limit, wait=wait)
-        check_trust(context.pool, context.catalogue, context.now)
+        keeps = keeps and not context.rows.trouble
+        if not context.rows.trouble:  # each write would wait for the program that holds the catalogue
+            check_trust(context.pool, context.catalogue, context.now)
         if keeps and (why := keep_history(context.pool, context.catalogue, context.now)):
             context.sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:

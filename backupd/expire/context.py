@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from backupd.expire.look import HostOnPool, look_again
 from backupd.expire.report import ExpiryEvent, Summary
+from backupd.expire.row_writer import RowWriter
 from backupd.repo.reconcile import RECONCILING
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
@@ -25,7 +26,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ExpiryContext:
-    """`now` was read once: a grace that ends while this runs ends for the next one. `clock_waits`: no grace ends in this run."""
+    """`now` was read once: a grace that ends while this runs ends for the next one. `clock_waits`: no grace ends in this run.
+
+    `rows` writes to the catalogue: one that cannot be written in the middle ends nothing.
+    """
 
     config: Config
     pool: Pool
@@ -35,6 +39,10 @@ class ExpiryContext:
     summary: Summary = field(default_factory=Summary)
     cancellation: Cancellation = field(default_factory=Cancellation)
     clock_waits: bool = False
+    rows: RowWriter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = RowWriter(self.catalogue, self.problem)
 
     @property
     def zone(self) -> ZoneInfo:

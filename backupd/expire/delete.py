@@ -98,9 +98,9 @@ class Deleter:
         self._settled = time.monotonic()
         if self._gone:
             self.queue.commit()
-            self.context.catalogue.drop_backups(self._gone)
-            self.context.summary.deleted += len(self._gone)
-            self._gone = []
+            gone, self._gone = self._gone, []
+            self.context.summary.deleted += len(gone)
+            self.context.rows.write(lambda catalogue: catalogue.drop_backups(gone))
 
     def settle_if_due(self) -> None:
         """Does `settle` every few seconds. Raises PoolUnusable."""
@@ -125,7 +125,7 @@ class Deleter:
         """Deletes these. Returns those that were put off, because the queue is full or a signal came."""
         if not names:
             return ()
-        self.context.catalogue.mark_deleting([(host, name) for name in names])
+        self.context.rows.write(lambda catalogue: catalogue.mark_deleting([(host, name) for name in names]))
         put_off: list[str] = []
         kept: list[str] = []
         there = on_pool.backups
@@ -146,7 +146,8 @@ class Deleter:
         if len(kept) + len(put_off) < len(names) and host not in self.hosts[-1:]:
             self.hosts.append(host)
         point_latest(self.context.pool, host)
-        self.context.catalogue.set_states([(host, name, EXPIRED, on_pool.notes.expired_at(name)) for name in (*kept, *put_off)])
+        left = [(host, name, EXPIRED, on_pool.notes.expired_at(name)) for name in (*kept, *put_off)]
+        self.context.rows.write(lambda catalogue: catalogue.set_states(left))
         return tuple(put_off)
 
     def _delete_one(self, backup: FinalBackup, look: Future[bool]) -> bool:

@@ -68,7 +68,7 @@ def _remove(context: ExpiryContext, queue: CleanerQueue, host: str) -> None:
     gone_folder(context.pool).mkdir(mode=0o700, exist_ok=True)
     with Checkpoint("folder of the forgotten host moved away"):
         folder.rename(_free(gone_folder(context.pool), host))
-    context.catalogue.drop_host(host)
+    context.rows.write(lambda catalogue: catalogue.drop_host(host))
     context.summary.hosts_gone.append(host)
     context.sinks.notice(f"{host}: given up, and nothing is left of it")
 

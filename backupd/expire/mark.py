@@ -46,13 +46,17 @@ def mark(context: ExpiryContext, plans: Sequence[HostPlan]) -> None:
                     with context.spared(plan.host):
                         _decide(context, plan, batch)
             write_many(context.pool.path, batch.notes)
-            context.catalogue.set_states(batch.rows)
+            _write_rows(context, batch.rows)
             for folder in batch.notes:
                 point_latest(context.pool, folder.name)
         context.summary.marked += batch.marked
         context.summary.revived += len(batch.revived)
         for text in batch.revived:
             context.sinks.notice(text)
+
+
+def _write_rows(context: ExpiryContext, rows: Sequence[Row]) -> None:
+    context.rows.write(lambda catalogue: catalogue.set_states(rows))
 
 
 def _batches(plans: Sequence[HostPlan]) -> Iterator[list[HostPlan]]:

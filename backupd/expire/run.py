@@ -30,7 +30,7 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.clock import elapsed
 from btrkeep.decisions.expiry_plan import HostBackups, Plan, make_plan, only
 from btrkeep.decisions.pool_room import lacks_room
-from btrkeep.decisions.safety_limits import Forced
+from btrkeep.decisions.safety_limits import ClockPast, Forced
 from btrkeep.errors import ConfigError, LockHeld, OperatorError
 from btrkeep.fs.openat import is_there
 from btrkeep.pool import quota
@@ -50,6 +50,7 @@ LONGEST_YIELD = 6 * 3600.0
 """Seconds for which a whole expiry waits for backups: with one always under way nothing would be deleted."""
 _DRAINED = 30.0  # seconds without any drop after which a paced batch counts as drained: a file in it is open, or it is very large
 _LAST_DROPS = 300.0  # the same at the end, when the mount option waits to be put back
+_NO_ROW = 0  # the expiry is not in the catalogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,14 @@ class ExpiryRunner:
         self.option = MountOption(context.pool, context.config.expiry.mount_option, context.sinks.notice, context.problem)
         self.deleter: Deleter | None = None
         self.paused: Pause | None = None
-        self.row = 0
+        self.row = _NO_ROW
         self.written_before = 0
         self._last_event = self._last_row = self._looked_for_backups = self._yielded = 0.0
 
     def run(self) -> Summary:
-        """Runs it. Raises PoolUnusable, and OperatorError of the catalogue; the mount option is restored in any case."""
+        """Runs it. Raises PoolUnusable, and OperatorError if the catalogue fails before anything was deleted; the mount option is
+        restored in any case.
+        """
         context, summary = self.context, self.context.summary
         if done := self.option.put_back():
             context.sinks.notice(f"left by an expiry that was killed: {done}")
@@ -141,7 +144,7 @@ class ExpiryRunner:
             verdict, past = judge_clock(context.catalogue, read_clocks(context.now), self.forced, rehearsal=context.pool.rehearsal)
             context.summary.clock, context.summary.stop = verdict.wait, verdict.stop
             if not verdict.wait:
-                keep_clocks(context.catalogue, past)
+                self._keep_clocks(past)
             if verdict.stop:
                 return
             context.clock_waits = verdict.wait is not None
@@ -154,19 +157,22 @@ class ExpiryRunner:
         if (
             past and context.clock_waits and not context.cancellation
         ):  # one that was killed is not the run that had to be waited for
-            keep_clocks(context.catalogue, past)
+            self._keep_clocks(past)
+
+    def _keep_clocks(self, past: ClockPast) -> None:
+        self.context.rows.write(lambda catalogue: keep_clocks(catalogue, past))
 
     def _finish_killed(self) -> list[str]:
         """Removes rows of a killed run's deletions, once these are durable. The rest of its work is planned again."""
         empty_gone(self.context.pool)
         for row in self.context.catalogue.unfinished_expiries():
             if row.id != self.row and start_time(row.pid) != row.pid_started:
-                self.context.catalogue.update_expiry(row.id, finished=row.updated, outcome="killed", paused=None)
+                self._update_row(row.id, finished=row.updated, outcome="killed", paused=None)
         left = [(row.host, row.name) for row in self.context.catalogue.states() if row.state == DELETING and row.name]
         gone = [(host, name) for host, name in left if not is_there(self.context.pool.host(host) / name)]
         if gone:
             self.queue.commit()
-            self.context.catalogue.drop_backups(gone)
+            self.context.rows.write(lambda catalogue: catalogue.drop_backups(gone))
             self.context.sinks.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had come to an end")
         return sorted({host for host, _ in gone})
 
@@ -300,7 +306,7 @@ class ExpiryRunner:
 
     def _is_to_yield(self) -> bool:
         """Returns True while a backup runs, unless expiry has waited long enough, or the pool needs the room."""
-        if self._yielded >= LONGEST_YIELD or not backups_run(self.context.catalogue):
+        if self._yielded >= LONGEST_YIELD or self.context.rows.trouble or not backups_run(self.context.catalogue):
             return False
         return not lacks_room(read_room(self.context.pool.path), self.context.config.pool.min_free)
 
@@ -323,13 +329,21 @@ class ExpiryRunner:
             self.context.sinks(self._progress())
         if now - self._last_row >= _ROW_INTERVAL:
             self._last_row = now
-            self.context.catalogue.update_expiry(self.row, **self._fields())
+            self._update_row(self.row, **self._fields())
 
     def _begin_row(self) -> None:
         context, pid = self.context, os.getpid()
         self.written_before = written_bytes(context.pool.path)
         hosts = None if self.scope.hosts is None else len(self.scope.hosts)
-        self.row = context.catalogue.start_expiry(context.now, pid, start_time(pid), hosts=hosts)
+
+        def start(catalogue: Catalogue) -> None:
+            self.row = catalogue.start_expiry(context.now, pid, start_time(pid), hosts=hosts)
+
+        context.rows.write(start)
+
+    def _update_row(self, row_id: int, *, is_last: bool = False, **fields: Any) -> None:
+        if row_id != _NO_ROW:
+            self.context.rows.write(lambda catalogue: catalogue.update_expiry(row_id, **fields), is_last=is_last)
 
     def _fields(self) -> dict[str, Any]:
         summary, progress = self.context.summary, self._progress()
@@ -358,7 +372,7 @@ class ExpiryRunner:
         summary.written_bytes = fields["written_bytes"]
         ended = {"finished": self._moment(), "outcome": summary.outcome, "error": error, "eta": None, "paused": None}
         fields.update(ended)
-        self.context.catalogue.update_expiry(self.row, **fields)
+        self._update_row(self.row, is_last=True, **fields)
 
     def _moment(self) -> datetime:
         """Returns now, on the clock that this began with."""

@@ -4,6 +4,8 @@ import json
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from threading import Event
@@ -13,10 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from backupd.cli import group
-from tests.beds import work
+from tests.beds import TOP, work
 from tests.beds.anyone import readable
 from tests.beds.nights import Nights
 from tests.beds.receivers import Mail, Web, mail, web
+from tests.beds.watch import wait_for
 
 pytestmark = pytest.mark.btrfs
 
@@ -391,3 +394,25 @@ def test_two_that_look_at_once_tell_it_once(told: Nights, server: Web, backupd_r
         process.communicate(timeout=60)
     assert [process.returncode for process in both] == [0, 0]
     assert len(server.got) == 1
+
+
+def test_alarms_are_not_sent_again_because_the_catalogue_was_locked_while_they_were_sent(told: Nights, server: Web) -> None:
+    """Another service does not work: that is recorded, too, and its failure came before the alarms were remembered."""
+    told.night("web1")
+    told.tables["notify"]["urls"].append("json://127.0.0.1:1/")
+    breaks(told)
+    told.night("web1")
+    server.hang = Event()
+    impatient = str(TOP / "tests/beds/impatient.py")
+    words = [sys.executable, "-P", impatient, "--config", str(told.config), "notify", "--json"]
+    with subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(TOP)}, stdout=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: bool(server.got))
+        with closing(sqlite3.connect(told.state / "catalogue.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            server.hang.set()
+            out = process.communicate(timeout=60)[0]
+        assert process.returncode == 1
+    sent = [alarm["subject"] for alarm in json.loads(out)["alarms"]]
+    assert "web1" in str(sent)
+    assert notify(told)["alarms"] == []
+    assert notify(told)["alarms"] == []

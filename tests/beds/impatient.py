@@ -3,6 +3,7 @@ not answer after half a second, not after ten.
 """
 
 import backupd.cli
+import backupd.cli.notify_
 import backupd.rsync.process
 import backupd.run.orphaned_receivers
 import backupd.serve.start_job
@@ -22,6 +23,7 @@ if __name__ == "__main__":
         (backupd.serve.start_job, "_AGAIN", PATIENCE),
         (group, "UNENDING", PATIENCE),
         (programs, "UNENDING", PATIENCE),
+        (backupd.cli.notify_, "_PATIENCE", PATIENCE),
         (sqlite, "BUSY_TIMEOUT", PATIENCE),
         (backupd.run.orphaned_receivers, "_LOOKS", 5),
     ):

@@ -42,3 +42,15 @@ def holding(state: Path, user: int) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def writing_once_gone(state: Path, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Yields a process that begins to write in the catalogue when `path` is deleted, and then keeps all other writers waiting."""
+    words = (sys.executable, TOP / "tests/beds/late_writer.py", state / "catalogue.sqlite", path)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()

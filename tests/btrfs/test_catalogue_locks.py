@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import TOP
+from tests.beds import TOP, work
 from tests.beds.anyone import NOBODY
 from tests.beds.expiries import LATER, NOW, Expiries, at
 from tests.beds.nights import Nights
-from tests.beds.strangers import holding
+from tests.beds.strangers import holding, writing_once_gone
 from tests.beds.watch import disagreements
 
 
@@ -30,6 +30,10 @@ def impatient(nights: Nights, *words: str) -> "subprocess.CompletedProcess[str]"
     assert "held by another program" in done.stderr
     assert "Traceback" not in done.stderr
     return done
+
+
+def mount_options(pool: Path) -> str:
+    return work("findmnt", "-no", "OPTIONS", "--target", pool).stdout
 
 
 def as_installed(nights: Nights) -> None:
@@ -93,4 +97,31 @@ def test_expire_and_delete_go_on_without_a_catalogue_whose_locks_are_held(shared
     pool.expire(LATER)
     assert pool.left("web") == [held_name, *names[3:]]
     assert pool.states("web")[asked] == "expired"
+    assert pool.consistent() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["expire", "delete"])
+def test_deletions_go_on_when_the_catalogue_is_locked_in_the_middle(shared_btrfs: Path, command: str) -> None:
+    pool = Expiries(shared_btrfs)
+    pool.tables["expiry"] = {"max_orphans": 1, "mount_option": "ssd_spread"}
+    pool.write()
+    names = pool.history("web", 9)
+    pool.expire(NOW)
+    due, before = names[:6], mount_options(pool.pool)
+    with writing_once_gone(pool.state, pool.pool / "hosts" / "web" / due[-1]) as writer:
+        if command == "expire":
+            done = impatient(pool, "expire", "--json", *at(LATER))
+            assert json.loads(done.stdout)["deleted"] == len(due), done.stderr
+        else:
+            done = impatient(pool, "delete", *(f"web@{name}" for name in due), "--now-without-grace", "--json", *at(LATER))
+        assert writer.poll() is None
+        assert done.returncode == 1, done.stderr
+        assert done.stderr.count("held by another program") == 1
+        assert pool.left("web") == names[6:]
+        assert mount_options(pool.pool) == before
+        writer.kill()
+        assert writer.communicate()[0] == "holds it\n"
+    pool.expire(LATER)
+    assert pool.left("web") == names[6:]
     assert pool.consistent() == []
