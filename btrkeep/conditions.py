@@ -12,7 +12,7 @@ LONGEST_NAME = 500
 """Characters of a name; a longer one is cut, and no pattern is made from it."""
 CUT = "..."
 MOST = 20
-"""The maximum number of conditions that a record keeps: their names are the host's words."""
+"""The maximum number of conditions that a record keeps, and as many standing ones: their names are the host's words."""
 _MOST_TIMES = 100_000
 
 
@@ -25,6 +25,12 @@ class ConditionKind(StrEnum):
     NOT_TRANSFERRED = "not-transferred"
     NOT_KEPT = "not-kept"
     VANISHED = "vanished"
+    LEFT_OUT = "left-out"
+    FETCHED_TWICE = "fetched-twice"
+
+
+STANDING = frozenset({ConditionKind.LEFT_OUT, ConditionKind.FETCHED_TWICE})
+"""Effects of the configuration: they are reported as long as they last, and are no alarm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ def conditions_of(entries: object) -> tuple[Condition, ...]:
     """Parses a list of what `as_json` has written. Ignores invalid entries, and kinds that only a newer version has."""
     if not isinstance(entries, list | tuple):
         return ()
-    return tuple(condition for condition in _parsed(entries) if condition)[:MOST]
+    return tuple(condition for condition in _parsed(entries) if condition)[: 2 * MOST]
 
 
 def _parsed(entries: Iterable[Any]) -> Iterable[Condition | None]:

@@ -74,6 +74,7 @@ class IoPressure:
 class Mount:
     """A line of mountinfo. `root`: which folder of the filesystem is mounted here; on btrfs from the top subvolume on.
 
+    `parent` is the id of the mount that it was made on; 0 if that is not known.
     `device` is the number of the filesystem ("0:42"). `mount_options` are those of this mount (nosuid, noatime, ...),
     `super_options` those of the filesystem.
     """
@@ -86,6 +87,7 @@ class Mount:
     root: str
     mount_options: tuple[str, ...]
     super_options: tuple[str, ...]
+    parent: int = 0
 
 
 def mounts(process: int | str = "self") -> list[Mount]:
@@ -115,6 +117,7 @@ def _parse(line: bytes) -> Mount:
         root=_unescaped(fields[3]),
         mount_options=tuple(_unescaped(fields[5]).split(",")),
         super_options=tuple(options.split(",")),
+        parent=int(fields[1]),
     )
 
 

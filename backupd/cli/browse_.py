@@ -6,7 +6,7 @@ from datetime import date
 import click
 
 from backupd.cli.context import given_now, pass_context
-from backupd.cli.files_view import entries_table, skipped_deletions_lines, state_words
+from backupd.cli.files_view import entries_table, remark_lines, state_words
 from backupd.cli.names import DAY, complete_which
 from backupd.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, pool_of, which_of
 from backupd.files.listing import listing
@@ -60,7 +60,7 @@ def _print_json(found: OpenedBackup, entry: Entry, entries: list[Entry]) -> None
 def _show(found: OpenedBackup, entry: Entry, entries: list[Entry]) -> None:
     said = f": {counted(len(entries), 'name')}" if entry.kind == "folder" else ""
     prose(f"{found.where} ({state_words(found.backup.state)}) {shown(entry.path)}{said}")
-    for line in skipped_deletions_lines(found.backup.record, [entry.path]):
+    for line in remark_lines(found.backup.record, [entry.path]):
         prose(click.style("note: ", fg="yellow") + line)
     if entries or entry.kind != "folder":
         click.echo(entries_table(entries or [entry]))

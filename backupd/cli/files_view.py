@@ -11,9 +11,10 @@ from backupd.files.words import device_words, mode_words, shown, time_words
 from backupd.repo.backup_json import Record
 from btrkeep.cli import table
 from btrkeep.decisions.lasting import condition_words
-from btrkeep.units import format_size
+from btrkeep.units import counted, format_size
 
 _HEADERS = ["MODE", "UID", "GID", "SIZE", "MODIFIED", "NAME"]
+_MOST_LEFT_OUT = 5
 _STATES = {"complete": "green", "suspect": "yellow", "failed": "red", "expired": "red"}
 
 
@@ -22,12 +23,18 @@ def state_words(state: str) -> str:
     return click.style(state, fg=_STATES.get(state))
 
 
-def skipped_deletions_lines(record: Record, paths: Iterable[bytes]) -> list[str]:
-    """Returns a remark for each source path of a backup that holds one of the paths, or lies below it, and in which deletions were
-    skipped.
+def remark_lines(record: Record, paths: Iterable[bytes]) -> list[str]:
+    """Returns remarks about a backup: where deletions were skipped, and what `one_file_system` has left out.
+
+    Only those about a folder that holds one of the paths, or lies below it.
     """
     asked = [os.fsdecode(path) for path in paths]
-    return [condition_words(one) for one in record.skipped_deletions if any(_overlap(one.key.path, path) for path in asked)]
+    lines = [condition_words(one) for one in record.skipped_deletions if any(_overlap(one.key.path, path) for path in asked)]
+    left_out = [condition for condition in record.left_out if any(_overlap(condition.key.name, path) for path in asked)]
+    lines += map(condition_words, left_out[:_MOST_LEFT_OUT])
+    if (more := len(left_out) - _MOST_LEFT_OUT) > 0:
+        lines.append(f"{counted(more, 'more folder')} left out by `one_file_system`")
+    return lines
 
 
 def _overlap(one: str, other: str) -> bool:

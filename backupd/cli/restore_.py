@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import clock_for, dry_run_option, given_now, load_config, pass_context
-from backupd.cli.files_view import skipped_deletions_lines
+from backupd.cli.files_view import remark_lines
 from backupd.cli.names import DAY, complete_which
 from backupd.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, which_of
 from backupd.cli.other_sources import naming_copies
@@ -276,7 +276,7 @@ def _tar(
     without = f"; {counted(done.left_out_count, 'name')} left out" if done.left_out_count else ""
     status = _say_tar(found, as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}{without}")
     _left_out(done)
-    for line in skipped_deletions_lines(found.backup.record, request.paths):
+    for line in remark_lines(found.backup.record, request.paths):
         say(f"note: {line}", err=True)
     return status
 

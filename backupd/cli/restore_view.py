@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from backupd.cli.files_view import skipped_deletions_lines
+from backupd.cli.files_view import remark_lines
 from backupd.files.backup_selector import Restorable
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
 from backupd.files.restore_request import places
@@ -36,7 +36,7 @@ def say_backup(backup: Restorable, paths: Sequence[bytes]) -> None:
     """Prints the name and the state of the backup, and warnings about it and these paths of it."""
     warning = _STATES.get(backup.state)
     say(f"from {backup.host}@{backup.name}, {backup.state}" + (f" ({warning})" if warning else ""))
-    for line in skipped_deletions_lines(backup.record, paths):
+    for line in remark_lines(backup.record, paths):
         say(f"note: {line}")
 
 

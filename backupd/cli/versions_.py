@@ -8,12 +8,12 @@ from datetime import datetime
 import click
 
 from backupd.cli.context import given_now, pass_context
-from backupd.cli.files_view import size_words, skipped_deletions_lines
+from backupd.cli.files_view import remark_lines, size_words
 from backupd.cli.names import complete_which
 from backupd.cli.opened_backup import complete_path, opened_backup, pool_of, reading
 from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which, restorable
 from backupd.files.history import THERE, UNREADABLE, Absence, PathHistory, Version
-from backupd.files.objects import history_object, skipped_deletions_object
+from backupd.files.objects import history_object, left_out_object, skipped_deletions_object
 from backupd.files.suggestions import missing, nearest_paths, path_given, path_in
 from backupd.files.tree import Tree
 from backupd.files.versions import versions
@@ -56,10 +56,10 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
     newest = find(pool, name, NEWEST, now).record
     if as_json:
         skipped = skipped_deletions_object(newest)
-        echo_json(history_object(name, history) | ({"deletions_skipped": skipped} if skipped else {}))
+        echo_json(history_object(name, history) | ({"deletions_skipped": skipped} if skipped else {}) | left_out_object(newest))
     else:
         _show(name, history)
-        for line in skipped_deletions_lines(newest, [history.path]):
+        for line in remark_lines(newest, [history.path]):
             prose(click.style("note: ", fg="yellow") + line)
     return 0
 

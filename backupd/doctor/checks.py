@@ -16,7 +16,7 @@ from shutil import which
 from backupd.actions.discard import Unfinished, all_unfinished, room_hint
 from backupd.alarms.send import service_of
 from backupd.doctor.copies import check_copies
-from backupd.doctor.host_checks import made_by_hook, twice_findings
+from backupd.doctor.host_checks import made_by_hook, mount_findings
 from backupd.doctor.rules.quotas import idle_quotas
 from backupd.doctor.rules.site import by_hand, known_hosts, ssh_key
 from backupd.doctor.site import read_key_file
@@ -370,7 +370,7 @@ def _files(main: Path) -> tuple[Path, ...]:
 def _sources(config: Config) -> Iterator[Finding]:
     for host in config.hosts.values():
         if not host.address:
-            yield from twice_findings(config, host, mounts())
+            yield from mount_findings(config, host, mounts())
         for path in host.paths if not host.address else ():
             if not answers(Path(path)):
                 yield Finding("source", "error", f"{printable(path)} does not answer", HINT, subject=host.name)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from backupd.doctor.mounted_twice import is_excluded, mounted_twice, places_of
+from backupd.doctor.mounted_twice import hidden_mounts, is_excluded, mounted_twice, places_of
 from backupd.hosts.keys import files_with_key, other_key_hint
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.host_mounts import read_host_mounts
@@ -80,7 +80,7 @@ async def _mounts(config: Config, host: HostConfig, confined: bool, connection: 
         )
         own = await _own_folders_by_name(config, host, confined, connection)
         return [unknown, *(_own_folder(config, host, what, place) for what, place in own)]
-    found = await asyncio.to_thread(twice_findings, config, host, answer.mounts)
+    found = await asyncio.to_thread(mount_findings, config, host, answer.mounts)
     if answer.boot_id == boot_id():  # this machine, or a container on it: device numbers mean the same
         found += [
             _own_folder(config, host, what, place)
@@ -125,6 +125,21 @@ def is_own_address(address: str) -> bool:
                 trial.bind(place)
                 return True
     return False
+
+
+def mount_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) -> list[Finding]:
+    """Returns what the mounts of a host mean for its backups: what they fetch twice, and what a later mount hides from them."""
+    hidden = [
+        Finding(
+            "host",
+            "warning",
+            f"{printable(mount.place)} cannot be read: something was mounted at {printable(mount.above)} after it, and hides it",
+            f"`findmnt` on the host lists both; unmount {shlex.quote(mount.above)} there, or mount the hidden one again",
+            subject=host.name,
+        )
+        for mount in hidden_mounts(mounts, host)
+    ]
+    return [*twice_findings(config, host, mounts), *hidden]
 
 
 def twice_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) -> list[Finding]:

@@ -1,10 +1,12 @@
-"""Decides which folders of a host a backup fetches twice, and whether it fetches the pool itself, by the host's mounts. Pure.
+"""Decides which folders of a host a backup fetches twice or cannot reach, and whether it fetches the pool itself. Pure.
 
-A bind mount, and btrfs whose top is mounted beside its subvolumes, show the same files at a second place.
+It goes by the host's mounts. A bind mount, and btrfs whose top is mounted beside its subvolumes, show the same files at a second
+place. A mount that was made on a folder above another one hides it.
 """
 
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -13,6 +15,7 @@ from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.procfs import Mount
 
+_NO_FILES = frozenset({"autofs", "rootfs", "proc", "sysfs", "tmpfs", "devtmpfs"})  # what such a mount hid, no backup misses
 _MOST, _MOST_PLACES = 100, 5000  # pairs, and places that are compared with the patterns: the mounts are the host's words
 
 
@@ -57,6 +60,55 @@ def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwic
                 if len(pairs) >= _MOST:
                     return _outermost(pairs)
     return _outermost(pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenMount:
+    """The filesystem at `place` cannot be reached any more, because something was mounted at `above` later."""
+
+    place: str
+    above: str
+
+
+def hidden_mounts(mounts: Sequence[Mount], host: HostConfig) -> list[HiddenMount]:
+    """Returns the mounts within the source paths of a host that a later mount hides, the outermost ones.
+
+    Files that a mount hides in the folder that it was made on are in no list of mounts: nobody can see them from outside. A
+    filesystem that is mounted again at another place, or twice at the same one, is not hidden.
+    """
+    made_on = {(mount.parent, str(mount.target)) for mount in mounts}
+    above = {mount.id: cover for mount in mounts if (cover := _cover(mount, made_on))}
+    reachable = defaultdict[str, list[str]](list)
+    for mount in mounts:
+        if mount.id not in above:
+            reachable[mount.device].append(mount.root)
+    hidden = list[HiddenMount]()
+    for mount in mounts:
+        place = str(mount.target)
+        if mount.id not in above or mount.filesystem in _NO_FILES:
+            continue
+        if any(_is_below(mount.root, root) for root in reachable[mount.device]):
+            continue
+        source = next((source for source in host.paths if _is_below(place, source)), None)
+        if source and place != "/" and not is_expected(place, source) and not is_excluded(place, source, host.exclude):
+            hidden.append(HiddenMount(place, above[mount.id]))
+    return hidden[:_MOST]
+
+
+def _cover(mount: Mount, made_on: Container[tuple[int, str]]) -> str:
+    """Returns where the mount lies that hides this one; "" if there is none.
+
+    That is one on its own top, or one that was made on the same filesystem at a folder above: if it had been there before, this one
+    would have been made on it.
+    """
+    place = str(mount.target)
+    if (mount.id, place) in made_on:
+        return place
+    while place != "/" and mount.parent != mount.id:
+        place = posixpath.dirname(place)
+        if (mount.parent, place) in made_on:
+            return place
+    return ""
 
 
 def places_of(folder: str, own: Mount, mounts: Sequence[Mount], host: HostConfig) -> list[str]:

@@ -16,12 +16,18 @@ def backup_object(backup: Restorable) -> dict[str, Any]:
     """Returns what names a backup."""
     skipped = skipped_deletions_object(backup.record)
     named = {"name": backup.name, "state": backup.state, "started": format_time(backup.started)}
-    return named | ({"deletions_skipped": skipped} if skipped else {})
+    return named | ({"deletions_skipped": skipped} if skipped else {}) | left_out_object(backup.record)
 
 
 def skipped_deletions_object(record: Record) -> list[dict[str, str]]:
     """Returns the source paths of a backup in which files that the host has deleted may still be, and since when."""
     return [{"path": one.key.path, "since": format_time(one.since)} for one in record.skipped_deletions]
+
+
+def left_out_object(record: Record) -> dict[str, Any]:
+    """Returns the folders whose content `one_file_system` has left out, and since when; {} if there are none."""
+    left_out = [{"path": condition.key.name, "since": format_time(condition.since)} for condition in record.left_out]
+    return {"left_out": left_out} if left_out else {}
 
 
 def history_object(host: str, history: PathHistory) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from backupd.repo.json_file import LARGEST_NUMBER, NOT_UNDERSTOOD, has_room, num
 from backupd.rsync.output import bounded
 from btrkeep.causes import Cause, cause_of
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.conditions import Condition, ConditionKey, ConditionKind, conditions_of
+from btrkeep.conditions import Condition, ConditionKey, ConditionKind, conditions_of, shortened
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_time
 
@@ -112,7 +112,8 @@ class Record:
 
     `written`: of what rsync wrote, bytes that are data on the disk, where others became holes; else None, and not in the file.
 
-    `lasting`: what could not be fetched or deleted, each with the first backup in a row that had it; not in the file if nothing.
+    `lasting`: what could not be fetched or deleted, was left out or fetched twice, each with the first backup in a row that had it;
+    not in the file if nothing.
 
     `address`: how ssh reached the host; None for what is on this machine, and not in the file.
     """
@@ -165,6 +166,18 @@ class Record:
             if result.deletions_skipped and result.path not in found:
                 found[result.path] = Condition(ConditionKey(ConditionKind.DELETIONS_SKIPPED, result.path), self.started)
         return tuple(found.values())
+
+    @property
+    def left_out(self) -> tuple[Condition, ...]:
+        """Returns the folders whose content `one_file_system` leaves out, and since when. A record of an earlier version has only
+        its own night.
+        """
+        standing = {condition.key.name: condition for condition in self.lasting if condition.kind is ConditionKind.LEFT_OUT}
+        for result in self.paths:
+            for folder in result.left_out or ():
+                key = ConditionKey(ConditionKind.LEFT_OUT, result.path, folder)
+                standing.setdefault(shortened(folder), Condition(key, self.started))
+        return tuple(standing.values())
 
     @property
     def new_bytes(self) -> int | None:

@@ -12,7 +12,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backupd.files.tree import Tree, joined
@@ -47,44 +47,64 @@ class _Stopped(Exception):
     """The run was stopped."""
 
 
+@dataclass(frozen=True, slots=True)
+class FetchedTwice:
+    """The results of a run with its warnings, and the `folders` that have the files of others."""
+
+    results: list[PathResult]
+    folders: tuple[ConditionKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    """A warning about a source path. `folder`: what could be left out; "" if the warning is about none."""
+
+    path: str
+    words: str
+    folder: str = ""
+
+
 def with_fetched_twice(
     pool: Pool, host: HostConfig, prepared: Prepared, results: Sequence[PathResult], cancelled: Cancellation, command: str
-) -> list[PathResult]:
+) -> FetchedTwice:
     """Returns the results of a run, with warnings about what its backup has several times, and about the pool itself.
 
     `command`: how `backupd` is called for this pool.
     """
     if not results:
-        return []
-    warnings = defaultdict[str, list[str]](list)
+        return FetchedTwice([])
+    warnings, folders = defaultdict[str, list[str]](list), list[ConditionKey]()
     try:
-        for path, words in _found(pool, host, prepared, results, cancelled, command):
-            warnings[path].append(words)
+        for repeat in _found(pool, host, prepared, results, cancelled, command):
+            warnings[repeat.path].append(repeat.words)
+            if repeat.folder:
+                folders.append(ConditionKey(ConditionKind.FETCHED_TWICE, repeat.path, repeat.folder))
     except (_Stopped, OSError, ValueError) as error:
         why = "the run was stopped" if isinstance(error, _Stopped) else getattr(error, "strerror", None) or str(error)
         warnings[results[0].path].append(_unknown(results[0].path, why))
     except Exception as error:  # the transfer has come to its end: whatever the names of a host do to this, its backup stays
         log.exception("internal error while the backup of %s was searched", host.name)
         warnings[results[0].path].append(_unknown(results[0].path, f"internal error: {error!r}"))
-    return [replace(result, warnings=(*result.warnings, *warnings[result.path])) for result in results]
+    new = [replace(result, warnings=(*result.warnings, *warnings[result.path])) for result in results]
+    return FetchedTwice(new, tuple(folders))
 
 
 def _found(
     pool: Pool, host: HostConfig, prepared: Prepared, results: Sequence[PathResult], cancelled: Cancellation, command: str
-) -> Iterator[tuple[str, str]]:
-    """Yields the source path and the words of each warning."""
+) -> Iterator[_Repeat]:
+    """Yields each warning."""
     own = own_place(prepared.path, pool)
     if own and (path := _path_of(results, own)):
         remedy = _remedy(host, path, own, command)
-        yield path, f"{path}: this host is the backup server itself, and its backup has the pool in it: {remedy}"
+        yield _Repeat(path, f"{path}: this host is the backup server itself, and its backup has the pool in it: {remedy}")
     created, received = (sum(result.numbers.get(key, 0) for result in results) for key in ("created", "received"))
     if created >= MUCH_FILES or received >= MUCH_BYTES or not prepared.fresh:  # an earlier run may have made more
         created = created if prepared.fresh else inodes_made(prepared.path)
         repeats = list(_repeats(host, prepared, results, created, cancelled, command))
         yield from repeats[:_MOST_WARNINGS]
         if (more := len(repeats) - _MOST_WARNINGS) > 0:
-            path = repeats[-1][0]
-            yield path, f"{path}: {counted(more, 'more folder')} were fetched several times"
+            path = repeats[-1].path
+            yield _Repeat(path, f"{path}: {counted(more, 'more folder')} were fetched several times")
 
 
 def _unknown(path: str, why: str) -> str:
@@ -108,8 +128,8 @@ def _path_of(results: Sequence[PathResult], folder: str) -> str:
 
 def _repeats(
     host: HostConfig, prepared: Prepared, results: Sequence[PathResult], created: int, cancelled: Cancellation, command: str
-) -> Iterator[tuple[str, str]]:
-    """Yields the source path and the words of each warning: one for each folder to leave out."""
+) -> Iterator[_Repeat]:
+    """Yields each warning: one for each folder to leave out."""
     files = sampled_files(prepared.path, created, cancelled)
     with Tree(prepared.path) as tree:
         found = [repeat for repeat in repeated_folders(files) if _has_same_times(tree, repeat)]
@@ -126,7 +146,7 @@ def _repeats(
                 remedy = _remedy(host, path, folder, command)
             else:  # which of the two is the original is not known here
                 remedy = f"`{command} host test {shlex.quote(host.name)}` names mounts; `exclude` the one that is a mount or a copy"
-            yield path, _words(path, repeats, remedy)
+            yield _Repeat(path, _words(path, repeats, remedy), folder)
 
 
 def _remedy(host: HostConfig, path: str, folder: str, command: str) -> str:

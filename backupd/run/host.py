@@ -39,12 +39,14 @@ from backupd.run.orphaned_receivers import take_host_lock
 from backupd.run.other_file_systems import STOPPED, not_looked, with_left_out
 from backupd.run.share_with import ShareWith
 from backupd.run.source_paths import HostTransfer, Pause
+from backupd.run.standing import standing_keys
 from backupd.run.verdict import RunVerdict, decide_run
 from btrkeep import __version__
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup, Damage
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.clock import elapsed
+from btrkeep.conditions import ConditionKey
 from btrkeep.config import HostConfig
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.cause_words import cause_words
@@ -82,6 +84,7 @@ class HostRun:
         self.seconds: dict[str, float] = {}
         self.run_id = 0
         self.transfer: HostTransfer | None = None
+        self.standing: list[ConditionKey] = []
         self.row: Backup | None = None  # what the catalogue says of `.working` while this run works on it
         self.ended = False
         self._deadline: asyncio.TimerHandle | None = None
@@ -237,10 +240,13 @@ class HostRun:
         if verdict.state is not None:
             begun, results = time.monotonic(), list(transfer.results.values())
             command = backupd_command(self.context.config.name, self.context.config.file)
-            results = await asyncio.to_thread(
+            twice = await asyncio.to_thread(
                 with_fetched_twice, self.context.pool, self.host, prepared, results, self.cancellation, command
             )
-            transfer.results = {result.path: result for result in results}
+            transfer.results = {result.path: result for result in twice.results}
+            self.standing = await asyncio.to_thread(
+                standing_keys, prepared.path, prepared.base, twice, one_file_system=self.host.one_file_system
+            )
             if (seconds := time.monotonic() - begun) >= 1:
                 self.seconds["fetched_twice"] = round(seconds, 3)
         return verdict
@@ -363,7 +369,7 @@ class HostRun:
 
     def _record(self, first: Record, transfer: HostTransfer, verdict: RunVerdict) -> Record:
         results, base = tuple(transfer.results.values()), transfer.prepared.base
-        spent = elapsed() - self.begun
+        spent, conditions = elapsed() - self.begun, [*transfer.conditions, *self.standing]
         return replace(
             first,
             state=verdict.state or PARTIAL,
@@ -380,7 +386,7 @@ class HostRun:
             seconds=self.seconds,
             version=__version__,
             stopped_for=None if verdict.state else self.stopped_for,
-            lasting=follow(base.lasting if base else (), transfer.conditions, first.started) if verdict.state else (),
+            lasting=follow(base.lasting if base else (), conditions, first.started) if verdict.state else (),
         )
 
     async def _leave_unfinished(

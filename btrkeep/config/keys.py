@@ -114,7 +114,8 @@ TABLE = (
         "certain file."),
     ConfigKey("one_file_system", _ALL, kinds.FLAG, False, "true",
         "Do not back up filesystems that are mounted below a source path, nor nested btrfs subvolumes such as ``/home`` of many "
-        "distributions. Each backup names these folders in a warning. What such a mount hides stays in the backups as it was."),
+        "distributions. Each backup names these folders in a warning. What such a mount hides stays in the backups as it was. With "
+        "and without this key, files that lie in a folder below a mount cannot be seen from outside, and no backup has them."),
 
     ConfigKey("daily", (RETENTION,), kinds.NUMBER, 0, "14",
         "For how many days, the newest ones that have a complete backup, the first one of the day is kept."),

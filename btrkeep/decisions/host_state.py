@@ -10,7 +10,7 @@ from btrkeep.causes import Cause
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import host_late_from, is_due, latest
-from btrkeep.decisions.lasting import condition_words, lasting
+from btrkeep.decisions.lasting import condition_words, lasting, standing_words
 from btrkeep.units import local_time
 
 STATES = ("ok", "late", "failing", "suspect", "never")
@@ -69,7 +69,8 @@ def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: 
 def _warnings(facts: HostFacts | None) -> tuple[str, ...]:
     if facts is None:
         return ()
-    warnings = (*map(condition_words, lasting(facts.lasting, facts.last_complete)), *facts.newest_warnings)
+    alarming = map(condition_words, lasting(facts.lasting, facts.last_complete))
+    warnings = (*alarming, *standing_words(facts.lasting), *facts.newest_warnings)
     if facts.ahead is None:
         return warnings
     words = f"a backup is stamped {local_time(facts.ahead)}, in the future, and counts for nothing: was a clock wrong?"

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from btrkeep.conditions import CUT, MOST, Condition, ConditionKey, ConditionKind, shortened
+from btrkeep.conditions import CUT, MOST, STANDING, Condition, ConditionKey, ConditionKind, shortened
 from btrkeep.units import counted, local_time, printable
 
 NIGHTS = 3
@@ -23,13 +23,14 @@ _PLAIN = frozenset("/._-+:,=%~") | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGH
 def follow(before: Iterable[Condition], seen: Iterable[ConditionKey], started: datetime) -> tuple[Condition, ...]:
     """Returns the conditions of a backup: those `seen` in it, with the memory of the backup `before`, which it grew from.
 
-    One that was not seen has ended. The most serious ones are kept, at most MOST.
+    One that was not seen has ended. The most serious ones are kept, at most MOST, and as many standing ones.
     """
     earlier = {condition.key: condition for condition in before}
     keys = dict.fromkeys(ConditionKey(key.kind, key.path, shortened(key.name)) for key in seen)
     followed = [_followed(earlier.get(key), key, started) for key in keys]
     followed.sort(key=lambda condition: (_RANK[condition.kind], -condition.times))
-    return tuple(followed[:MOST])
+    standing = [condition for condition in followed if condition.kind in STANDING]
+    return (*[condition for condition in followed if condition.kind not in STANDING][:MOST], *standing[:MOST])
 
 
 def _followed(before: Condition | None, key: ConditionKey, started: datetime) -> Condition:
@@ -44,8 +45,24 @@ def is_lasting(condition: Condition, newest: datetime) -> bool:
 
 
 def lasting(conditions: Sequence[Condition], newest: datetime | None) -> tuple[Condition, ...]:
-    """Returns those that last, the most serious first."""
-    return tuple(condition for condition in conditions if newest is not None and is_lasting(condition, newest))
+    """Returns those that last and are an alarm, the most serious first."""
+    return tuple(
+        condition
+        for condition in conditions
+        if newest is not None and condition.kind not in STANDING and is_lasting(condition, newest)
+    )
+
+
+def standing_words(conditions: Iterable[Condition]) -> list[str]:
+    """Formats the standing conditions that earlier backups had, too: one line for each kind and source path."""
+    grouped = dict[tuple[ConditionKind, str], list[Condition]]()
+    for condition in conditions:
+        if condition.kind in STANDING and condition.times > 1:
+            grouped.setdefault((condition.kind, condition.key.path), []).append(condition)
+    return [
+        condition_words(group[0]) + (f" (and {counted(len(group) - 1, 'more folder')})" if len(group) > 1 else "")
+        for group in grouped.values()
+    ]
 
 
 def condition_words(condition: Condition) -> str:
@@ -65,6 +82,10 @@ def condition_words(condition: Condition) -> str:
             return f"{name} could not be kept as it is on the host {since}"
         case ConditionKind.VANISHED:
             return f"{name} has vanished while it was read {since}"
+        case ConditionKind.LEFT_OUT:
+            return f"{name} has been left out by `one_file_system` {since}: its files are missing in these backups, or are old"
+        case ConditionKind.FETCHED_TWICE:
+            return f"{name} has been fetched {since}, and another folder has the same files (a snapshot, a bind mount or a copy)"
 
 
 def host_words(host: str, conditions: Sequence[Condition], command: str) -> str:

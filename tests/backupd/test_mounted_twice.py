@@ -2,7 +2,7 @@
 
 import pytest
 
-from backupd.doctor.mounted_twice import is_excluded, mounted_twice, places_of
+from backupd.doctor.mounted_twice import hidden_mounts, is_excluded, mounted_twice, places_of
 from backupd.rsync.host_mounts import parse_answer
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
@@ -100,3 +100,25 @@ def test_mounts_that_a_hostile_host_made_up_are_not_compared_for_hours() -> None
     others = [f"8:2 /a /x/{number}{deep} ext4" for number in range(450)]
     with pytest.raises(OperatorError, match="too many of its mounts"):
         twice(*PLAIN, *places, *others, exclude=("/x/*", "*.tmp", *(f"/p{number}/*" for number in range(20))))
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["9 1 /dev/a / ext4", "20 9 /dev/b /srv/db ext4"], []),
+        (["9 1 /dev/a / ext4", "20 9 /dev/b /srv/db ext4", "21 9 /dev/c /srv xfs"], [("/srv/db", "/srv")]),
+        (["9 1 /dev/a / ext4", "21 9 /dev/c /srv xfs", "22 21 /dev/b /srv/db ext4"], []),  # the other order: it lies on that
+        (["9 1 /dev/a / ext4", "20 9 /dev/b /srv ext4", "21 20 /dev/c /srv xfs"], [("/srv", "/srv")]),
+        (["9 1 /dev/a / ext4", "20 9 /dev/b /srv ext4", "21 20 /dev/b /srv ext4"], []),  # mounted twice at one place
+        (["9 1 /dev/a / ext4", "20 9 /dev/b /srv/db ext4", "21 9 /dev/c /srv xfs", "22 21 /dev/b /srv/db ext4"], []),
+        (["9 1 /dev/a / ext4", "20 9 auto /net autofs", "21 20 /dev/c /net nfs"], []),
+        (["8 1 /dev/a / ext4", "9 8 /dev/b / overlay"], []),  # as on a live system
+        (["9 1 /dev/a / ext4", "20 9 /dev/b /home/db ext4", "21 9 /dev/c /home xfs"], []),  # not in the source paths
+    ],
+)
+def test_mounts_that_a_later_one_hides(lines: list[str], expected: list[tuple[str, str]]) -> None:
+    """Each line is "ID PARENT DEVICE TARGET TYPE"."""
+    rows = [line.split() for line in lines]
+    content = "\n".join(f"{own} {parent} {device} / {target} rw - {kind} {device} rw" for own, parent, device, target, kind in rows)
+    host = HostConfig("h", address="h", paths=("/etc", "/srv", "/net"))
+    assert [(each.place, each.above) for each in hidden_mounts(parse_mounts(content.encode()), host)] == expected

@@ -125,6 +125,47 @@ def test_a_bind_mount_is_named_by_connect_and_after_the_night(nights: Nights, tr
         assert nights.run("h")["h"]["warnings"] == []
 
 
+def test_a_folder_that_is_fetched_twice_is_named_until_its_bind_mount_ends(nights: Nights, tree: Path) -> None:
+    """The nights after the first one fetch little, so they do not look for such folders."""
+    fill(tree / "data", 600)
+    (tree / "other").mkdir()
+    nights.host("h", tree)
+    with bound(tree / "data", tree / "mnt"):
+        nights.run("h")
+        assert [key["kind"] for key in nights.record("h")["lasting"]] == ["fetched-twice"]
+        first = nights.record("h")["started"]
+        assert nights.run("h")["h"]["warnings"] == []
+        words = " ".join(nights.backupd("status", "h").stdout.split())
+        assert f"{tree}/mnt has been fetched since" in words
+        assert (nights.record("h")["lasting"][0]["since"], nights.record("h")["lasting"][0]["times"]) == (first, 2)
+    nights.run("h")
+    assert "has been fetched" not in nights.backupd("status", "h").stdout
+    assert "lasting" not in nights.record("h")
+
+
+def test_a_filesystem_that_a_later_mount_hides_is_named_by_connect(nights: Nights, tree: Path, sshd: Sshd) -> None:
+    """No backup has its files, and rsync prints nothing of that."""
+    (tree / "srv" / "db").mkdir(parents=True)
+    (tree / "other").mkdir()
+    with (nights.top / "disk").open("wb") as disk:
+        disk.truncate(4 << 20)
+    work("mkfs.ext4", "-q", nights.top / "disk")
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    nights.host("h", tree / "srv", address=sshd.address, port=sshd.port)
+
+    def hidden() -> list[str]:
+        return [each["message"] for each in findings(nights, "check", "--connect") if "hides it" in each["message"]]
+
+    work("mount", "-o", "loop", nights.top / "disk", tree / "srv" / "db")
+    try:
+        assert hidden() == []
+        with bound(tree / "other", tree / "srv"):
+            (message,) = hidden()
+            assert message.startswith(f"{tree}/srv/db cannot be read: something was mounted at {tree}/srv after it")
+    finally:
+        work("umount", tree / "srv" / "db")
+
+
 def test_a_key_that_permits_rsync_only_makes_it_unknown(nights: Nights, tree: Path, sshd: Sshd) -> None:
     (tree / "file").write_text("x")
     key = sshd.authorize('restrict,command="rrsync -ro /"')
@@ -172,7 +213,7 @@ def searched(nights: Nights, tree: Path) -> list[str]:
     prepared = Prepared(subvolume, None, fresh=True, id=0, uuid="")
     results = [PathResult(str(tree), PathOutcome.COMPLETE, numbers={"created": 2000})]
     host = HostConfig("h", paths=(str(tree),))
-    (result,) = with_fetched_twice(open_pool(nights.pool), host, prepared, results, Cancellation(), "backupd")
+    (result,) = with_fetched_twice(open_pool(nights.pool), host, prepared, results, Cancellation(), "backupd").results
     return list(result.warnings)
 
 

@@ -13,7 +13,7 @@ import pytest
 from backupd.repo.backup_json import PathOutcome, PathResult, Record
 from backupd.rsync.left_out import is_expected
 from backupd.run.other_file_systems import are_too_many, was_hidden
-from btrkeep.units import parse_time
+from btrkeep.units import local_time, parse_time
 from tests.beds import TOP, work
 from tests.beds.balancing import wait_for
 from tests.beds.nights import Nights
@@ -64,6 +64,34 @@ def test_a_nested_subvolume_is_reported_each_night_and_asked_for_once(nights: Ni
 
     nights.host("h", tree, one_file_system=True, exclude=[str(tree / "home"), str(tree / "etc" / "deep")])
     assert nights.run("h")["h"]["warnings"] == []
+
+
+def test_what_is_left_out_is_named_with_its_start_as_long_as_the_newest_backup_leaves_it_out(nights: Nights, tree: Path) -> None:
+    nights.host("h", tree, one_file_system=True)
+    nights.run("h")
+    first = nights.record("h")["started"]
+    env = nights.rsync('case " $* " in *--info=mount*) echo "no more logins" >&2; exit 12;; esac\nexec "$REAL" "$@"')
+    subvolume(tree / "etc" / "deep", "a later one")  # so the host is asked again, in vain
+    nights.run("h", env=env)
+    home = tree / "home"
+    remark = f"{home} has been left out by `one_file_system` since {local_time(parse_time(first))} (2 backups in a row)"
+    commands = (("status", "h"), ("browse", "h", tree), ("browse", "h", home), ("versions", "h", home))
+    restore = ("restore", "h", tree, "--to", nights.top / "back", "--dry-run")
+    for words in (*commands, restore):
+        assert remark in " ".join(nights.backupd(*words).stdout.split()), words
+    assert "left out" not in nights.backupd("browse", "h", tree / "etc" / "file").stdout
+    for command, path in (("browse", tree), ("versions", home)):
+        answer = nights.json(command, "h", str(path))
+        assert answer.get("backup", answer)["left_out"] == [{"path": str(home), "since": first}]
+
+    nights.host("h", tree, exclude=[str(home)], one_file_system=True)
+    nights.run("h")
+    remaining = [condition["name"] for condition in nights.record("h")["lasting"]]
+    assert remaining == [str(tree / "etc" / "deep")]
+    nights.host("h", tree)
+    nights.run("h")
+    assert "lasting" not in nights.record("h")
+    assert "left out" not in nights.backupd("browse", "h", tree).stdout
 
 
 def test_old_files_of_a_subvolume_that_is_left_out_from_now_on_are_not_taken_for_new(nights: Nights, tree: Path) -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from btrkeep.conditions import LONGEST_NAME, MOST, Condition, ConditionKey, ConditionKind, conditions_of
-from btrkeep.decisions.lasting import exclude_pattern, follow, host_words, lasting
+from btrkeep.decisions.lasting import exclude_pattern, follow, host_words, lasting, standing_words
 
 START = datetime(2026, 11, 1, 22, tzinfo=UTC)
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
@@ -52,6 +52,21 @@ def test_a_hostile_host_cannot_fill_it_nor_push_out_skipped_deletions() -> None:
     assert found[0].key == skipped
     assert max(len(condition.key.name) for condition in found) <= LONGEST_NAME + 3
     assert conditions_of([condition.as_json() for condition in found]) == found
+
+
+def test_what_the_configuration_leaves_out_is_no_alarm_and_pushes_nothing_out() -> None:
+    left_out = [ConditionKey(ConditionKind.LEFT_OUT, "/", f"/mnt/{number}") for number in range(50)]
+    unreadable = [ConditionKey(ConditionKind.UNREADABLE, "/srv", f"/srv/{number}") for number in range(50)]
+    followed: tuple[Condition, ...] = ()
+    for day in range(4):
+        followed = follow(followed, [*left_out, *unreadable], START + day * DAY)
+    assert {condition.kind for condition in lasting(followed, START + 3 * DAY)} == {ConditionKind.UNREADABLE}
+    assert [condition.kind for condition in followed] == [ConditionKind.UNREADABLE] * MOST + [ConditionKind.LEFT_OUT] * MOST
+    assert conditions_of([condition.as_json() for condition in followed]) == followed
+    (words,) = standing_words(followed)
+    assert words.startswith("/mnt/0 has been left out by `one_file_system` since 2026-11-01T22:00:00Z (4 backups in a row)"), words
+    assert words.endswith("(and 19 more folders)"), words
+    assert standing_words(follow((), left_out, START)) == []  # the warnings of its backup name it
 
 
 @pytest.mark.parametrize(
