@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,6 +138,22 @@ def measure(config: Path, words: Sequence[str]) -> Measured:
     said = os.read(told, 200)
     os.close(told)
     return _measured(said, output, f"backupd {' '.join(words)}")
+
+
+def measure_stream(argv: Sequence[str]) -> tuple[Measured, float]:
+    """Runs a command, and reads its output to the end as it comes. Also returns the seconds until its first byte."""
+    told, tells = os.pipe()
+    starter = [sys.executable, "-I", "-S", "-c", _STARTER, str(tells), *argv]
+    begun = time.perf_counter()
+    process = subprocess.Popen(starter, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=TOP, pass_fds=[tells])
+    os.close(tells)
+    with os.fdopen(told, "rb") as end, process:
+        assert process.stdout
+        os.read(process.stdout.fileno(), 1)
+        first = time.perf_counter() - begun
+        while os.read(process.stdout.fileno(), 1 << 20):
+            pass
+        return _measured(end.read(), b"", shlex.join(argv)), first
 
 
 def _measured(said: bytes, output: bytes, what: str) -> Measured:

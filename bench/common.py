@@ -142,6 +142,21 @@ def own_folder(options: argparse.Namespace) -> Iterator[Path]:
         yield folder
 
 
+@contextmanager
+def ext4(folder: Path, mib: int) -> Iterator[Path]:
+    """The mount point of a new ext4, whose image lies in `folder`."""
+    image, point = folder / "ext4", folder / "old"
+    with image.open("wb") as file:
+        file.truncate(mib << 20)
+    work("mkfs.ext4", "-q", "-N", "12000000" if mib > 8000 else "2000000", image)
+    point.mkdir()
+    work("mount", "-o", "loop,noatime", image, point)
+    try:
+        yield point
+    finally:
+        work("umount", point)
+
+
 def _keep_bytecode(folder: Path) -> None:
     """As an installed program does, whatever this checkout and its environment are like: the unmeasured first run compiles."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

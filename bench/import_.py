@@ -20,7 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.common import own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
+from bench.common import ext4, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
 from tests.beds import btrfs, session, work
 from tests.beds.nights import Nights
 
@@ -43,8 +43,7 @@ def main() -> None:
 
 def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
     size = options.files * options.kib // 1024 * 2 + 2048
-    old = _ext4(folder, size)
-    try:
+    with ext4(folder, size) as old:
         root = _history(old, options)
         once, script = _once(root, old / "once"), _least(root, folder / "least")
         ratios, least, bytes_, quiet = list[float](), list[float](), list[float](), list[bool]()
@@ -76,18 +75,6 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
             shutil.rmtree(root)
             found["memory, MiB"] = _memory(old, options.names, Nights(_fresh(size)))
         return found
-    finally:
-        work("umount", old)
-
-
-def _ext4(folder: Path, mib: int) -> Path:
-    image, point = folder / "ext4", folder / "old"
-    with image.open("wb") as file:
-        file.truncate(mib << 20)
-    work("mkfs.ext4", "-q", "-N", "12000000" if mib > 8000 else "2000000", image)
-    point.mkdir()
-    work("mount", "-o", "loop,noatime", image, point)
-    return point
 
 
 def _once(root: Path, folder: Path) -> Path:

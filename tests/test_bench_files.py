@@ -72,3 +72,37 @@ def test_the_bench_of_a_share_compared_with_the_host_runs_through() -> None:
     assert sum(told["files compared"]) == 60
     assert told["ratios"]["with to without"]["median"] > 0
     assert not [*place.glob(f"{session.PREFIX}*")]
+
+
+@pytest.mark.long
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_the_bench_of_restores_runs_through() -> None:
+    place = session.folder(5 << 30)
+    sizes = (
+        "--files",
+        "30",
+        "--large",
+        "1",
+        "--large-mib",
+        "1",
+        "--big-mib",
+        "2",
+        "--empty",
+        "20",
+        "--small",
+        "300",
+        "--sparse-mib",
+        "8",
+    )
+    parts = ("files, warm", "links", "files, on the pool", "tar of files", "zip of files", "files, to a host")
+    words = (*sizes, "--only", *parts, "--rounds", "1", "--quiet", "0", "--image-dir", str(place), "--json")
+    told = json.loads(work(sys.executable, "-m", "bench.restore", *words, cwd=TOP, timeout=110).stdout)
+    ours = {"ours, metadata compared", "ours, contents compared"}
+    assert {"cp -a", "rsync -aHAX", *ours} | ({"restic", "borg"} - {*told["missing peers"]}) == told["files, warm: seconds"].keys()
+    assert ours < told["files, to a host: CPU seconds, times those of rsync -aHAX"].keys() | {"other"}
+    assert 5 < told["tar of files: MB of memory"]["tar"]["median"] < told["tar of files: MB of memory"]["ours"]["median"]
+    assert (
+        0 < told["zip of files: seconds to the first byte"]["ours"]["median"] < told["zip of files: seconds"]["ours"]["median"] + 1
+    )
+    assert not [*place.glob(f"{session.PREFIX}*")]

@@ -1,0 +1,232 @@
+"""Restores, side by side with cp, rsync, restic, borg, tar and zip: whole processes, in turns, in one run.
+
+    python -m bench.restore [--files 20000] [--rounds 3] [--only "files, warm" tar] [--full] [--json]
+
+One backup with a tree of each kind (see restore_trees). Each part restores one tree to a fresh folder of an ext4, or of the pool's
+own filesystem, or to a host by a real sshd, or writes an archive into a pipe. Ratios are those of the runs of a round to the first
+side. In the cold part caches are dropped before each run; before the others the first side runs once unmeasured. A run ends with
+its process, whatever is not on the disk by then, and all is written out before the next one. A missing peer is named.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.catalogue_commands import measure_stream
+from bench.common import ext4, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
+from bench.restore_trees import SHAPES, fill
+from tests.beds import btrfs, ssh, work
+from tests.beds.nights import Nights
+
+METADATA, CONTENTS = "ours, metadata compared", "ours, contents compared"
+LIMITS = {METADATA: 1.2, CONTENTS: 2.0}
+"""Agreed, for a tree of files: at most so many times the first side's time. Of other trees 1.3, of streams and hosts 1.2."""
+_OTHER_TREE, _STREAM = 1.3, 1.2
+_PEERS = {"restic": "restic", "borg": "borgbackup", "zip": "zip"}  # their Debian packages
+_SECRET = {"RESTIC_PASSWORD": "bench", "BORG_PASSPHRASE": "bench", "BORG_RELOCATED_REPO_ACCESS_IS_OK": "yes"}
+_FULL = {"files": 100_000, "large": 20, "big_mib": 10_240, "empty": 1_000_000, "small": 100_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One process. `first` and `memory` only of streams: seconds until the first byte, and MB of its largest process."""
+
+    seconds: float
+    cpu: float
+    first: float = 0.0
+    memory: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Commands that do the same. `to` is made again before each; without it they write to their standard output."""
+
+    sides: Mapping[str, Sequence[str]]
+    to: Path | None
+    limits: Mapping[str, float]
+    cold: bool = False
+
+
+def main() -> None:
+    """The command line."""
+    made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
+    made.add_argument("--files", type=int, default=20_000, help="of up to 6 kB")
+    made.add_argument("--large", type=int, default=4, help="large files beside them")
+    made.add_argument("--large-mib", type=int, default=20, help="MiB of each of them")
+    made.add_argument("--big-mib", type=int, default=1024, help="MiB of the one big file")
+    made.add_argument("--empty", type=int, default=50_000, help="empty files")
+    made.add_argument("--sparse-mib", type=int, default=4096, help="MiB of the image with holes")
+    made.add_argument(
+        "--small", type=int, default=10_000, help="names in the tree of links, the deep one, and the one with attributes"
+    )
+    made.add_argument("--full", action="store_true", help="the sizes of the agreement; takes an hour and 40 GiB")
+    made.add_argument("--only", nargs="+", metavar="PART", help="only these parts; one that does not exist names them all")
+    made.add_argument("--rounds", type=int, default=3)
+    options = made.parse_args()
+    vars(options).update(_FULL if options.full else {})
+    os.environ |= _SECRET
+    with own_folder(options) as folder:
+        report(options, "Restores", _measure_all(options, folder))
+
+
+def _measure_all(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
+    mib = (
+        options.files // 100
+        + options.large * options.large_mib
+        + options.big_mib
+        + options.sparse_mib // 128
+        + options.empty // 200
+    )
+    with ExitStack() as stack:
+        disk = stack.enter_context(ext4(folder, 2 * mib + 4096))
+        nights = Nights(btrfs.make(f"{4 * mib + 4096}M", options="noatime"))
+        say(f"making trees of {mib} MiB, and a backup of them")
+        fill(nights.source, options)
+        nights.host("web1", nights.source)
+        nights.run("web1")
+        shutil.rmtree(nights.source)
+        server = ssh.start(folder)
+        stack.callback(server.stop)
+        nights.settings("ssh", command="ssh -F none", key=str(server.key), known_hosts=str(server.known_hosts))
+        parts = dict(_parts(nights, disk, folder, server, missing := [name for name in _PEERS if not shutil.which(name)]))
+        for name in missing:
+            say(f"{name} is not installed, so nothing is compared with it: apt-get install {_PEERS[name]}")
+        if unknown := set(options.only or ()) - parts.keys():
+            raise SystemExit(f"no part is called {', '.join(sorted(unknown))}; the parts are: {', '.join(parts)}")
+        measured, quiet = dict[str, object](), list[bool]()
+        for name in options.only or parts:
+            quiet.append(wait_for_quiet(options))
+            runs = _measure(options, nights, disk, parts[name])
+            measured |= _summary(name, parts[name], runs)
+            say(f"{name}: " + ", ".join(f"{side} {done[-1].seconds:.2f} s" for side, done in runs.items()))
+        return {**measured, "missing peers": missing, "quiet": all(quiet)}
+
+
+def _parts(nights: Nights, disk: Path, folder: Path, server: ssh.Sshd, missing: Sequence[str]) -> Iterator[tuple[str, Part]]:
+    data = nights.data("web1", nights.source)
+    peers = _peers(folder, data / "files", disk / "to", missing)
+    for cold in (False, True):
+        yield f"files, {'cold' if cold else 'warm'}", Part(_copies(nights, "files", disk / "to") | peers, disk / "to", LIMITS, cold)
+    for shape in SHAPES:
+        if shape != "files":
+            limits = {METADATA: _OTHER_TREE, CONTENTS: LIMITS[CONTENTS]}
+            yield shape, Part(_copies(nights, shape, disk / "to"), disk / "to", limits)
+    pool = nights.top / "to"
+    for shape in ("files", "big"):
+        cloned = {"cp -a --reflink=always": ("cp", "-a", "--reflink=always", "--", str(data / shape), str(pool))}
+        yield f"{shape}, on the pool", Part(cloned | _ours(nights, shape, pool), pool, dict.fromkeys(LIMITS, LIMITS[METADATA]))
+    for shape in ("files", "big"):
+        yield f"tar of {shape}", Part(_tars(nights, shape, data), None, {"ours": _STREAM})
+    if "zip" not in missing:
+        yield "zip of files", Part(_zips(nights, data), None, {"ours": _STREAM})
+    yield "files, to a host", Part(_hosts(nights, data, disk / "to", server), disk / "to", dict.fromkeys(LIMITS, _STREAM))
+
+
+def _ours(nights: Nights, shape: str, to: Path) -> dict[str, Sequence[str]]:
+    words = _restore(nights, shape, "--to", str(to))
+    return {METADATA: (*words, "--compare=metadata"), CONTENTS: words}
+
+
+def _restore(nights: Nights, shape: str, *words: str) -> tuple[str, ...]:
+    config = ("--config", str(nights.config))
+    return (sys.executable, "-m", "backupd", *config, "restore", "web1", str(nights.source / shape), *words)
+
+
+def _copies(nights: Nights, shape: str, to: Path) -> dict[str, Sequence[str]]:
+    tree = str(nights.data("web1", nights.source) / shape)
+    rsync = ("rsync", "-aHAX", *(("--sparse",) if shape == "sparse" else ()), "--", tree, f"{to}/")
+    return {"cp -a": ("cp", "-a", "--", tree, str(to)), "rsync -aHAX": rsync, **_ours(nights, shape, to)}
+
+
+def _peers(folder: Path, tree: Path, to: Path, missing: Sequence[str]) -> dict[str, Sequence[str]]:
+    sides = dict[str, Sequence[str]]()
+    if "restic" not in missing:
+        restic = ("restic", "-q", "--no-cache", "-r", str(folder / "restic"))
+        work(*restic, "init")
+        work(*restic, "backup", tree)
+        sides["restic"] = (*restic, "restore", "latest", "--target", str(to))
+    if "borg" not in missing:
+        work("borg", "init", "-e", "repokey", folder / "borg")
+        work("borg", "create", f"{folder / 'borg'}::one", tree)
+        sides["borg"] = ("sh", "-c", f"cd {shlex.quote(str(to))} && exec borg extract {shlex.quote(str(folder / 'borg'))}::one")
+    return sides
+
+
+def _tars(nights: Nights, shape: str, data: Path) -> dict[str, Sequence[str]]:
+    keeps = ("--format=posix", "--xattrs", "--xattrs-include=*", "--acls", "--sparse")  # what ours keeps
+    return {"tar": ("tar", *keeps, "-C", str(data), "-cf", "-", shape), "ours": _restore(nights, shape, "--tar=-")}
+
+
+def _zips(nights: Nights, data: Path) -> dict[str, Sequence[str]]:
+    """Of the function that the dashboard's zip comes from: there is no command for one."""
+    text = (
+        "import sys; from pathlib import Path; from backupd.files.archive import write_archive; from backupd.files.tree "
+        "import Tree; write_archive(Tree(Path(sys.argv[1])), [sys.argv[2].encode()], 'zip', sys.stdout.buffer)"
+    )
+    ours = (sys.executable, "-c", text, str(nights.backup("web1")), str(nights.source / "files"))
+    return {"zip": ("sh", "-c", f"cd {shlex.quote(str(data))} && exec zip -qry - files"), "ours": ours}
+
+
+def _hosts(nights: Nights, data: Path, to: Path, server: ssh.Sshd) -> dict[str, Sequence[str]]:
+    bare = ("rsync", "-aHAX", "-e", shlex.join(server.ssh()), "--", str(data / "files"), f"{server.address}:{to}/")
+    ours = _restore(nights, "files", f"--to-host={server.address}:{to}", f"--port={server.port}")
+    return {"rsync -aHAX": bare, METADATA: (*ours, "--compare=metadata"), CONTENTS: ours}
+
+
+def _measure(options: argparse.Namespace, nights: Nights, disk: Path, part: Part) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = {name: [] for name in part.sides}
+    if not part.cold:
+        _once(nights, disk, part, next(iter(part.sides)))
+    for number in range(options.rounds):
+        for name in reversed([*part.sides]) if number % 2 else part.sides:
+            runs[name].append(_once(nights, disk, part, name))
+    return runs
+
+
+def _once(nights: Nights, disk: Path, part: Part, name: str) -> Run:
+    if part.to:
+        shutil.rmtree(part.to, ignore_errors=True)
+        part.to.mkdir()
+    for point in (disk, nights.top):
+        work("sync", "-f", point)
+    if part.cold:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    if not part.to:
+        path = shutil.which(part.sides[name][0]) or ""
+        stream, first = measure_stream((path, *part.sides[name][1:]))
+        return Run(stream.seconds, stream.cpu, first, stream.memory / 1e6)
+    done = timed(part.sides[name])
+    return Run(done.seconds, done.cpu)
+
+
+def _summary(name: str, part: Part, runs: Mapping[str, Sequence[Run]]) -> dict[str, object]:
+    figures: dict[str, Callable[[Run], float]] = {
+        "seconds": lambda run: run.seconds,
+        "CPU seconds": lambda run: run.cpu,
+        **({} if part.to else {"seconds to the first byte": lambda run: run.first, "MB of memory": lambda run: run.memory}),
+    }
+    summary = {
+        f"{name}: {words}": {side: spread([figure(run) for run in done]) for side, done in runs.items()}
+        for words, figure in figures.items()
+    }
+    first, *others = runs
+    for words in ("seconds", "CPU seconds"):
+        summary[f"{name}: {words}, times those of {first}"] = {
+            side: {**spread(_ratios(figures[words], runs[side], runs[first])), "limit": part.limits.get(side, 0.0)}
+            for side in others
+        }
+    return dict(summary)
+
+
+def _ratios(figure: Callable[[Run], float], runs: Sequence[Run], others: Sequence[Run]) -> list[float]:
+    return [figure(run) / figure(other) for run, other in zip(runs, others, strict=True)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What bench.restore gives back: trees of one kind each, the same ones in every run."""
+
+import argparse
+import os
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+_PER_FOLDER = 200
+_LINKS = 10  # names of each file
+_DEPTH = 150  # folders in each other: a path stays below the 4,096 bytes that cp can name
+
+
+def fill(top: Path, options: argparse.Namespace) -> None:
+    """Makes the trees of SHAPES that the options ask for, each below its name."""
+    for name, make in SHAPES.items():
+        (top / name).mkdir(parents=True)
+        make(top / name, options)
+
+
+def _files(top: Path, options: argparse.Namespace) -> None:
+    chance = random.Random(1)
+    for path in _names(top, options.files):
+        path.write_bytes(chance.randbytes(chance.randrange(6000)))
+    for number in range(options.large):
+        _write(top / f"large-{number}", options.large_mib, chance)
+
+
+def _big(top: Path, options: argparse.Namespace) -> None:
+    _write(top / "big", options.big_mib, random.Random(2))
+
+
+def _empty(top: Path, options: argparse.Namespace) -> None:
+    for path in _names(top, options.empty):
+        path.touch()
+
+
+def _deep(top: Path, options: argparse.Namespace) -> None:
+    folder = top
+    for depth in range(_DEPTH):
+        folder /= f"below-{depth:03}"
+        folder.mkdir()
+        for number in range(options.small // _DEPTH):
+            (folder / f"file-{number}").write_bytes(b"x" * number)
+
+
+def _links(top: Path, options: argparse.Namespace) -> None:
+    for number, path in enumerate(_names(top, options.small // _LINKS)):
+        path.write_bytes(b"%d" % number)
+        for link in range(1, _LINKS):
+            os.link(path, path.with_name(f"{path.name}-{link}"))
+
+
+def _sparse(top: Path, options: argparse.Namespace) -> None:
+    """Each mebibyte of the image has 4 KiB of data."""
+    with (top / "image").open("wb") as file:
+        for number in range(options.sparse_mib):
+            file.seek(number << 20)
+            file.write(b"%4096d" % number)
+        file.truncate(options.sparse_mib << 20)
+
+
+def _xattrs(top: Path, options: argparse.Namespace) -> None:
+    for number, path in enumerate(_names(top, options.small)):
+        path.write_bytes(b"x" * (number % 3000))
+        os.setxattr(path, "user.number", b"%d" % number)
+        os.setxattr(path, "user.origin", b"https://example.org/of/every/file")
+
+
+def _names(top: Path, count: int) -> list[Path]:
+    for number in range(0, count, _PER_FOLDER):
+        (top / f"{number // _PER_FOLDER:05}").mkdir()
+    return [top / f"{number // _PER_FOLDER:05}" / f"file-{number:07}" for number in range(count)]
+
+
+def _write(path: Path, mib: int, chance: random.Random) -> None:
+    with path.open("wb") as file:
+        for _ in range(mib):
+            file.write(chance.randbytes(1 << 20))
+
+
+SHAPES: Mapping[str, Callable[[Path, argparse.Namespace], None]] = {
+    "files": _files,
+    "big": _big,
+    "empty": _empty,
+    "deep": _deep,
+    "links": _links,
+    "sparse": _sparse,
+    "xattrs": _xattrs,
+}
