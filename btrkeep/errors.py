@@ -87,10 +87,19 @@ class PoolUnusable(OperatorError):
 _NEAR = 0.66  # of difflib's ratio: a letter that is wrong, left out or too many
 
 
+def quoted(word: str) -> str:
+    """Returns a name as a message has it: an empty one, such as a shell's variable that is not set, is visible."""
+    return word or "''"
+
+
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """The hint that names the nearest of the known words, or `otherwise` when none is near."""
+    """The hint that names the nearest of the known words, or `otherwise` when none is near.
+
+    HOST of HOST@BACKUP is near, for a command that takes a host alone.
+    """
     from difflib import get_close_matches  # only a mistake pays for it
 
-    bare = {one.lstrip("-"): one for one in known}  # two dashes in common make no option near
-    nearest = get_close_matches(word.lstrip("-"), bare, 1, _NEAR)
+    bare = {name.lstrip("-"): name for name in known}  # two dashes in common make no option near
+    host, at, _ = word.partition("@")
+    nearest = [host] if at and host in bare else get_close_matches(word.lstrip("-"), bare, 1, _NEAR)
     return f"did you mean {bare[nearest[0]]}?" if nearest else otherwise

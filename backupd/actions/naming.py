@@ -1,7 +1,8 @@
 """Which backup of a host a command that changes it means. Pure.
 
-NAME is `latest`, a full name, or a day, as for the commands that read backups. A command that may lead to a deletion takes a day
-only when it has one backup, and one that deletes takes none. Other beginnings of names, which may be a mistake, name nothing here.
+NAME is `latest`, a full name or the time in it, or a day, as for the commands that read backups. A command that may lead to a
+deletion takes a day only when it has one backup, and one that deletes takes none. Other beginnings of names may be a mistake, and
+name nothing here.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 from datetime import UTC, tzinfo
 from enum import Enum
 
-from backupd.repo.final_backups import LATEST, is_meant
+from backupd.repo.final_backups import LATEST, is_meant, name_meant
 from btrkeep.errors import StateConflict, UsageError, did_you_mean
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -46,6 +47,7 @@ def resolve_name(
         if newest is None:
             raise UsageError(f"{host} has no {kind} backup", f"`backupd list {host}` shows what there is")
         return newest
+    name = name_meant(name)
     if name in names or name in others:
         return name
     matching = [candidate for candidate in (*names, *others) if _DAY.fullmatch(name) and is_meant(candidate, name, zone)]

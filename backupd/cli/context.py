@@ -14,7 +14,7 @@ from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import outlive_readers
 from btrkeep.clock import Clock
 from btrkeep.config import Config, ReportingConfig, keep_valid, load_for_reports, load_usable
-from btrkeep.errors import OperatorError, UsageError, did_you_mean
+from btrkeep.errors import OperatorError, UsageError, did_you_mean, quoted
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time, parse_duration, parse_share, parse_time, show_times_in
 
@@ -22,7 +22,17 @@ if TYPE_CHECKING:  # it takes half of a command's start, and some commands read 
     from btrkeep.catalogue import Catalogue
 
 
-TIME = Parsed("time", parse_time)
+_YEARS = range(1970, 9001)  # of --now: days before and after it are reckoned with
+
+
+def _parse_now(text: str) -> datetime:
+    moment = parse_time(text)
+    if moment.year not in _YEARS:
+        raise ValueError(f"{text!r} is not of the years {_YEARS[0]} to {_YEARS[-1]}")
+    return moment
+
+
+TIME = Parsed("time", _parse_now)
 _NOW = "btrkeep.now"
 _MOST_FAULTS = 20
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -201,4 +211,4 @@ def require_host(config: Config, catalogue: "Catalogue", host: str) -> None:
 
 def no_host(host: str, known: Iterable[str]) -> UsageError:
     """Returns the error for an unknown host."""
-    return UsageError(f"there is no host {host}", did_you_mean(host, sorted(known), "`backupd status` lists them"))
+    return UsageError(f"there is no host {quoted(host)}", did_you_mean(host, sorted(known), "`backupd status` lists them"))

@@ -43,7 +43,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
         rows: list[Damage] = []
         for text in which or ("",):
             host, name = parse_which(text)
-            if host:
+            if which:
                 require_host_or_folder(context, host)
             rows += context.catalogue.damages(host or None, find(context.pool, host, name).name if name else None)
         found = damaged_files(context, (one for one in dict.fromkeys(rows) if one.fate is None))

@@ -1,6 +1,8 @@
 """`backupd day`: what a day was like for the disks, and which job ran when."""
 
-from datetime import UTC, datetime, timedelta
+import re
+from contextlib import suppress
+from datetime import MAXYEAR, MINYEAR, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,14 @@ from btrkeep.errors import Exit
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time, local_minute, printable
 
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
 
 def _date(text: str) -> Any:
-    try:
-        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date()
-    except ValueError:
-        raise ValueError(f"{text!r} is no date: write it like 2026-11-20") from None
+    with suppress(ValueError):
+        if _DAY.fullmatch(text) and MINYEAR < (day := date.fromisoformat(text)).year < MAXYEAR:  # others lack days in some zones
+            return day
+    raise ValueError(f"{text!r} is no date: write it like 2026-11-20")
 
 
 @click.command("day")

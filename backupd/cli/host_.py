@@ -25,7 +25,7 @@ from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.findings import Finding
-from btrkeep.errors import ConfigError, Exit, OperatorError, UsageError
+from btrkeep.errors import ConfigError, Exit, OperatorError, UsageError, did_you_mean, quoted
 from btrkeep.units import counted, printable
 
 
@@ -38,7 +38,7 @@ def files_of(ctx: click.Context) -> Files:
 def keys_of(address: str | None, port: int | None, group: str | None, paths: tuple[str, ...]) -> dict[str, Any]:
     """Returns the keys of a host's section from the options."""
     given = {"group": group, "address": address, "port": port, "paths": list(paths)}
-    return {key: value for key, value in given.items() if value}
+    return {key: value for key, value in given.items() if value not in (None, [])}
 
 
 @click.group("host", no_args_is_help=True)
@@ -223,7 +223,8 @@ def test_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> i
         if name in config.excluded:
             raise ConfigError([config.excluded[name].fault], "mend that line")
         if name not in config.hosts:
-            raise UsageError(f"no host {name} is configured", "`backupd host list` shows those that are")
+            hint = did_you_mean(name, config.hosts, "`backupd host list` shows those that are")
+            raise UsageError(f"no host {quoted(name)} is configured", hint)
     return report(try_hosts(config, [config.hosts[name] for name in hosts]), as_json)
 
 

@@ -54,7 +54,7 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
     does not expire.
     """
     with opened(ctx) as context:
-        if host:
+        if host is not None:
             require_host_or_folder(context, host)
         if as_json:
             stream_json(_objects(context, _as_they_are(context, context.catalogue.backups(host))))

@@ -40,7 +40,7 @@ def command(ctx: click.Context, host: str | None, limit: int, actions: bool, as_
     the configuration. --actions shows only these, also as JSON.
     """
     with opened(ctx) as context:
-        if host:
+        if host is not None:
             require_host(context.config, context.catalogue, host)
         runs = context.catalogue.runs(host, limit)
         deleted = _deleted(context.pool, runs)

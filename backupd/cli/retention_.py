@@ -83,7 +83,7 @@ def explain_command(ctx: click.Context, host: str | None, at: date | None, polic
         moment = context.clock.now()
         then = end_of(at, context.config.pool.zone) if at else moment
         asked = _Asked(context, then, then < moment, policy, as_json)
-        return _one(asked, host) if host else _all(asked)
+        return _all(asked) if host is None else _one(asked, host)
 
 
 def _require_policy(text: str) -> None:

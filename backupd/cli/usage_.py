@@ -42,7 +42,7 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
     Sampled values have a 95 % confidence interval. Metadata is not counted.
     """
     with opened(ctx) as context:
-        if host:
+        if host is not None:
             require_host_or_folder(context, host)
         backups = listed(context.catalogue, None if method == "sampled" else host)
         chosen = method or ("extents" if host else "sampled")

@@ -18,7 +18,6 @@ from backupd.files.suggestions import missing, nearest_paths, path_given, path_i
 from backupd.files.tree import Tree
 from backupd.files.versions import versions
 from backupd.files.words import shown, time_words
-from backupd.repo.final_backups import LATEST
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import ProgressLine, prose
 from btrkeep.errors import OperatorError, UsageError
@@ -47,7 +46,7 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
     """
     pool, _ = pool_of(ctx)
     name, which = parse_which(host)
-    if which not in (NEWEST, LATEST):
+    if which != NEWEST:
         raise UsageError(
             f"versions are those of all backups, not of {which} alone", f"`backupd versions {name} {shlex.quote(path)}`"
         )

@@ -16,12 +16,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from backupd.repo.backup_json import Record, UnreadableRecord
-from backupd.repo.final_backups import LATEST, is_meant, own_final
+from backupd.repo.final_backups import LATEST, is_meant, name_meant, own_final
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from btrkeep.backup_states import COMPLETE
 from btrkeep.decisions.due import latest
-from btrkeep.errors import OperatorError, UsageError, did_you_mean
+from btrkeep.errors import OperatorError, UsageError, did_you_mean, quoted
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.units import local_time
 
@@ -105,12 +105,13 @@ def _notes(pool: Pool, host: str) -> Notes:
 
 
 def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None) -> Restorable:
-    """The backup that is meant: NEWEST, LATEST (the newest complete one), a name, or the beginning of names, of which the newest
-    complete one counts: a day, a month. With `at` only those count that had begun by then.
+    """The backup that is meant: NEWEST, LATEST (the newest complete one), a name or its time, or the beginning of names, of which
+    the newest complete one counts: a day, a month. With `at` only those count that had begun by then.
 
     One that is stamped in the future comes after every other complete one. (A rehearsal's clock is `at`, or it has none.)
     Raises UsageError, which names the nearest.
     """
+    which = name_meant(which)
     beginning = "" if which == LATEST else which  # all names begin as NEWEST does
     backups = (one for one in restorable(pool, host, beginning) if at is None or one.started <= at)
     end = at or (None if pool.rehearsal else latest(datetime.now(UTC)))
@@ -154,7 +155,7 @@ def require_host(pool: Pool, host: str) -> None:
     """Raises NoHost when the pool has no folder of such a host; the name may come from anywhere."""
     if _has_folder(pool, host):
         return
-    raise NoHost(f"there is no host {host}", did_you_mean(host, hosts_of(pool), "`backupd list` shows them"))
+    raise NoHost(f"there is no host {quoted(host)}", did_you_mean(host, hosts_of(pool), "`backupd list` shows them"))
 
 
 def _has_folder(pool: Pool, host: str) -> bool:

@@ -18,8 +18,9 @@ from btrkeep.config.files import documents
 from btrkeep.config.problems import Problems
 from btrkeep.config.sources import require_host_name
 from btrkeep.descriptors import ClosingFd
-from btrkeep.errors import ConfigError, LockHeld, OperatorError, UsageError, did_you_mean
+from btrkeep.errors import ConfigError, LockHeld, OperatorError, UsageError, did_you_mean, quoted
 from btrkeep.process.proc import flock_holders
+from btrkeep.units import printable
 
 LOCK_PATIENCE = 10.0
 """Seconds to wait for another process that changes the configuration, which takes far less than one."""
@@ -80,6 +81,8 @@ class Files:
 
         Raises ConfigError if anything would be wrong then, but for mistakes about something else that are there already.
         """
+        for text in changes.values():
+            _require_utf_8(text or "")
         after = load_usable(self.name, self.main, instead=changes)
         if after.faults:
             known: set[tuple[str, str]] = set()
@@ -239,7 +242,8 @@ def _file_of(files: Files, name: str, places: Mapping[str, Path] | None = None) 
     hosts = files.hosts() if places is None else places
     if name not in hosts:
         _require_declared(files, name)
-        raise UsageError(f"no host {name} is configured", did_you_mean(name, hosts, "`backupd host list` shows those that are"))
+        hint = did_you_mean(name, hosts, "`backupd host list` shows those that are")
+        raise UsageError(f"no host {quoted(name)} is configured", hint)
     return hosts[name]
 
 
@@ -256,6 +260,16 @@ def _change(files: Files, changes: Mapping[Path, str | None], hosts: Iterable[st
         return files.change(changes, hosts) if write else files.judge(changes, hosts)
     except ConfigError as error:
         raise ConfigError(error.problems, "mend this first: nothing was changed") from None
+
+
+def _require_utf_8(text: str) -> None:
+    """Raises UsageError for bytes that were typed and that no TOML can hold."""
+    for line in text.splitlines():
+        try:
+            line.encode()
+        except UnicodeEncodeError:
+            hint = "rename it, or name the folder above it"
+            raise UsageError(f"{printable(line)}: this is no UTF-8, and a configuration holds nothing else", hint) from None
 
 
 def _put(path: Path, text: str | None) -> None:

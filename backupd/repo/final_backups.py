@@ -27,13 +27,23 @@ from btrkeep.pool.atomic import link_atomically
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, commit, delete, describe, opened
 from btrkeep.treescan import has_readable_tree
-from btrkeep.units import parse_backup_name
+from btrkeep.units import backup_name, parse_backup_name, parse_time
 
 log = logging.getLogger(__name__)
 
 LATEST = "latest"
 """The newest complete backup of a host: the name of a symlink in its folder, and in commands."""
 _CALENDAR = re.compile(r"\d{4}-\d\d(-\d\d)?", re.ASCII)
+
+
+def name_meant(text: str) -> str:
+    """Returns the name of the backup that started at a time with an offset, as `list` shows it; other text unchanged."""
+    if ":" not in text:
+        return text
+    try:
+        return backup_name(parse_time(text))
+    except ValueError:
+        return text
 
 
 def is_meant(name: str, beginning: str, zone: tzinfo) -> bool:

@@ -11,7 +11,7 @@ from btrkeep.catalogue import HostFacts
 from btrkeep.causes import CauseCode
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.due import is_due, is_late, next_window, retry_from, window_end
-from btrkeep.errors import UsageError, did_you_mean
+from btrkeep.errors import UsageError, did_you_mean, quoted
 from btrkeep.units import local_time
 
 _TRIED = frozenset({"failed", "partial", "suspect", "skipped"})
@@ -68,7 +68,8 @@ def _named(config: Config, name: str) -> PlannedHost:
     if name in config.excluded:
         raise UsageError(f"{name} cannot be backed up: {config.excluded[name].fault}", "mend that line of its configuration")
     if name not in config.hosts:
-        raise UsageError(f"no host {name} is configured", did_you_mean(name, config.hosts, f"look at {config.file}"))
+        hint = did_you_mean(name, config.hosts, "`backupd host list` shows those that are")
+        raise UsageError(f"no host {quoted(name)} is configured", hint)
     return PlannedHost(config.hosts[name], True, "asked for by name")
 
 

@@ -40,6 +40,7 @@ def edge(command: click.Command, name: str) -> int:
         _require_current_folder()
         status = command.main(prog_name=name, standalone_mode=False, color=_colour())
     except OperatorError as error:
+        _show_escapes(error, sys.argv[1:])
         complain(error)
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -66,6 +67,14 @@ def edge(command: click.Command, name: str) -> int:
     if unprinted := lost_output():
         return int(status or _not_printed(unprinted))
     return int(status or 0)
+
+
+def _show_escapes(error: OperatorError, words: Sequence[str]) -> None:
+    """Replaces what was typed by itself with escapes, in the error and its hint: a newline in a name is no new line of ours."""
+    parts = {part for word in words for part in (word, *word.split("@", 1), *word.split("=", 1)) if part}
+    for word in sorted((part for part in parts if part.splitlines() != [part]), key=len, reverse=True):
+        error.message = error.message.replace(word, printable(word))
+        error.hint = error.hint.replace(word, printable(word))
 
 
 def _require_current_folder() -> None:

@@ -66,7 +66,7 @@ def test_an_unknown_name_is_wrong_usage_and_the_nearest_is_named() -> None:
     assert caught.value.exit_code is Exit.USAGE
     with pytest.raises(UsageError) as caught:
         plan(config(HostConfig("web1")), {}, NOW, names=["xyz"])
-    assert "/etc/btrkeep/main.toml" in caught.value.hint
+    assert "backupd host list" in caught.value.hint
 
 
 def test_whoever_was_tried_longest_ago_comes_first_and_who_never_was_before_all() -> None:
