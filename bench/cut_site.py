@@ -21,6 +21,7 @@ from btrkeep.pool.subvolume import create
 from tests.beds import work
 from tests.beds.cli import command
 from tests.beds.expiries import LAST
+from tests.beds.hidden_changes import hide_changes
 from tests.beds.history import every, make_histories
 from tests.beds.nights import Nights
 
@@ -144,7 +145,7 @@ class Site(Nights):
             opened.write(bytes(100))
         os.utime(file, ns=(stamp, stamp))
         work("btrfs", "property", "set", backup, "ro", "true")
-        (backup.parent / "seals.json").unlink(missing_ok=True)  # a disk does this without any trace
+        hide_changes(backup.parent)  # a disk does this without any trace
         self.spoilt = (host, name, str(file).removeprefix(f"{backup}/data"))
 
     def fill(self) -> None:

@@ -142,8 +142,8 @@ def trust_warnings() -> list[tuple[str, str]]:
         return []
     text, pool = "The catalogue was lost: it knows none of the backups that are in the pool. On the server:", source().site.name
     found = [(text, command_for("backupd rebuild", pool))] if lost else []
-    if is_copy_old(source().copied, datetime.now(UTC)):
-        old = "These pages are more than an hour old: no program has renewed the dashboard's copy of the catalogue. On the server:"
+    if is_copy_old(source(), datetime.now(UTC)):
+        old = "These pages are too old: no program has renewed the dashboard's copy of the catalogue. On the server:"
         found.append((old, command_for("backupd check", pool)))
     return [*found, (f"The clock may be wrong: {clock}.", "timedatectl")] if clock else found
 

@@ -11,7 +11,7 @@ from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.publish import tell_copies, tell_dashboard
-from backupd.repo.reconcile import all_rows, point_all, reconcile
+from backupd.repo.reconcile import all_rows, check_seals, point_all, reconcile
 from backupd.repo.recorded_rows import recall_looks
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.catalogue.history import COLUMNS
@@ -91,6 +91,7 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) ->
     """Returns the number of backups, the locked hosts, and the restored parts of the history."""
     if clock.tells_nights(rehearsal=pool.rehearsal):
         catalogue.know_since(clock.now())
+    check_seals(pool, catalogue, format_time(clock.now()))  # its rows know the seals that a damaged seals.json has lost
     count = catalogue.replace_backups(pool.id, all_rows(pool, trouble))
     since_then = reconcile(pool, catalogue, format_time(clock.now()))  # a hold may have been set after its host was read
     trouble += [text for text in since_then.trouble if text not in trouble]

@@ -3,8 +3,8 @@
 The first file with a content keeps its data, and every later one refers to it: in each of its snapshots, for data is freed when
 nothing refers to it any more. Contents are known from `checksums`, where `backupd verify` keeps them; what was never read is read.
 
-Nothing here changes what a backup holds, its read-only flag or its UUIDs. btrfs counts the subvolume as changed, though. For a copy
-that was received that would mean that it is no copy any more, so these are left out.
+Nothing here changes what a backup holds, its read-only flag or its UUIDs. btrfs counts the subvolume as changed, though, so its
+seal gets another transaction at the next check (backupd/repo/seals.py). So it is with copies from other pools, too.
 """
 
 import errno
@@ -193,11 +193,8 @@ class Deduper:
                 yield found
 
     def _why_skipped(self, backup: Restorable) -> str:
-        there = describe(backup.path)
-        if there is None:
+        if describe(backup.path) is None:
             return "gone meanwhile"
-        if there.received_uuid:
-            return "a copy of another pool's, which would count as changed"
         if self.settled and (backup.record.finished or backup.started) > self.settled:
             return "made in the last minutes: a crash could still take the data, and all that shares them"
         return ""

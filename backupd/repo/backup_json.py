@@ -6,7 +6,7 @@ It is final together with the subvolume, and every later version reads it. Later
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -314,9 +314,7 @@ def write(subvolume: Path, record: Record, *, durable: bool = False) -> None:
 
     With `durable` the new one is on the disk before it has the name: a power cut leaves one of the two, never an empty file.
     """
-    text = _text_of_record(record)
-    if not has_room(text):
-        text = _text_of_record(_without_details(record))
+    text = _bounded_text(record)
     temporary = subvolume / (RECORD + ".new")
     try:
         file = temporary.open("xb")
@@ -335,11 +333,29 @@ def _text_of_record(record: Record) -> str:
     return json.dumps(record.to_fields()) + "\n"
 
 
-def _without_details(record: Record) -> Record:
-    """Returns the record without the texts that a host can make long: a larger file is not read again."""
-    paths = tuple(replace(path, warnings=(), samples=(), left_out=None) for path in record.paths)
+def _bounded_text(record: Record) -> str:
+    """Returns the content of the file: the first of these that can be read again, or the shortest."""
+    text = _text_of_record(record)
+    if has_room(text):
+        return text
+    for shorter in _shorter(record):
+        text = _text_of_record(shorter)
+        if has_room(text):
+            break
+    return text
+
+
+def _shorter(record: Record) -> Iterator[Record]:
+    """Yields the record with fewer and fewer of the texts that a host can make long. What later nights go on from comes last:
+    the folders that are left out, then the conditions that last.
+    """
+    paths = tuple(replace(path, warnings=(), samples=()) for path in record.paths)
     warnings = (
         "the details of this backup were too long, so they are not kept",
         *(text[:_SHORT] for text in record.warnings[:_FEW]),
     )
-    return replace(record, paths=paths, warnings=warnings, lasting=record.lasting[:_FEW])
+    without_words = replace(record, paths=paths, warnings=warnings)
+    yield without_words
+    without_folders = replace(without_words, paths=tuple(replace(path, left_out=None) for path in paths))
+    yield without_folders
+    yield replace(without_folders, lasting=())

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord, read
@@ -18,10 +19,10 @@ from backupd.repo.hardlinks import STAGING
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import ALTERED_NOTE, Notes, effective_state, read_notes, write_notes
 from backupd.repo.recorded_rows import recall_looks
-from backupd.repo.seals import SealState, check_seal, read_seals, with_altered, write_seals
+from backupd.repo.seals import SealState, check_seal, effective_seal, read_seals, remembered_seal, with_altered, write_seals
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import FINAL, PARTIAL
-from btrkeep.catalogue import KILLED, Backup, Catalogue, Run, StateFromNotes
+from btrkeep.catalogue import KILLED, Backup, BackupState, Catalogue, Run, StateFromNotes
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.cause_words import cause_words
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 RECONCILING = "reconciling"
 _KILLED, _ADDED, _DROPPED, _AMENDED, _STAGED, _DRILLS = "killed", "added", "dropped", "amended", "staged", "drills"
-_ALTERED, _SEALED = "altered", "sealed"
+_ALTERED, _SEALED, _RESEALED = "altered", "sealed", "resealed"
 _WORDS = {
     _KILLED: ("killed run", "found"),
     _ADDED: ("backup", "added"),
@@ -48,6 +49,7 @@ _WORDS = {
     _DRILLS: ("scratch folder", "of a killed drill emptied"),
     _ALTERED: ("backup", "altered by hand, see `backupd status`"),
     _SEALED: ("backup", "without a seal sealed, so later changes are noticed"),
+    _RESEALED: ("backup", "sealed again, because seals.json was damaged or missing"),
 }
 
 
@@ -237,30 +239,38 @@ def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: Reconciled |
     with _told(done.trouble, "seals of backups"):
         with opened(pool.path) as fd:
             changes = last_changes(fd)
-        doubtful: dict[str, dict[str, int | None]] = {}
-        for row in catalogue.states():  # a row can name a subvolume that is gone: another copy was moved to its place by hand
-            if row.name and (row.subvolume_id not in changes or changes[row.subvolume_id] != row.sealed):
-                doubtful.setdefault(row.host, {})[row.name] = row.subvolume_id
+        doubtful: dict[str, dict[str, BackupState]] = {}
+        for host, rows in groupby(catalogue.states(), key=lambda row: row.host):
+            sealed: AbstractSet[str] = read_seals(pool.host(host)).keys()
+            for row in rows:  # a row can name a subvolume that is gone: another copy was moved to its place by hand
+                is_same = row.subvolume_id in changes and changes[row.subvolume_id] == row.sealed
+                if row.name and not (is_same and row.name in sealed):
+                    doubtful.setdefault(host, {})[row.name] = row
         for host, names in doubtful.items():
             with _told(done.trouble, host), suppress(LockHeld), take_lock(pool.host_lock(host), RECONCILING, since):
                 done.counts.update(_check_seals_of(pool, catalogue, host, names, since))
     return done
 
 
-def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, names: Mapping[str, int | None], since: str) -> Counter[str]:
-    """Seals backups of one host, or marks them as altered, under its lock. `names`: with the subvolumes that are ours."""
+def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, states: Mapping[str, BackupState], since: str) -> Counter[str]:
+    """Seals backups of one host, or marks them as altered, under its lock. `states`: their rows, by name."""
     folder, counts = pool.host(host), Counter[str]()
     notes = notes_before = read_notes(folder)
     seals = seals_before = read_seals(folder)
     changed, rows = set[str](), list[tuple[str, str, int]]()
-    for name in sorted(names):
+    for name in sorted(states):
         try:
             subvolume = describe(folder / name)
             if subvolume is None:
                 continue
-            is_same = subvolume.id == names[name]  # else another one lies there now; only ours get a seal
+            is_same = subvolume.id == states[name].subvolume_id  # else another one lies there now; only ours get a seal
             if not is_same and not _add(pool, catalogue, host, name, notes):
                 continue
+            if is_same and name not in seals:
+                remembered = remembered_seal(folder / name, subvolume, states[name].sealed, notes)
+                if remembered and not effective_seal(subvolume, seals, name):
+                    seals = {**seals, name: remembered}
+                    counts[_RESEALED] += 1
             check = check_seal(folder / name, subvolume, seals, name)
         except OSError as error:
             log.warning("%s %s: not compared with its seal: %s", host, name, error)

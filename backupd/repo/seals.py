@@ -12,6 +12,9 @@ seal. Every change by a program sets that time; sharing, balance and the read-on
 A copy from another pool that has no seal has an implicit one: it was made by one snapshot, whose transaction and time it has.
 Any other backup without a seal (of an older version, or imported with the pool) is unknown, not altered. It gets its seal at the
 next check, so changes from then on are noticed.
+
+A seals.json that is damaged or missing is made again from the catalogue, which has the ctransid of each seal, and from the notes of
+altered backups.
 """
 
 import json
@@ -119,6 +122,21 @@ def effective_seal(subvolume: Subvolume, seals: Seals, name: str) -> Seal | None
     if not subvolume.received_uuid:
         return None
     return Seal(subvolume.id, min(subvolume.written, subvolume.created), subvolume.created_at)
+
+
+def remembered_seal(path: Path, subvolume: Subvolume, sealed: int | None, notes: Notes) -> Seal | None:
+    """Returns the seal of a backup that seals.json lost: of an altered one by its note, else by `sealed`, the transaction in its
+    row. None if it had none.
+
+    The row has no time. If nothing was changed, it is now; else that of the backup's name, which comes right after the seal.
+    Raises OSError.
+    """
+    note = notes.note(path.name, ALTERED_NOTE)
+    if note and notes.is_altered(path.name) and note.get("subvolume") == subvolume.id and type(note.get(SEALED_AT)) is int:
+        return Seal(subvolume.id, 0, note[SEALED_AT])
+    if sealed == subvolume.written:
+        return new_seal(path, subvolume)
+    return None if sealed is None else Seal(subvolume.id, sealed, path.lstat().st_ctime_ns)
 
 
 def new_seal(path: Path, subvolume: Subvolume, base: Seal | None = None) -> Seal:

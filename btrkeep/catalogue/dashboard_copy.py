@@ -33,14 +33,17 @@ COPIED = "dashboard_copied"
 """The fact, in the copy alone, of when it was made."""
 _MARK = "dashboard_copied_of"
 _LOCK = "dashboard.lock"
-_SLOWEST_RATE = 512 << 10  # bytes a second: 96,000 backups are 133 MB, so a copy each 4.2 minutes
-_SHORTEST, _LONGEST = 2.0, 300.0  # seconds
+_RATE = 84 << 10  # bytes a second: 7.4 GB a day; 96,000 backups are 133 MB, so a copy each 27 minutes
+_SHORTEST = 2.0  # seconds
 _SELDOM_RATE = 56 << 10  # bytes a second: 5 GB a day
-_LONGEST_SELDOM = 2700.0  # seconds: a page warns of a copy that is older than an hour
-_SMALL = 8 << 20  # bytes: 288 samples a day and as many checks for alarms are 5 GB
+_SMALL = 4 << 20  # bytes: 288 samples a day and as many checks for alarms are 2.4 GB
+MOST_A_DAY = 10 * 10**9
+"""Bytes a day of the copies that runs, samples and checks for alarms make. Each command that writes makes one more."""
+_TIMERS_A_DAY = 2 * 288  # samples and checks for alarms
+_HOUR, _LATE = 3600.0, 900.0  # seconds: after the first the pages warn of an old copy; the second is for what is late
 _PATIENCE = 10.0  # seconds to wait for another program's copy, which takes about one
 _PAUSE = 0.02
-_OLD = 1800.0  # seconds, half of those after which the pages warn; then it is made again, although nothing has changed
+_OLD = 1800.0  # seconds, half an hour before the pages warn; then it is made again, although nothing has changed
 _SPARE = 16 << 20  # bytes that a copy leaves free: the live file comes first
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -50,12 +53,23 @@ Mark = list[int]
 
 def interval(size: int) -> float:
     """Returns the seconds between two copies of a catalogue of `size` bytes that is written all the time."""
-    return min(max(size / _SLOWEST_RATE, _SHORTEST), _LONGEST)
+    return max(size / _RATE, _SHORTEST)
 
 
 def seldom_interval(size: int) -> float:
     """Returns the same for programs that a timer starts all day long."""
-    return interval(size) if size <= _SMALL else min(size / _SELDOM_RATE, _LONGEST_SELDOM)
+    return interval(size) if size <= _SMALL else size / _SELDOM_RATE
+
+
+def most_a_day(size: int) -> float:
+    """Returns the bytes a day of the copies of a catalogue of `size` bytes, if a run writes to it all day long."""
+    copies = 86400 / interval(size) + (_TIMERS_A_DAY if size <= _SMALL else 0)
+    return copies * size
+
+
+def old_after(size: int) -> float:
+    """Returns the seconds after which a copy of `size` bytes is older than it should be: an hour, or more if it is seldom made."""
+    return max(_HOUR, seldom_interval(size) + _LATE)
 
 
 def is_small(path: Path) -> bool:
@@ -98,7 +112,7 @@ def _is_due(path: Path, every: Callable[[int], float], *, is_urgent: bool) -> bo
         return True
     age = abs(time.time() - copy.stat().st_mtime)
     if recorded == present:
-        return age >= _OLD
+        return age >= max(_OLD, seldom_interval(copy.stat().st_size))
     return is_urgent or age >= every(copy.stat().st_size)
 
 

@@ -17,6 +17,7 @@ from backupd.repo.backup_json import FORMAT, PathOutcome, PathResult, Record, Un
 from backupd.repo.notes_json import Notes, effective_state, read_notes, write_notes
 from btrkeep.backup_states import COMPLETE, FAILED, FINAL, SUSPECT
 from btrkeep.causes import Cause, CauseCode
+from btrkeep.conditions import Condition, ConditionKey, ConditionKind
 from tests.beds import btrfs as beds
 from tests.beds import work
 
@@ -338,3 +339,33 @@ def test_a_record_with_endless_details_can_be_read_again(tmp_path: Path) -> None
     assert record is not None
     assert (record.state, record.started, record.paths[0].outcome) == ("complete", started, PathOutcome.COMPLETE)
     assert record.warnings[1:] == ("first",)
+
+
+CONDITION = Condition(ConditionKey(ConditionKind.DELETIONS_SKIPPED, "/srv"), datetime(2026, 2, 1, tzinfo=UTC), 28)
+
+
+@pytest.mark.parametrize(
+    ("long", "left_out", "lasting"),
+    [
+        ({"warnings": ("x" * 1000,) * 20_000}, ("/mnt",), (CONDITION,)),
+        ({"samples": ("x" * 1000,) * 20_000}, ("/mnt",), (CONDITION,)),
+        ({"warnings": ("x" * 1000,) * 20_000, "left_out": ("/" + "y" * 1000,) * 20_000}, None, (CONDITION,)),
+    ],
+)
+def test_of_a_record_that_is_too_long_the_lasting_facts_go_last(
+    tmp_path: Path, long: dict[str, Any], left_out: tuple[str, ...] | None, lasting: tuple[Condition, ...]
+) -> None:
+    """What later nights go on from: folders that are left out, and since when a condition lasts."""
+    path = PathResult("/srv", PathOutcome.COMPLETE, **{"left_out": ("/mnt",), **long})
+    write(tmp_path, Record("web", "u", "complete", datetime(2026, 3, 1, tzinfo=UTC), paths=(path,), lasting=(CONDITION,)))
+    record = read(tmp_path)
+    assert record is not None
+    assert (record.paths[0].left_out, record.lasting) == (left_out, lasting)
+    assert record.warnings == ("the details of this backup were too long, so they are not kept",)
+
+
+def test_a_short_record_keeps_everything(tmp_path: Path) -> None:
+    path = PathResult("/srv", PathOutcome.COMPLETE, warnings=("w",), samples=("s",), left_out=("/mnt",))
+    written = Record("web", "u", "complete", datetime(2026, 3, 1, tzinfo=UTC), paths=(path,), lasting=(CONDITION,))
+    write(tmp_path, written)
+    assert read(tmp_path) == written

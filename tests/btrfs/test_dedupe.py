@@ -21,6 +21,7 @@ from tests.beds import btrfs, exclusive_bytes, manifest, work
 from tests.beds.cli import TOP
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
+from tests.beds.two_pools import TwoPools
 from tests.beds.watch import does_at, killed, rows
 from tests.btrfs.test_after_crash import ANOTHER, noted, reboot
 from web.data.jobs import jobs
@@ -357,17 +358,28 @@ def test_by_default_small_files_of_many_backups_are_left_for_they_cost_more(nigh
     assert len(addresses(files(nights, "a"))) == 2
 
 
-def test_a_copy_of_another_pool_stays_one(nights: Nights, make_btrfs: Callable[..., Path]) -> None:
-    other = Nights(make_btrfs(size="300M"))
-    folder = other.pool / "hosts" / "web1"
-    folder.mkdir(parents=True)
-    for name in nights.names("web1"):
-        work("sh", "-c", 'btrfs send -q "$1" | btrfs receive -q "$0"', other.top, nights.backup("web1", name))
-        work("btrfs", "subvolume", "snapshot", "-r", other.top / name, folder / name)  # as `replicate` does it
-    assert {one["state"] for one in json.loads(other.backupd("list", "web1", "--json").stdout)} <= {"complete"}
-    told = deduped(other, *SMALL)
-    assert {one["left"] for one in told["backups"]} == {"a copy of another pool's, which would count as changed"}
-    assert len(told["backups"]) == 2
+def test_a_copy_of_another_pool_shares_and_stays_a_copy_and_a_parent(make_btrfs: Callable[..., Path]) -> None:
+    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"))
+    content = os.urandom(MIB)
+    for name in ("once", "again"):
+        (two.source / name).write_bytes(content)
+    two.night("2026-03-10T22:00:00Z", "a")
+    two.night("2026-03-11T22:00:00Z", "b")
+    two.fetch()
+    names, copies = two.names(two.second.pool), two.second.pool / "hosts/web1"
+    words = ("dedupe", *SMALL, "--json", "--now", "2026-03-12T10:00:00Z")
+    told = json.loads(two.second.backupd(*words).stdout)
+    assert ([one["left"] for one in told["backups"]], told["shared_bytes"] >= MIB) == ([None, None], True), told
+    for name in names:
+        assert len(addresses([next((copies / name).rglob("once")), next((copies / name).rglob("again"))])) == 1
+    work("btrfs", "filesystem", "sync", two.second.top)
+    two.night("2026-03-12T22:00:00Z", "c")
+    (fetched,) = two.fetch()[0]["fetched"]
+    assert fetched["parent"] == names[-1]
+    two.second.backupd("verify", "--now", "2026-03-13T10:00:00Z")
+    assert {one["state"] for one in two.second.json("list", "web1", "--now", "2026-03-13T10:00:00Z")} == {"complete"}
+    assert [two.differences(name) for name in two.names(two.second.pool)] == ["", "", ""]
+    assert two.fetch()[0]["fetched"] == []
 
 
 def test_a_crash_takes_nothing_that_is_not_told_of(nights: Nights) -> None:

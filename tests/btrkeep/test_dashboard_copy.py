@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnready, dashboard_copy
-from btrkeep.catalogue.dashboard_copy import COPIED, interval, seldom_interval
+from btrkeep.catalogue.dashboard_copy import COPIED, MOST_A_DAY, interval, most_a_day, old_after, seldom_interval
 from btrkeep.units import parse_time
 from tests.beds import work
 from tests.beds.anyone import readable
@@ -183,6 +183,7 @@ def test_who_closes_after_writing_leaves_a_copy_of_it_while_others_have_the_cata
 
 def test_a_catalogue_that_stays_open_is_copied_at_intervals(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dashboard_copy, "_SHORTEST", 0.3)
+    monkeypatch.setattr(dashboard_copy, "_RATE", 1 << 30)
     with Catalogue.open(state) as catalogue:
         catalogue.set_fact("a", "0")
         seen, copies = set[str | None](), set[int]()
@@ -196,16 +197,43 @@ def test_a_catalogue_that_stays_open_is_copied_at_intervals(state: Path, monkeyp
     assert len(seen) >= 3
 
 
-def test_the_interval_grows_with_the_size_and_is_bounded() -> None:
-    assert [interval(size) for size in (0, 1 << 20, 60 << 20, 133 << 20, 10 << 30)] == [2, 2, 120, 266, 300]
+SIZES = [0, 1, 100 << 10, 1 << 20, 4 << 20, (4 << 20) + 1, 8 << 20, 64 << 20, 133 << 20, 300 << 20, 1 << 30, 10 << 30]
 
 
-def test_samples_and_checks_for_alarms_make_copies_of_five_gigabytes_a_day() -> None:
-    """As many copies as they can make, of catalogues up to those of 100,000 backups; their age is never a reason for a warning."""
-    for size in (1 << 20, 8 << 20, 9 << 20, 16 << 20, 64 << 20, 133 << 20, 145 << 20):
-        copies = 2 * 288 if size <= 8 << 20 else 86400 / seldom_interval(size)
-        assert copies * size < 5.1e9, size
-        assert seldom_interval(size) + 300 < 3600
+def test_the_interval_grows_with_the_size() -> None:
+    assert [round(interval(size)) for size in (0, 1 << 20, 4 << 20, 133 << 20, 1 << 30)] == [2, 12, 49, 1621, 12483]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_day_of_runs_samples_and_checks_for_alarms_copies_ten_gigabytes_at_most(size: int) -> None:
+    """Counted one by one: a run writes each second, timers every five minutes, and a copy is made when it is due."""
+    copied, last = 0, -1e9
+    for second in range(0, 86400, 1 if size <= 8 << 20 else 60):
+        for _timer in range(2 if second % 300 == 0 else 0):
+            is_timers = size <= 4 << 20 or second - last >= seldom_interval(size)
+            copied, last = (copied + size, second) if is_timers else (copied, last)
+        copied, last = (copied + size, second) if second - last >= interval(size) else (copied, last)
+    assert copied <= most_a_day(size) + size
+    assert most_a_day(size) <= MOST_A_DAY
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_copy_that_is_made_in_time_is_not_called_old(size: int) -> None:
+    assert max(interval(size), seldom_interval(size), 1800) + 600 < old_after(size)
+    if size <= 133 << 20:
+        assert old_after(size) == 3600
+
+
+def test_a_large_catalogue_without_a_change_is_copied_as_seldom(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "1")
+    copy = state / "dashboard.sqlite"
+    monkeypatch.setattr(dashboard_copy, "_SMALL", 1)
+    monkeypatch.setattr(dashboard_copy, "_SELDOM_RATE", copy.stat().st_size / 5000)
+    for seconds, is_renewed in ((4900, False), (5100, True)):
+        os.utime(copy, times=(moment := time.time() - seconds, moment))
+        Catalogue.open(state).close()
+        assert (abs(copy.stat().st_mtime - time.time()) < 60) is is_renewed
 
 
 def test_what_a_timer_starts_all_day_copies_a_large_catalogue_at_its_interval_and_others_copy_it_at_once(
@@ -226,7 +254,7 @@ def test_what_a_timer_starts_all_day_copies_a_large_catalogue_at_its_interval_an
     assert in_copy(state) == "small"
     assert written("hold", is_periodic=False) == "hold"
     assert written("sample", is_periodic=True) == "hold"
-    old = time.time() - 2701
+    old = time.time() - 100 * 86400
     os.utime(state / "dashboard.sqlite", (old, old))
     assert written("sample", is_periodic=True) == "sample"
 

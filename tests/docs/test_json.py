@@ -102,6 +102,7 @@ def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, A
     said["restore"] = nights.json("restore", "web1", str(www), "--to", str(nights.top / "out"))
     said["restore --tar"] = nights.json("restore", "web1", str(www), "--tar", str(nights.top / "out.tar"))
     said["notes.json"] = json.loads((nights.backup("web1", "notes.json")).read_text())
+    said["seals.json"] = json.loads((nights.backup("web1", "seals.json")).read_text())
     said["pool.json"] = json.loads((nights.pool / ".btrkeep" / "pool.json").read_text())
     said["status"] = status_while_running(nights, www, backupd_running)
     said["rehearse --dry-run"] = nights.json("rehearse", "--question", "balance", "--dry-run", "--on", str(nights.state.parent))

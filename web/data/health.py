@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from btrkeep.catalogue.dashboard_copy import FILE, old_after, size_of
 from btrkeep.decisions.findings import FACT, UNKNOWN, UNUSABLE, Finding, from_text
 from web.source import RequestContext
 
@@ -10,9 +11,17 @@ STALE = timedelta(hours=1)
 """Samples are taken every five minutes; one as far in the future is equally wrong."""
 
 
-def is_copy_old(copied: datetime | None, now: datetime) -> bool:
+def stale_after(source: RequestContext) -> timedelta:
+    """Returns the age from which on what the copy of the catalogue has is unknown: an hour, or more if it is so large that it is
+    seldom copied.
+    """
+    longest = timedelta(seconds=old_after(size_of(source.settings.state / FILE)))
+    return max(STALE, longest) if longest > timedelta(hours=1) else STALE
+
+
+def is_copy_old(source: RequestContext, now: datetime) -> bool:
     """Returns True if the copy of the catalogue is too old to rely on. `now`: the machine's time, in a rehearsal too."""
-    return copied is None or abs(now - copied) > STALE
+    return source.copied is None or abs(now - source.copied) > stale_after(source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,7 @@ def health(source: RequestContext) -> Health:
     """Returns the health. Raises the catalogue's exceptions."""
     filesystem = source.site.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
-    fresh = None if sample is None else abs(source.now - sample.taken) <= STALE
+    fresh = None if sample is None else abs(source.now - sample.taken) <= stale_after(source)
     return Health(ok=fresh is True, catalogue=True, sample=fresh)
 
 
@@ -63,6 +72,6 @@ def pool_health(source: RequestContext) -> PoolHealth:
     kept = from_text(source.catalogue.get_fact(FACT))
     if kept is None:
         return PoolHealth(UNKNOWN, None, is_old=False)
-    verdict, is_old = kept.verdict, abs(source.now - kept.looked) > STALE
+    verdict, is_old = kept.verdict, abs(source.now - kept.looked) > stale_after(source)
     level = verdict.level if verdict.findings or not is_old else UNKNOWN
     return PoolHealth(level, kept.looked, is_old, verdict.findings, verdict.unlooked, kept.pool_looked)

@@ -19,7 +19,7 @@ from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.decisions.host_state import STATES
 from btrkeep.decisions.pool_numbers import numbers_of_sample
 from btrkeep.metric_table import Metric
-from web.data.health import STALE
+from web.data.health import stale_after
 from web.data.hosts import NOT_OURS, HostRow, every_row
 from web.source import RequestContext
 
@@ -102,7 +102,7 @@ def _alarms(samples: _Samples, source: RequestContext) -> None:
     if kept is None:
         return
     samples.add(table.ALARMS_LOOKED, kept.looked.timestamp())
-    if abs(source.now - kept.looked) > STALE:
+    if abs(source.now - kept.looked) > stale_after(source):
         return
     metric_samples.add_health(samples.add, kept.verdict)
     metric_samples.add_alarms(samples.add, source.catalogue.alarms(), source.now, AlarmPatience.of_published(source.site))

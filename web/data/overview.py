@@ -14,7 +14,7 @@ from btrkeep.units import format_duration
 from web.data import hosts, night_sum
 from web.data.alarms import OpenAlarm, open_alarms
 from web.data.copies import copies, in_a_sentence
-from web.data.health import STALE, PoolHealth, pool_health
+from web.data.health import PoolHealth, pool_health, stale_after
 from web.data.night_sum import NightSum
 from web.data.running import RunningNow, alive_runs, running
 from web.data.same_names import of_row
@@ -120,7 +120,7 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
 def _schedule(source: RequestContext, viewer: Viewer) -> StoredSchedule | None:
     """Returns None for a viewer who is limited to hosts: units, files of cron and the times of other hosts are not theirs."""
     stored = None if viewer.limited else stored_schedule(source.catalogue.get_fact(SCHEDULE_FACT))
-    return stored if stored and abs(source.now - stored.looked) <= STALE else None
+    return stored if stored and abs(source.now - stored.looked) <= stale_after(source) else None
 
 
 def _urgent(
@@ -133,7 +133,7 @@ def _urgent(
     if health.fault:
         text = "the pool cannot be read" if viewer.limited else f"the pool cannot be read: {health.fault}"
         yield Urgent("Unknown", text, health.pool_looked, "" if viewer.limited else command_for("backupd doctor", source.site.name))
-    is_late = health.looked is None and last_try is not None and source.now - last_try > STALE
+    is_late = health.looked is None and last_try is not None and source.now - last_try > stale_after(source)
     if health.is_old or is_late:
         text = "the state of the pool and of its alarms was not checked in the last hour"
         command = "" if viewer.limited else f"systemctl status btrkeep-news@{source.site.name}.timer"

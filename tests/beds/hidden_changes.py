@@ -1,0 +1,16 @@
+"""Changes of final backups that the seals do not show, as a disk makes them."""
+
+import json
+import time
+from pathlib import Path
+
+
+def hide_changes(folder: Path, seconds: float = 0.0) -> None:
+    """Has the seals in a host's folder begin now, or in so many seconds: what was changed before is not noticed."""
+    file = folder / "seals.json"
+    if not file.exists():
+        return
+    fields = json.loads(file.read_text())
+    for seal in fields["backups"].values():
+        seal[2] = time.time_ns() + int(seconds * 1e9)
+    file.write_text(json.dumps(fields))
