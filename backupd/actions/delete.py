@@ -14,23 +14,24 @@ from backupd.expire.clocks import judge_clock, read_clocks
 from backupd.expire.context import ExpiryContext
 from backupd.expire.look import HostOnPool, candidate_of, look_again
 from backupd.repo.actions_log import UserAction, record_action
-from backupd.repo.final_backups import newest_complete, point_latest, sealed_without_record
+from backupd.repo.backup_json import Record
+from backupd.repo.final_backups import is_lost, newest_complete, point_latest, sealed_without_record
 from backupd.repo.notes_json import ASKED, BY, HOLD, Notes
 from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.reconcile import follow_notes
-from btrkeep.backup_states import COMPLETE, EXPIRED
+from btrkeep.backup_states import COMPLETE, EXPIRED, FAILED
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, DeletionRequest
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import OperatorError, StateConflict
-from btrkeep.units import format_time
+from btrkeep.units import format_time, parse_backup_name
 
 
 @dataclass(frozen=True, slots=True)
 class BackupToDelete:
     """A backup to be deleted. `marked`: since when it has expired; `expires`: when it may be deleted.
 
-    `had_expired`: it had expired before somebody asked for its deletion.
+    `had_expired`: it had expired before somebody asked for its deletion. `is_unreadable`: as a whole, so it stays on the disk.
     """
 
     name: str
@@ -38,6 +39,7 @@ class BackupToDelete:
     marked: datetime
     expires: datetime
     had_expired: bool
+    is_unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,12 @@ def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: Dele
     found = {one.name: one for one in seen.facts.candidates}
     names = dict.fromkeys(_name(context, host, name, found, seen.unreadable) for name in wanted)
     found |= {name: _without_record(context, host, name, seen) for name in names if name in seen.unreadable}
+    lost = {name for name in names if name in seen.unreadable and is_lost(context.pool.host(host) / name)}
+    if lost and asked.at_once:
+        raise StateConflict(
+            f"{host} {min(lost)} cannot be deleted: the kernel would make the pool read-only, because its metadata cannot be read",
+            f"`backupd delete {host}@{min(lost)}` without --now-without-grace gives it up: no other pool asks for it then",
+        )
     for name in names:
         _require_deletable(context, host, found[name], asked)
     before, base = _base(found.values(), (), context.now), _base(found.values(), names, context.now)
@@ -89,7 +97,7 @@ def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: Dele
     if is_last and not asked.last and any(found[name].state == COMPLETE or name in seen.unreadable for name in names):
         raise StateConflict(f"no complete backup of {host} would be left", "--force deletes the last one too")
     grace = timedelta(0) if asked.at_once else timedelta(seconds=seen.facts.policy.grace)
-    backups = tuple(_to_delete(found[name], asked, grace, context.now) for name in names)
+    backups = tuple(_to_delete(found[name], asked, grace, context.now, is_unreadable=name in lost) for name in names)
     return DeletionChoice(host, backups, base, base != before, _notes_with_marks(seen, backups, asked, context.now))
 
 
@@ -101,14 +109,17 @@ def _name(context: ExpiryContext, host: str, name: str, found: Mapping[str, obje
 
 
 def _without_record(context: ExpiryContext, host: str, name: str, seen: HostOnPool) -> Candidate:
-    """Returns a backup whose backup.json alone cannot be read: its place and its seal prove that it is ours.
+    """Returns a backup whose backup.json, or all of which, cannot be read: its place and its seal prove that it is ours.
 
     Raises StateConflict if nothing proves that.
     """
-    backup = sealed_without_record(context.pool.host(host) / name, host)
-    if backup is None:
-        raise StateConflict(f"{host} {name} is left alone: {seen.unreadable[name]}", "only what says that it is ours is deleted")
-    return candidate_of(backup.record, seen.notes, seen.base)
+    path = context.pool.host(host) / name
+    if backup := sealed_without_record(path, host):
+        return candidate_of(backup.record, seen.notes, seen.base)
+    if is_lost(path):  # only a note is written: the deletion refuses it
+        record = Record(host, "", FAILED, parse_backup_name(name) or context.now, name)
+        return candidate_of(record, seen.notes, seen.base)
+    raise StateConflict(f"{host} {name} is left alone: {seen.unreadable[name]}", "only what says that it is ours is deleted")
 
 
 def _require_deletable(context: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:
@@ -131,11 +142,12 @@ def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) 
     return max(complete, key=lambda one: (one.started <= latest(now), one.started, one.name)).name if complete else None
 
 
-def _to_delete(one: Candidate, asked: DeletionRequest, grace: timedelta, now: datetime) -> BackupToDelete:
+def _to_delete(one: Candidate, asked: DeletionRequest, grace: timedelta, now: datetime, *, is_unreadable: bool) -> BackupToDelete:
     """Keeps the mark of a backup that has expired before, and its reason unless a new one is given."""
     before = one.marked(now)
     marked = before or now
-    return BackupToDelete(one.name, asked.why or (one.asked.why if one.asked else ""), marked, marked + grace, before is not None)
+    why = asked.why or (one.asked.why if one.asked else "")
+    return BackupToDelete(one.name, why, marked, marked + grace, before is not None, is_unreadable)
 
 
 def _notes_with_marks(seen: HostOnPool, backups: Iterable[BackupToDelete], asked: DeletionRequest, now: datetime) -> Notes:

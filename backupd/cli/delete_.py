@@ -135,15 +135,19 @@ def _objects(chosen: Sequence[DeletionChoice], asked: DeletionRequest, gone: set
 def _lines(one: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, str]], dry_run: bool) -> Iterator[str]:
     for backup in one.backups:
         name = f"{one.host} {backup.name}"
-        if asked.at_once:
+        if backup.is_unreadable:
+            given_up = "would be given up" if dry_run else "is given up"
+            yield f"{name} {given_up}: no other pool asks for it. It stays on the disk, because its metadata cannot be read"
+        elif asked.at_once:
             yield f"{name} " + ("would be deleted at once" if dry_run else _became((one.host, backup.name) in gone))
         else:
             expires = local_time(backup.expires)
             what = "had expired already" if backup.had_expired else "would expire" if dry_run else "has expired"
             yield f"{name} {what}: it can be restored until {expires}, then `backupd expire` deletes it"
-    if not asked.at_once and not dry_run:
-        one_of_them = "it" if len(one.backups) == 1 else "one"
-        yield f"until then `backupd unexpire {one.host} {one.backups[0].name}` takes {one_of_them} back"
+    readable = [backup for backup in one.backups if not backup.is_unreadable]
+    if readable and not asked.at_once and not dry_run:
+        one_of_them = "it" if len(readable) == 1 else "one"
+        yield f"until then `backupd unexpire {one.host} {readable[0].name}` takes {one_of_them} back"
     if one.base is None:
         yield f"no complete backup of {one.host} is left then: no `latest`, and the next one is a first copy"
     elif one.moves:
@@ -151,4 +155,4 @@ def _lines(one: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, str
 
 
 def _became(is_gone: bool) -> str:
-    return "is deleted" if is_gone else "is not deleted yet: it has expired, and the next `backupd expire` deletes it without grace"
+    return "is deleted" if is_gone else "is not deleted yet: it has expired, and a later `backupd expire` deletes it if it can"

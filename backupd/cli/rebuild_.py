@@ -8,12 +8,13 @@ from backupd.actions.shared_damage import recorded_damage
 from backupd.cli.context import clock_for, load_config, pass_context
 from backupd.health.trust import check_trust
 from backupd.repo.context import open_configured, require_writable
+from backupd.repo.damages import enter_damages
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.publish import tell_copies, tell_dashboard
 from backupd.repo.reconcile import all_rows, check_seals, point_all, reconcile
 from backupd.repo.recorded_rows import recall_looks
-from btrkeep.catalogue import Catalogue, CatalogueDamaged
+from btrkeep.catalogue import WHOLE, Catalogue, CatalogueDamaged, Damage
 from btrkeep.catalogue.history import COLUMNS
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
@@ -92,12 +93,16 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) ->
     if clock.tells_nights(rehearsal=pool.rehearsal):
         catalogue.know_since(clock.now())
     check_seals(pool, catalogue, format_time(clock.now()))  # its rows know the seals that a damaged seals.json has lost
-    count = catalogue.replace_backups(pool.id, all_rows(pool, trouble))
+    unread: list[tuple[str, str]] = []
+    count = catalogue.replace_backups(pool.id, all_rows(pool, trouble, unread))
     since_then = reconcile(pool, catalogue, format_time(clock.now()))  # a hold may have been set after its host was read
     trouble += [text for text in since_then.trouble if text not in trouble]
     point_all(pool, format_time(clock.now()))
     for host in hosts_of(pool):
         recall_looks(pool, catalogue, host, names_of(pool, host), recorded_damage)  # a record may name backups that are gone
+    for host, name in unread:  # which has no row: `backupd damaged` and the other pools name it
+        if not catalogue.damages(host, name):
+            enter_damages(pool, catalogue, [host], [Damage(host, name, WHOLE, 0, 0, "verify", clock.now())])
     history = bring_back(pool, catalogue)
     tell_copies(pool, catalogue)
     check_trust(pool, catalogue, clock.now())

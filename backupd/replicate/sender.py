@@ -35,7 +35,7 @@ from backupd.replicate.wire import (
 )
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
-from backupd.repo.final_backups import FinalBackup, is_unreadable, own_backup
+from backupd.repo.final_backups import FinalBackup, is_lost, is_unreadable, own_backup
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
 from backupd.repo.read_lock import lock_for_reading
@@ -43,7 +43,7 @@ from backupd.repo.reconcile import all_rows
 from backupd.repo.seals import Seals, is_original, read_seals
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE, EXPIRED, SUSPECT
-from btrkeep.catalogue import Backup, BackupState, Catalogue
+from btrkeep.catalogue import WHOLE, Backup, BackupState, Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, is_damage
 from btrkeep.pool.marker import Pool
@@ -134,11 +134,16 @@ class BackupSender:
         }
         changes, unread = self._changes(), list[tuple[str, str]]()
         seals_of = lru_cache(1)(self._notes_and_seals)  # rows come by host: reading them for each takes time with the square
+        rows = set[tuple[str, str]]()
         for row in self._rows(unread):
+            rows.add((row.host, row.name or ""))
             if row.state in SENT and row.name and row.uuid and row.host in found and self._is_original(row, changes, seals_of):
                 until = format_time(row.held_until) if row.held_until else None
                 hold = None if row.held_why is None else [until, row.held_why]
                 found[row.host].append([row.name, row.uuid, row.state, *([hold] if hold else [])])
+        if self.catalogue:  # one that was made again has no row of what cannot be read
+            lost = dict.fromkeys((one.host, one.name) for one in self.catalogue.damages() if one.path == WHOLE)
+            unread += [backup for backup in lost if backup not in rows and is_lost(self.pool.host(backup[0]) / backup[1])]
         uuids = origins(self.pool.path) if unread else {}
         for host, backups in found.items():
             try:
@@ -181,7 +186,7 @@ class BackupSender:
     def _unreadable(self, host: str, names: Sequence[str], notes: Notes, uuids: Mapping[int, str]) -> list[list[Any]]:
         """Returns backups that the disk does not give back, as the list has them: what they are is known by their seals.
 
-        The other side asks for them, hears why they do not come, and names them. With a catalogue they are in its rows.
+        The other side asks for them, hears why they do not come, and names them. With a catalogue most are in its rows.
         """
         seals = read_seals(self.pool.host(host)) if names else {}
         sealed = [(name, uuids.get(seals[name].subvolume)) for name in names if name in seals]

@@ -137,6 +137,15 @@ def sealed_without_record(path: Path, host: str) -> FinalBackup | None:
     return None
 
 
+def is_lost(path: Path) -> bool:
+    """Returns True if the disk does not give back anything of a final backup of ours: its name and its seal tell what it was."""
+    try:
+        describe(path)
+    except OSError as error:
+        return is_damage(error) and parse_backup_name(path.name) is not None and path.name in read_seals(path.parent)
+    return False
+
+
 def is_named(name: str, host: str, folder: Path) -> bool:
     """Returns True if the host in that folder has that name, or had it (`backupd rename`). Raises UnreadableRecord."""
     return name == host or name in read_notes(folder).was

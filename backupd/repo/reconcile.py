@@ -89,10 +89,10 @@ def follow_notes(pool: Pool, catalogue: Catalogue, host: str, names: Iterable[st
 
 
 def noted_row(pool: Pool, catalogue: Catalogue, host: str, name: str, notes: Notes) -> Backup | None:
-    """Returns the row of a backup; if its record is damaged, the present row with what the notes have."""
+    """Returns the row of a backup; if its record, or all of it, is damaged, the present row with what the notes have."""
     try:
         return row_of(pool, host, name, notes)
-    except UnreadableRecord as error:
+    except (UnreadableRecord, OSError) as error:
         if not is_caused_by_damage(error):
             raise
     rows = catalogue.backups(host, with_detail=True)

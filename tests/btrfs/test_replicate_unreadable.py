@@ -235,3 +235,36 @@ def test_a_backup_that_cannot_be_sent_keeps_no_newer_one_back(make_btrfs: Callab
     assert f"web1@{second} cannot be sent: Input/output error; {hint}" in failed["error"]
     (copy,) = two.second.json("status", "--now", at(4, 1))["copies"]
     assert second in json.dumps(copy)
+
+
+def test_a_backup_of_which_nothing_can_be_read_is_named_after_a_rebuild_too_and_can_be_given_up(
+    make_btrfs: Callable[..., Path],
+) -> None:
+    """The hint of the other pool, `backupd delete`, was refused, and after `rebuild` nobody named the backup any more."""
+    two = TwoPools(make_btrfs(size="300M", mkfs=("-m", "single")), make_btrfs(size="300M"))
+    two.over_ssh('exec "$@" --replica office')
+    for day in (1, 2, 3):
+        for number in range(300):
+            (two.source / f"file-{number:06}").write_text(f"day {day} {number}")
+        two.night(at(day), str(day))
+    first, second, third = two.names(two.first.pool)
+    found = {name: leaves(two.first.backup("web1", name), two.first.top) for name in (first, second, third)}
+    damage_metadata(two.first.top, *(leaf for leaf in found[second] if leaf not in (*found[first], *found[third])))
+    assert two.first.backupd("rebuild", "--now", at(4, 1), check=False).returncode == 1
+    assert [
+        damage["path"] for damage in json.loads(two.first.backupd("damaged", "--json", "--now", at(4, 1), check=False).stdout)
+    ] == ["/"]
+    (failed,) = two.fetch(status=1, now=at(4, 2))[0]["failed"]
+    command = f"backupd delete web1@{second} --why damaged"
+    assert command in failed["error"]
+    refused = two.first.backupd(*command.split()[1:], "--now-without-grace", "--now", at(4, 3), check=False)
+    assert (refused.returncode, "would make the pool read-only" in refused.stderr) == (1, True), refused
+    done = two.first.backupd(*command.split()[1:], "--now", at(4, 3))
+    assert f"web1 {second} is given up: no other pool asks for it" in done.stdout
+    assert "unexpire" not in done.stdout
+    assert two.fetch(now=at(4, 4))[0]["failed"] == []
+    two.first.backupd("expire", "--now", at(20), check=False)
+    assert two.names(two.first.pool) == [first, second, third]
+    assert work("findmnt", "-no", "OPTIONS", two.first.top).stdout.startswith("rw")
+    two.night(at(21), "d")
+    assert two.fetch(now=at(21, 23))[0]["failed"] == []
