@@ -15,6 +15,7 @@ from backupd.offsite.restic import Restic, ResticFailed, restic_of
 from btrkeep.config.model import OffsiteSettings
 from tests.beds.cli import backupd_start
 from tests.beds.faults import damage
+from tests.beds.watch import wait_for
 from tests.beds.work import work
 from tests.btrfs.test_offsite import Offsite, far, fill
 
@@ -75,6 +76,29 @@ def test_a_snapshot_that_lacks_files_is_known_as_such_when_the_catalogue_is_lost
     listed = json.loads(far.offsite("list", "--json").stdout)
     assert [one["whole"] for one in listed] == [False] * (1 if may_delete else 2)
     assert far.copies("2026-03-02T03:00:00Z")["state"] != "ok"
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_rebuild_in_the_middle_loses_nothing_that_was_sent(far: Offsite, is_lost: bool) -> None:
+    """Into the same catalogue, and into one that is made anew, while the command has the old one open."""
+    fill(far.night.source)
+    far.offsite("init", "far")
+    far.backup("2026-03-01T22:00:00Z")
+    at, go = far.repository / "at", far.repository / "go"
+    env = instead(far, f'if test "$1" = backup; then touch {at}; until test -e {go}; do sleep 0.05; done; fi\nexec "$REAL" "$@"')
+    program = backupd_start("--config", far.night.config, "offsite", "run", "--now", "2026-03-01T23:00:00Z", env=env)
+    wait_for(at.exists, 30)
+    for path in far.night.state.glob("catalogue.sqlite*") if is_lost else ():
+        path.unlink()
+    far.night.backupd("rebuild", "--now", "2026-03-01T22:59:00Z")
+    go.touch()
+    out, err = program.communicate()
+    assert ("Traceback" in err, program.returncode) == (False, 0), out + err
+    assert [one["whole"] for one in json.loads(far.offsite("list", "--json").stdout)] == [True]
+    assert far.run("--now", "2026-03-01T23:30:00Z")["sent"] == []
+    assert len(far.there()) == 1
+    copies = far.copies("2026-03-02T00:00:00Z")
+    assert (copies["state"], copies["running"], copies["behind"]) == ("ok", None, [])
 
 
 def test_a_signal_while_backups_are_removed_there_ends_it_in_one_line(far: Offsite) -> None:
