@@ -108,7 +108,7 @@ def own_words(pages: dict[str, Page]) -> set[str]:
         *FileFate,
         *RepairProof,
     }
-    files = {"data", "latest", ".working", "night", ".btrkeep", "backup.json", "notes.json", "pool.json", "null"}
+    files = {"data", "latest", ".working", "night", ".btrkeep", "backup.json", "notes.json", "pool.json", "SHA256SUMS", "null"}
     return KEYS | {*COMMANDS} | keys | states | files | {*Record.__dataclass_fields__, MARK}
 
 
