@@ -1,7 +1,8 @@
 """Restores paths of a backup to a host, by rsync: what would happen, then just that, then a look whether it did.
 
 The look before is rsync's own, without writing (--dry-run): once as if all might be overwritten, once with --ignore-existing. What
-the first calls new and the second does not mention is there as another kind of file; rsync would delete it to make room.
+the first calls new and the second does not mention is there as another kind of file; rsync would delete it to make room. Before it,
+rsync looks only for the requested paths themselves: if none is there, as on the morning after, nothing has to be looked for below.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,8 +33,8 @@ from backupd.files.conflict_policy import (
 from backupd.files.host_rsync import HostRsyncEnd, LimitExceeded, NameAllowance, run_rsync
 from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell
 from backupd.files.target import Target
-from backupd.files.tree import Tree, components
-from backupd.files.walking import walk
+from backupd.files.tree import Tree, components, joined
+from backupd.files.walking import entries, walk
 from backupd.repo.backup_json import DATA
 from backupd.rsync.command import shell_command
 from backupd.rsync.comparing import HostSession
@@ -42,7 +43,7 @@ from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
 from backupd.rsync.process import StallWatch
 from backupd.rsync.remote_end import RemoteEnd, expected_words
-from backupd.rsync.restore_command import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, ONLY_NEW, Item, restore_command
+from backupd.rsync.restore_command import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, NOT_BELOW, ONLY_NEW, Item, restore_command
 from backupd.rsync.shared_connection import NotConnected
 from backupd.rsync.version import rsync_version
 from btrkeep.config import Config
@@ -60,6 +61,7 @@ _RRSYNC_KNOWS_NOT = "invalid rsync-command syntax or options"
 _RRSYNC_IS_BUSY = "Another instance of rrsync is already accessing"
 _RRSYNC_PATIENCE, _RRSYNC_PAUSE = 10.0, 0.3  # seconds
 _LOOK_EVERY = 0.2
+_NAMES_AT_ONCE = 1000
 
 
 class HostRestore:
@@ -132,10 +134,17 @@ class HostRestore:
         self._end = time.monotonic() + self._target.host.deadline
         try:
             return self._preview(content)
+        except LimitExceeded as beyond:
+            raise self._limit_error(beyond) from beyond
         finally:
             self._end = math.inf
 
+    def _limit_error(self, beyond: LimitExceeded) -> OperatorError:
+        return OperatorError(f"{self._target}: {beyond}", beyond.hint)
+
     def _preview(self, content: bool) -> RestorePreview:
+        if self._is_all_absent() and (preview := self._preview_of_absent()):
+            return preview
         found, new, newer = RestorePreview(str(self._target)), set[int](), set[int]()
         looks = [self._run((*LOOK, *ONLY_NEW), lambda item: new.add(hash(item.name)), above=True)]
         if self.request.overwrite == OLDER:
@@ -152,6 +161,50 @@ class HostRestore:
         mentioned = sum(count.number for count in found.counts.values())
         found.counts[SAME].number = max(0, total - mentioned)
         return found
+
+    def _roots(self) -> dict[bytes, bytes]:
+        """Returns the names that rsync has for the requested paths, with the paths."""
+        split = {path: components(path) for path in self.request.paths}
+        return {b"/".join(names) if self.parents else names[-1]: path for path, names in split.items() if names}
+
+    def _is_all_absent(self) -> bool:
+        """Returns True if nothing has the name of a requested path there, and nothing is in the way of the folders above: then all
+        is new, and rsync need not go through it for a look. False also if that is not certain.
+        """
+        roots = self._roots()
+        if len(roots) < len(self.request.paths) or len(outermost(self.request.paths)) < len(roots):
+            return False  # the whole backup, or a path below another one
+        new, mentioned = set[bytes](), set[bytes]()
+
+        def take(names: set[bytes], item: Item) -> None:
+            if item.new and (item.name in roots or item.name in self._above):
+                names.add(item.name)
+
+        ended = self._run((*LOOK, *ONLY_NEW, *NOT_BELOW), partial(take, new), above=True)
+        if ended.exit_code or not roots.keys() <= new:
+            return False
+        if not self._above:
+            return True
+        ended = self._run((*LOOK, *NOT_BELOW), partial(take, mentioned), above=True)
+        return not ended.exit_code and mentioned == new  # else something of another kind has the name of a folder above
+
+    def _preview_of_absent(self) -> RestorePreview | None:
+        """Returns what would happen if nothing is there; None if the backup cannot be read, which rsync will report."""
+        preview = RestorePreview(str(self._target))
+        try:
+            with Tree(self._subvolume) as tree:
+                for root, path in self._roots().items():
+                    start = len(joined(components(path)))
+                    for entry in entries(tree, path):
+                        preview.count(entry)
+                        size = entry.size if entry.kind == "file" else 0
+                        preview.counts[NEW].add(self._place(root + entry.path[start:]), "", size)
+                        if not preview.names % _NAMES_AT_ONCE:
+                            self._require_time()
+                            self._tell(self.progress)
+        except OSError:
+            return None
+        return preview
 
     def _judge(self, item: Item, found: RestorePreview, new: set[int], older: set[int]) -> None:
         """`new` and `older` hold what rsync would write with --ignore-existing, and with --update."""
@@ -258,7 +311,7 @@ class HostRestore:
         try:
             return self._session.run(self._connected(options, take, watch, NameAllowance(names), above=above))
         except LimitExceeded as beyond:
-            raise OperatorError(f"{self._target}: {beyond}", beyond.hint) from beyond
+            raise self._limit_error(beyond) from beyond
         finally:
             names.close()
 
@@ -299,10 +352,14 @@ class HostRestore:
                 for found in walk(tree, path, lambda _path, _error: None):
                     yield 0 if found.left else _FOR_EACH_NAME + _FOR_EACH_BYTE * len(found.entry.path)
 
-    def _moved(self, output: Output) -> None:
+    def _require_time(self) -> None:
+        """Raises LimitExceeded when the look before has taken longer than it may."""
         if time.monotonic() > self._end:
             why = f"to look what is there takes longer than {format_duration(self._target.host.deadline)}"
             raise LimitExceeded(why, "`deadline` of the host says how long that may take")
+
+    def _moved(self, output: Output) -> None:
+        self._require_time()
         progress = self.progress
         progress.size = max(progress.size, output.progress.bytes)
         progress.files = max(progress.files, output.progress.checked)

@@ -33,6 +33,8 @@ NEWER_STAYS = ("--update", "--modify-window=1")
 """With a window of -1 a file that is a second newer would be overwritten too: the window is the difference that times must
 exceed.
 """
+NOT_BELOW = ("--no-recursive", "--dirs")
+"""Folders without what is in them."""
 ABOVE_STAYS = ("--no-implied-dirs",)
 _ITEM = re.compile(rb"([<>ch.][fdLDS][^|]{9})\|(\d{1,18})\|(.*)", re.DOTALL)
 _KINDS = {b"f": "file", b"d": "folder", b"L": "symlink", b"D": "device", b"S": "fifo or socket"}

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from backupd.files import host_rsync
+from backupd.files.to_host import HostRestore
 from tests.beds import TOP, differences, manifest, session, ssh, within, work
 from tests.beds.everything import everything, write
 from tests.beds.nights import Nights
@@ -227,6 +228,52 @@ def test_a_host_that_is_this_machine_is_restored_to_without_rsync(nights: Nights
     done = restore(nights, "here", srv, "--to-host")
     assert done["good"]
     assert differences(before, manifest(srv)) == []
+
+
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite=older",), ("--overwrite=all",)])
+def test_when_nothing_is_there_rsync_does_not_go_through_it_for_a_look(web1: Nights, overwrite: tuple[str, ...]) -> None:
+    """A look for the path itself is enough: what the preview counts is what is written. Only that and the comparison go down."""
+    srv = everything(web1.source / "srv")
+    web1.night("web1")
+    before = manifest(srv, blocks=True)
+    (srv / "contents").rename(srv.parent / "contents")
+    started = web1.source / "started"
+    counting = write(web1.source / "rsync", f'#!/bin/sh\necho "$2" "$3" >>{shlex.quote(str(started))}\nexec rsync "$@"\n')
+    counting.chmod(0o755)
+    web1.tables["host"]["web1"]["rsync_path"] = str(counting)
+    web1.write()
+    seen = restore(web1, "web1", srv / "contents", *overwrite, "--to-host", "--dry-run")
+    below = [name for name in before if name == b"contents" or name.startswith(b"contents/")]
+    assert (seen["possible"], seen["new"]["count"], recursive(started)) == (True, len(below), [False, False])
+    started.unlink()
+    done = restore(web1, "web1", srv / "contents", *overwrite, "--to-host")
+    assert (done["good"], done["new"], recursive(started)) == (True, seen["new"], [False, False, True, True])
+    assert differences(manifest(srv.parent / "contents", blocks=True), manifest(srv / "contents", blocks=True)) == []
+
+
+def recursive(started: Path) -> list[bool]:
+    """Returns for each rsync that the host started whether it goes down into folders: an r among the letters of its options."""
+    lines = started.read_text().splitlines()
+    return ["r" in next(word for word in line.split() if not word.startswith("--")).partition("e.")[0] for line in lines]
+
+
+def test_the_look_at_what_is_not_there_counts_the_same_as_rsync_s_own(
+    web1: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    srv = everything(web1.source / "srv")
+    web1.night("web1")
+    (tmp_path / "new").mkdir()
+    host = web1.tables["host"]["web1"]
+    paths = (srv / "contents", srv / "attributes")
+    to = (f"--to-host={host['address']}:{tmp_path / 'new'}", f"--port={host['port']}")
+    short = restore(web1, "web1", *paths, *to, "--dry-run")
+    monkeypatch.setattr(HostRestore, "_is_all_absent", lambda _: False)
+    whole = restore(web1, "web1", *paths, *to, "--dry-run")
+    for answer in (short, whole):
+        assert len(answer["new"].pop("samples")) == 20  # the first ones, in the order of the walk
+    assert 0 <= whole.pop("bytes") - short.pop("bytes") < 100  # rsync counts what symlinks say, too
+    assert short["new"]["count"] > 20
+    assert short == whole
 
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite=never",), ("--overwrite=all",)])
