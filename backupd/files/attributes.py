@@ -8,6 +8,9 @@ from struct import Struct
 from btrkeep.fs.openat import by_descriptor
 
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+LABEL = "security.selinux"
+"""Every file has one where there are any: the destination's own affair, and that it stays behind is no news."""
+_POWERS = "security."  # capabilities, and the labels by which Linux's security modules judge a program
 _ENTRY = Struct("<HHL")  # tag, permissions, id: linux/posix_acl_xattr.h, after a version of four bytes
 _VERSION = 4
 _TAGS = {0x01: "user", 0x02: "user", 0x04: "group", 0x08: "group", 0x10: "mask", 0x20: "other"}
@@ -38,6 +41,11 @@ def attributes_of_open(fd: int) -> dict[str, bytes]:
         if error.errno != errno.EOPNOTSUPP:
             raise
         return {}
+
+
+def is_power(attribute: str) -> bool:
+    """Returns True if an attribute may give a file privileges."""
+    return attribute.startswith(_POWERS)
 
 
 def acl_text(value: bytes) -> str:

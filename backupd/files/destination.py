@@ -23,6 +23,7 @@ from btrkeep.pool.syncfs import SyncfsSet
 PREFIX = b".btrkeep-restore-"
 """What is not whole yet has a name that begins so; a run that was killed leaves it, the next one takes it away."""
 _NOREPLACE = 1
+_KEPT_OPEN, _EVERY = 64, 32
 _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -56,7 +57,7 @@ class Destination:
         if trusted and self._root is not None:
             self._require_trusted(self._root)
         self._filesystems = SyncfsSet()
-        self._cached: tuple[Names, int] | None = None
+        self._way: list[tuple[bytes, int | None]] = []
 
     def _opened(self, make: bool) -> int | None:
         try:
@@ -98,18 +99,34 @@ class Destination:
         if self._root is not None:
             os.close(self._root)
 
-    def _forget(self) -> None:
-        if self._cached:
-            os.close(self._cached[1])
-            self._cached = None
+    def _forget(self, kept: int = 0) -> None:
+        """Closes the folders of the way, but for the first `kept`."""
+        while len(self._way) > kept:
+            if (fd := self._way.pop()[1]) is not None:
+                os.close(fd)
 
     def folder(self, names: Names) -> int:
-        """A descriptor of a folder beneath, until the next call. Raises OSError: ENOENT, and ENOTDIR for a symlink on the way."""
-        if self._cached and self._cached[0] == names:
-            return self._cached[1]
+        """A descriptor of a folder beneath, until the next call. Raises OSError: ENOENT, and ENOTDIR for a symlink on the way.
+
+        The folders on the way to it stay open for the next one, except in very deep places: there each thirty-second.
+        """
         if self._root is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        fd = open_folder(self._root, names)
+        wanted = (b"", *names)
+        pairs = enumerate(zip(self._way, wanted, strict=False))
+        self._forget(next((depth for depth, (step, name) in pairs if step[0] != name), len(wanted)))
+        while self._way and self._way[-1][1] is None:
+            self._way.pop()
+        for depth in range(len(self._way), len(wanted)):
+            above = self._way[-1][1] if self._way else None
+            entered = os.dup(self._root) if above is None else open_folder(above, wanted[depth : depth + 1])
+            self._enter(entered, names[:depth])
+        fd = self._way[-1][1]
+        assert fd is not None  # the last one always is open
+        return fd
+
+    def _enter(self, fd: int, names: Names) -> None:
+        """Makes an open folder the last of the way. Raises OSError, and closes it, if nothing may be written there."""
         try:
             if _inode(os.fstat(fd)) in self._excluded:
                 raise PermissionError(errno.EPERM, "it is in the pool, or beside the catalogue")
@@ -119,9 +136,11 @@ class Destination:
         except BaseException:
             os.close(fd)
             raise
-        self._forget()
-        self._cached = (names, fd)
-        return fd
+        self._way.append((names[-1] if names else b"", fd))
+        far = len(self._way) - _KEPT_OPEN - 1
+        if far > 0 and far % _EVERY and (old := self._way[far][1]) is not None:
+            os.close(old)
+            self._way[far] = (self._way[far][0], None)
 
     def parent(self, place: Names) -> tuple[int, bytes]:
         """A descriptor of the folder that holds a place, and the name in it; the destination itself is b"." of itself."""
@@ -147,8 +166,20 @@ class Destination:
         """Raises OSError when the folder at a place may not be written to."""
         self.folder(place)
 
+    def is_empty(self, place: Names) -> bool:
+        """Returns True if nothing is in the folder at a place, or if there is no such folder. Raises OSError."""
+        try:
+            with os.scandir(self.folder(place)) as found:
+                return next(found, None) is None
+        except FileNotFoundError:
+            return True
+
     def sync(self) -> None:
-        """Syncs what was written, also to filesystems that are mounted below. Raises OSError with the folder if one lost data."""
+        """Syncs what was written, also to filesystems that are mounted below. Raises OSError with the folder if one lost data.
+
+        What is looked at afterwards is found by its name again, and not through folders that were open meanwhile.
+        """
+        self._forget()
         self._filesystems.sync()
 
     def free(self) -> int | None:
@@ -167,7 +198,7 @@ def existing_folder(path: Path) -> Path:
 def put(folder: int, temporary: bytes, name: bytes, instead_of: Entry | None) -> None:
     """Gives a complete file its name. Raises Occupied if an unexpected file has appeared there."""
     if instead_of is None:
-        _rename_to_nothing(folder, temporary, name)
+        rename_to_nothing(folder, temporary, name)
         return
     now = entry_of(b"", os.stat(name, dir_fd=folder, follow_symlinks=False), None)
     if (now.kind, now.inode, now.mtime, now.size) != (instead_of.kind, instead_of.inode, instead_of.mtime, instead_of.size):
@@ -175,7 +206,8 @@ def put(folder: int, temporary: bytes, name: bytes, instead_of: Entry | None) ->
     os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def _rename_to_nothing(folder: int, temporary: bytes, name: bytes) -> None:
+def rename_to_nothing(folder: int, temporary: bytes, name: bytes) -> None:
+    """Renames within an open folder, to a name that nothing has. Raises OSError; Occupied if something has it."""
     if not _libc.renameat2(folder, temporary, folder, name, _NOREPLACE):
         return
     number = ctypes.get_errno()

@@ -3,12 +3,12 @@ end.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from backupd.files.archive import outermost
 from backupd.files.tree import Entry, Tree, components, joined, look
-from backupd.files.walking import Unreadable, parent_of, walk
+from backupd.files.walking import PlainFile, PlainFiles, Unreadable, parent_of, walk_grouped
 from btrkeep.errors import UsageError
 from btrkeep.units import printable
 
@@ -52,6 +52,25 @@ class Visit:
         return place_path(to, self.place)
 
 
+@dataclass(frozen=True, slots=True)
+class PlainVisits:
+    """Plain files being restored into the folder at `place`."""
+
+    group: PlainFiles
+    place: Names
+
+    def each(self, files: Iterable[PlainFile], unreadable: Unreadable) -> Iterator[Visit]:
+        """Yields some of its files one by one."""
+        for file in files:
+            path = self.group.above + b"/" + file.name
+            try:
+                entry = look(self.group.folder, file.name, path)
+            except OSError as error:
+                unreadable(path, error)
+                continue
+            yield Visit(entry, self.group.folder, file.name, (*self.place, file.name), left=False)
+
+
 def placed(paths: Sequence[bytes], parents: bool) -> list[Root]:
     """The places of those paths: their last names, with `parents` the whole of them. Raises UsageError when two have the same."""
     found: dict[Names, bytes] = {}
@@ -72,7 +91,7 @@ def place_path(to: str, place: Names) -> bytes:
     return os.fsencode(to).rstrip(b"/") + joined(list(place)) if place else os.fsencode(to)
 
 
-def visits(tree: Tree, roots: Sequence[Root], unreadable: Unreadable | None = None) -> Iterator[Visit]:
+def visits(tree: Tree, roots: Sequence[Root], unreadable: Unreadable | None = None) -> Iterator[Visit | PlainVisits]:
     """Yields everything to be restored, folders before and after their contents. Folders above a root that were not requested
     themselves come first, from the top down. Raises OSError; `unreadable` as for walk.
     """
@@ -81,8 +100,11 @@ def visits(tree: Tree, roots: Sequence[Root], unreadable: Unreadable | None = No
         with parent_of(tree, path) as (folder, name):
             yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=False)
     for root in roots:
-        for found in walk(tree, root.path, unreadable):
-            yield Visit(found.entry, found.folder, found.name, root.place(found.entry.path), found.left)
+        for found in walk_grouped(tree, root.path, unreadable):
+            if isinstance(found, PlainFiles):
+                yield PlainVisits(found, root.place(found.above or b"/"))
+            else:
+                yield Visit(found.entry, found.folder, found.name, root.place(found.entry.path), found.left)
     for path in reversed(above):
         with parent_of(tree, path) as (folder, name):
             yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=True)

@@ -8,19 +8,23 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from backupd.files.attributes import attribute_names, attributes
-from backupd.files.placing import Visit
+from backupd.files.attributes import LABEL, attribute_names, attributes, is_power
+from backupd.files.placing import PlainVisits, Visit, place_path
 from backupd.files.restore_types import Withheld
 from backupd.files.tree import Entry
 
 _SETS = stat.S_ISUID | stat.S_ISGID
-_POWERS = "security."  # capabilities, and the labels by which Linux's security modules judge a program
-_LABEL = "security.selinux"  # every file has one where there are any: that it stays behind is no news
 
 
-def harmless(visits: Iterable[Visit], withheld: Withheld, to: str) -> Iterator[Visit]:
-    """The visits without device nodes, and with entries of files without setuid and setgid bits; `withheld` counts."""
+def harmless(visits: Iterable[Visit | PlainVisits], withheld: Withheld, to: str) -> Iterator[Visit | PlainVisits]:
+    """The visits without device nodes, and with entries of files without setuid and setgid bits; `withheld` counts.
+
+    Plain files have no such bits. Those that come together are passed on as they are, and their attributes not looked at.
+    """
     for visit in visits:
+        if isinstance(visit, PlainVisits):
+            yield visit
+            continue
         entry = visit.entry
         if entry.kind.endswith("device"):
             withheld.devices.add(visit.at(to), f"it is a {entry.kind}")
@@ -33,23 +37,30 @@ def harmless(visits: Iterable[Visit], withheld: Withheld, to: str) -> Iterator[V
 def _count(visit: Visit, withheld: Withheld, to: str) -> None:
     if visit.entry.mode & _SETS:
         withheld.setuid.add(visit.at(to), f"its mode is {visit.entry.mode:04o}", visit.entry.size)
+    if powers := _powers(visit.folder, visit.name):
+        withheld.capabilities.add(visit.at(to), powers, visit.entry.size)
+
+
+def count_powers(plain: PlainVisits, withheld: Withheld, to: str) -> None:
+    """Counts the files whose attributes are withheld."""
+    for file in plain.group.files:
+        if powers := _powers(plain.group.folder, file.name):
+            withheld.capabilities.add(place_path(to, (*plain.place, file.name)), powers, file.size)
+
+
+def _powers(folder: int, name: bytes) -> str:
     try:
-        powers = [name for name in attribute_names(visit.folder, visit.name) if _is_power(name) and name != _LABEL]
+        found = attribute_names(folder, name)
     except OSError:  # whoever is to give it to its place meets the same, and names it
-        return
-    if powers:
-        withheld.capabilities.add(visit.at(to), ", ".join(sorted(powers)), visit.entry.size)
+        return ""
+    return ", ".join(sorted(attribute for attribute in found if is_power(attribute) and attribute != LABEL)) if found else ""
 
 
 def _without_sets(entry: Entry) -> Entry:
     return replace(entry, mode=entry.mode & ~_SETS) if entry.kind == "file" and entry.mode & _SETS else entry
 
 
-def _is_power(attribute: str) -> bool:
-    return attribute.startswith(_POWERS)
-
-
 def given_attributes(visit: Visit) -> dict[str, bytes]:
     """The extended attributes that the place of a visit gets. Raises OSError."""
     found = attributes(visit.folder, visit.name)
-    return found if visit.privileged else {name: value for name, value in found.items() if not _is_power(name)}
+    return found if visit.privileged else {name: value for name, value in found.items() if not is_power(name)}

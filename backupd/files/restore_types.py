@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from backupd.files.conflict_policy import CONTENT_ONLY, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, differs_words
+from backupd.files.placing import PlainVisits, place_path
 from backupd.files.tree import Entry
+from backupd.files.walking import PlainFile
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, printable
 
@@ -64,6 +66,13 @@ class RestoreCount:
         if len(self.samples) < SAMPLES:
             self.samples.append((place, why))
 
+    def add_plain(self, to: str, plain: PlainVisits, files: Sequence[PlainFile]) -> None:
+        """Adds some files of a group."""
+        self.number += len(files)
+        self.size += sum(file.size for file in files)
+        for file in files[: SAMPLES - len(self.samples)]:
+            self.samples.append((place_path(to, (*plain.place, file.name)), ""))
+
     def take_back(self, place: bytes, size: int = 0) -> None:
         """Removes one that was counted before it was tried, and failed."""
         self.number = max(0, self.number - 1)
@@ -111,6 +120,14 @@ class RestorePreview:
         self.folders += entry.kind == "folder"
         self.others += entry.kind not in ("file", "folder")
         self.size += entry.size if entry.kind == "file" else 0
+
+    def count_new(self, plain: PlainVisits) -> None:
+        """Counts a group of files in whose places nothing is."""
+        count = self.counts[NEW]
+        before = count.size
+        count.add_plain(self.to, plain, plain.group.files)
+        self.files += len(plain.group.files)
+        self.size += count.size - before
 
     @property
     def names(self) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from backupd.files.attributes import LABEL
 from backupd.files.destination import PREFIX, Destination, put
 from backupd.files.placing import Names, Visit
 from backupd.files.privileged_attributes import given_attributes
@@ -176,7 +177,7 @@ def comparable(attribute: str) -> bool:
     """True if a restored name should have an attribute as the backup has it. The properties of btrfs and SELinux's labels are the
     destination's own affair.
     """
-    return not attribute.startswith(_OWN_SPACE) and attribute != "security.selinux"
+    return not attribute.startswith(_OWN_SPACE) and attribute != LABEL
 
 
 def _path(held: int) -> str:

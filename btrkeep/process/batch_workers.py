@@ -1,0 +1,145 @@
+"""Processes beside this one that do batches of work on open folders, so that more than one processor works on it.
+
+Each is a fork, and gets open folders with every batch; it opens nothing by a path. It ends with this process, whatever ends that.
+"""
+
+import gc
+import marshal
+import os
+import select
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from btrkeep.errors import OperatorError
+
+_MOST_WORKERS = 4
+_AHEAD = 2
+"""Batches that one process has at a time: one that it does, and the next."""
+_LONGEST = 128 << 10  # bytes of a message; a batch of names is shorter
+
+Work = Callable[..., Any]
+"""Gets two open folders and the rest of a batch; takes and returns what marshal can hold."""
+Then = Callable[[Any], None]
+"""Gets what the work returned."""
+
+
+class BatchWorkers:
+    """Does batches in other processes where there are processors for them, else at once. `work` must not raise."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._workers: list[_Worker] = []
+        # A process with further threads is not forked: one of them may hold a lock that nobody releases in the fork.
+        processors = len(os.sched_getaffinity(0))
+        if processors > 1 and threading.active_count() == 1:
+            for _ in range(min(processors, _MOST_WORKERS)):
+                self._workers.append(_Worker(work))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for worker in self._workers:
+            worker.close()
+
+    def wait_until_free(self) -> None:
+        """Waits until a batch can be given. Calls what waits for others; raises what that raises, OperatorError."""
+        while self._workers and all(len(worker.waiting) >= _AHEAD for worker in self._workers):
+            self._take()
+
+    def give(self, source: int, to: int, batch: Any, then: Then) -> None:
+        """Has a batch done; `then` is called at once, or while others are waited for. Raises OperatorError."""
+        if self._workers:
+            min(self._workers, key=lambda worker: len(worker.waiting)).give(source, to, batch, then)
+        else:
+            then(self._work(source, to, batch))
+
+    def finish(self) -> None:
+        """Waits for all batches. Raises as `wait_until_free`."""
+        while any(worker.waiting for worker in self._workers):
+            self._take()
+
+    def _take(self) -> None:
+        busy = [worker for worker in self._workers if worker.waiting]
+        ready, _, _ = select.select(busy, [], [])
+        for worker in ready:
+            worker.take()
+
+
+class _Worker:
+    """One process. `waiting`: what is called with the results of the batches that it has."""
+
+    def __init__(self, work: Work) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.waiting: list[Then] = []
+        parent = os.getpid()
+        self._process = os.fork()
+        if self._process:
+            theirs.close()
+            return
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)  # it ends when the other end is closed
+            _keep_only(theirs.fileno())
+            with suppress(ConnectionError):  # the other process has ended
+                _serve(theirs, work, parent)
+        except Exception:
+            traceback.print_exc()
+            raise
+        finally:
+            os._exit(0)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def give(self, source: int, to: int, batch: Any, then: Then) -> None:
+        try:
+            socket.send_fds(self._socket, [marshal.dumps(batch)], [source, to])
+        except ConnectionError:
+            raise _ended() from None
+        self.waiting.append(then)
+
+    def take(self) -> None:
+        try:
+            answer = self._socket.recv(_LONGEST)
+        except ConnectionError:
+            answer = b""
+        if not answer:
+            raise _ended()
+        self.waiting.pop(0)(marshal.loads(answer))  # noqa: S302  from our own fork
+
+    def close(self) -> None:
+        self._socket.close()
+        os.waitpid(self._process, 0)
+
+
+def _keep_only(fd: int) -> None:
+    """Closes all other files: locks among them would outlive the process that is killed, and hinder the next one."""
+    gc.freeze()  # no object of the other process closes a number that means another file here
+    os.closerange(3, fd)
+    os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _serve(end: socket.socket, work: Work, parent: int) -> None:
+    while True:
+        message, fds, _, _ = socket.recv_fds(end, _LONGEST, 2)
+        try:
+            if not message or os.getppid() != parent:
+                return
+            answer = work(*fds, marshal.loads(message))  # noqa: S302  from the process that this is a fork of
+        finally:
+            for fd in fds:
+                os.close(fd)
+        end.send(marshal.dumps(answer))
+
+
+def _ended() -> OperatorError:
+    return OperatorError(
+        "a process of this command was ended from outside", "see the kernel's messages (dmesg) for `Out of memory`; run it again"
+    )

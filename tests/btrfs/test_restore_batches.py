@@ -1,0 +1,173 @@
+"""Plain files are restored many at a time, by more than one process: the result is the same, whatever comes between."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backupd.files.restore_types import RestoreProgress, RestoreRequest
+from backupd.files.to_folder import LocalRestore
+from backupd.files.tree import Tree
+from tests.beds import TOP, differences, exclusive_bytes, manifest, work
+from tests.beds.everything import write
+from tests.beds.nights import Nights
+from tests.beds.within import restore
+
+pytestmark = [pytest.mark.root, pytest.mark.btrfs]
+
+
+def _program(nights: Nights) -> tuple[str | Path, ...]:
+    return ("env", f"PYTHONPATH={TOP}", sys.executable, "-m", "backupd", "--config", nights.config)
+
+
+@pytest.fixture
+def nights(shared_btrfs: Path) -> Nights:
+    return Nights(shared_btrfs)
+
+
+def _many(nights: Nights, number: int = 300) -> Path:
+    """A host with so many small files in one folder and some in others: owners, modes, times, attributes, links and empty ones."""
+    top = nights.source / "many"
+    for count in range(number):
+        path = write(top / "wide" / f"file{count:04d}", f"{count} " * (count % 50), 0o600 + count % 64)
+        if count % 3 == 0:
+            os.chown(path, 1000 + count, 2000)
+        if count % 5 == 0:
+            os.setxattr(path, "user.number", b"%d" % count)
+        os.utime(path, ns=(0, 10**18 + count * 7))
+    work("setfacl", "-m", "u:1234:rw", top / "wide" / "file0007")
+    work("setcap", "cap_net_raw+ep", top / "wide" / "file0008")
+    (top / "wide" / "file0009").chmod(0o4755)
+    os.link(top / "wide" / "file0010", top / "wide" / "file0010-again")
+    (top / "wide" / "file0011-link").symlink_to("file0011")
+    for count in range(20):
+        write(top / f"folder{count}" / "below" / "inside", f"{count}")
+        (top / f"folder{count}" / "below").chmod(0o2750)
+        os.utime(top / f"folder{count}" / "below", ns=(0, 10**18 + count))
+    write(top / "folder0" / "large").write_bytes(os.urandom(3 << 20))
+    nights.host("web1", top)
+    nights.run("web1")
+    return top
+
+
+@pytest.mark.parametrize("processors", ["0", "0-1"])
+@pytest.mark.parametrize("compare", ["content", "metadata"])
+def test_the_result_is_the_same_with_one_processor_and_with_more(
+    nights: Nights, tmp_path: Path, processors: str, compare: str
+) -> None:
+    top, out = _many(nights), tmp_path / "out"
+    done = work(
+        "taskset", "-c", processors, *_program(nights), "restore", "--json", f"--compare={compare}", "--privileged",
+        "web1", top, "--to", out,
+    )  # fmt: skip
+    assert differences(manifest(top), manifest(out / "many")) == []
+    names = len(work("find", top).stdout.splitlines())
+    assert f'"new": {{\n    "count": {names}' in done.stdout
+    assert not list(out.rglob(".btrkeep-restore-*"))
+
+
+def test_attributes_that_give_privileges_stay_behind_and_are_counted_once(nights: Nights, tmp_path: Path) -> None:
+    top, out = _many(nights), tmp_path / "out"
+    seen = restore(nights, "web1", top, "--to", out, "--dry-run")["left_out"]
+    done = restore(nights, "web1", top, "--to", out)["left_out"]
+    assert seen == done
+    assert (done["capabilities"]["count"], done["setuid"]["count"]) == (1, 1)
+    assert "security.capability" not in os.listxattr(out / "many" / "wide" / "file0008")
+    assert (out / "many" / "wide" / "file0009").stat().st_mode & 0o7777 == 0o755
+    assert os.getxattr(out / "many" / "wide" / "file0005", "user.number") == b"5"
+
+
+def test_on_the_pools_filesystem_data_are_shared(nights: Nights) -> None:
+    top = _many(nights, 20)
+    for count in range(30):
+        write(top / "shared" / f"file{count}").write_bytes(os.urandom(100_000))
+    nights.run("web1")
+    done = restore(nights, "web1", top, "--to", nights.top / "out")
+    work("btrfs", "filesystem", "sync", nights.top)
+    assert done["copied_bytes"] == 0
+    assert {exclusive_bytes(path) for path in (nights.top / "out" / "many" / "shared").iterdir()} == {0}
+    assert done["compared_bytes"] < 100_000  # what lies beside its inode is shared by nobody
+
+
+def test_what_the_destination_hands_down_does_not_stay(nights: Nights) -> None:
+    """The default ACL of the folder that is restored into."""
+    top, out = _many(nights, 30), nights.top / "out"
+    out.mkdir()
+    work("setfacl", "-d", "-m", "u:1234:rwx", out)
+    restore(nights, "web1", top / "wide", "--to", out, "--privileged")
+    assert differences(manifest(top / "wide"), manifest(out / "wide")) == []
+
+
+def test_what_comes_into_a_new_folder_meanwhile_stays(nights: Nights, tmp_path: Path) -> None:
+    top, out = _many(nights), tmp_path / "out"
+
+    def come(progress: RestoreProgress) -> None:
+        if progress.phase == "writing" and progress.place.endswith(b"/wide") and not (out / "many/wide/file0299").exists():
+            write(out / "many/wide/file0299", "theirs")
+
+    with Tree(nights.backup("web1")) as tree:
+        request = RestoreRequest("web1", "", (os.fsencode(top),), str(out))
+        doing = LocalRestore(tree, request, reflinks=False, tell=come)
+        done = doing.run(doing.preview())
+    assert (out / "many/wide/file0299").read_text() == "theirs"
+    assert [place for place, _ in done.problems.samples] == [os.fsencode(out / "many/wide/file0299")]
+
+
+@pytest.mark.parametrize("content", [True, False])
+def test_a_small_file_that_changes_before_the_comparison_is_named(nights: Nights, tmp_path: Path, content: bool) -> None:
+    top, out = _many(nights), tmp_path / "out"
+    name = out / "many/wide/file0123"
+
+    def change(progress: RestoreProgress) -> None:
+        if progress.phase == "syncing":
+            found = name.stat()
+            with name.open("r+b") as file:
+                file.write(b"!")
+            os.utime(name, ns=(0, found.st_mtime_ns if content else 1))
+
+    with Tree(nights.backup("web1")) as tree:
+        request = RestoreRequest("web1", "", (os.fsencode(top),), str(out), content=content)
+        doing = LocalRestore(tree, request, reflinks=False, tell=change)
+        done = doing.run(doing.preview())
+    why = "differs: content" if content else "differs: time"
+    assert done.differences.samples == [(os.fsencode(name), why)]
+
+
+def test_a_killed_process_of_a_restore_ends_it_with_a_reason_and_the_next_one_goes_on(
+    nights: Nights, tmp_path: Path, backupd_running: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    top, out = nights.source / "big", tmp_path / "out"
+    for number in range(60):
+        write(top / f"file{number}").write_bytes(os.urandom(1_000_000))
+    nights.host("web1", top)
+    nights.run("web1")
+    words = ("--config", nights.config, "restore", "web1", top, "--to", out)
+    running = backupd_running(*words)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    while not list(out.rglob("file*")) or not (found := children.read_text().split()):
+        assert running.poll() is None
+        time.sleep(0.002)
+    os.kill(int(found[0]), signal.SIGKILL)
+    _, text = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert "a process of this command was ended from outside" in text
+    for path in out.rglob("file*"):
+        assert path.stat().st_size == 1_000_000
+    nights.backupd(*words[2:])
+    assert differences(manifest(top), manifest(out / "big")) == []
+
+
+def test_a_very_deep_tree_needs_few_descriptors(nights: Nights, tmp_path: Path) -> None:
+    top, out = nights.source / "deep", tmp_path / "out"
+    top.mkdir()
+    work("sh", "-c", "for n in $(seq 400); do echo $n >file; mkdir d; cd -P d; done; echo end >last", cwd=top)
+    nights.host("web1", top)
+    nights.run("web1")
+    work("prlimit", "--nofile=220", *_program(nights), "restore", "web1", top, "--to", out)
+    count = "find . | wc -l; find . -name last | wc -c"
+    assert work("sh", "-c", count, cwd=out / "deep").stdout == work("sh", "-c", count, cwd=top).stdout
