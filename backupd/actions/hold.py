@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from backupd.actions.naming import DayMeaning, require_readable, resolve_name
+from backupd.actions.naming import DayMeaning, resolve_name
 from backupd.repo.actions_log import UserAction
 from backupd.repo.backup_json import Record
-from backupd.repo.final_backups import point_latest, records_newest_first, sealed_without_record
+from backupd.repo.final_backups import point_latest, records_newest_first
 from backupd.repo.notes_json import BY, HOLD, Notes, effective_state, hold_of, read_notes, write_with_action
 from backupd.repo.reconcile import noted_row
 from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED, FAILED
@@ -27,12 +27,16 @@ UNEXPIRED_FOR = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class HoldResult:
-    """The new state of a backup. `hold`: the hold that was set or has ended. `unexpired`: it had expired before."""
+    """The new state of a backup. `hold`: the hold that was set or has ended. `unexpired`: it had expired before.
+
+    `is_unreadable`: its folder cannot be read, so only its notes were changed.
+    """
 
     name: str
     state: str
     hold: Hold
     unexpired: bool = False
+    is_unreadable: bool = False
 
 
 def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime, *, by: str) -> HoldResult:
@@ -51,7 +55,7 @@ def _set(work: "_Work", name: str, new: Hold, what: str) -> HoldResult:
     until = format_time(new.until) if new.until else None
     note = {"at": format_time(work.now), "until": until, "why": new.why, BY: work.by}
     state = work.write(work.notes.without(name, EXPIRED).with_note(name, HOLD, note), name, what, new.why)
-    return HoldResult(name, state, new, expired)
+    return HoldResult(name, state, new, expired, is_unreadable=name in work.unread)
 
 
 def _require_lasting(work: "_Work", name: str) -> None:
@@ -71,7 +75,7 @@ def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetim
     if ended is None and not work.row_held(chosen):
         raise StateConflict(f"{host} {chosen} is not held", f"`backupd list {host}` shows which are")
     state = work.write(work.notes.without(chosen, HOLD), chosen, "release", ended.why if ended else "")
-    return HoldResult(chosen, state, ended or Hold())
+    return HoldResult(chosen, state, ended or Hold(), is_unreadable=chosen in work.unread)
 
 
 def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime, *, by: str) -> HoldResult:
@@ -96,15 +100,13 @@ class _Work:
         self.pool, self.catalogue, self.host, self.now, self.by = pool, catalogue, host, now, by
         self.notes = read_notes(pool.host(host))
         self.rows = {row.name: row for row in catalogue.backups(host)}
+        self.unread = list[str]()
 
     def choose(self, name: str, fits: Callable[[Record], bool], kind: str, *, day: DayMeaning) -> str:
-        unread = list[str]()
-        records = {str(record.name): record for record in records_newest_first(self.pool, self.host, self.now, unread)}
+        """Returns the name of the backup. One that cannot be read has its notes all the same: it has to be named in full."""
+        records = {str(record.name): record for record in records_newest_first(self.pool, self.host, self.now, self.unread)}
         zone, names = self.pool.zone, list(records)
-        chosen = resolve_name(self.host, name, names, lambda own: fits(records[own]), kind, day=day, others=unread, zone=zone)
-        if sealed_without_record(self.pool.host(self.host) / chosen, self.host) is None:
-            require_readable(self.host, chosen, unread)
-        return chosen
+        return resolve_name(self.host, name, names, lambda own: fits(records[own]), kind, day=day, others=self.unread, zone=zone)
 
     def row(self, name: str) -> str | None:
         """The state that the catalogue knows."""

@@ -7,7 +7,7 @@ import click
 
 from backupd.actions.hold import hold, hold_fields
 from backupd.cli.context import pass_context
-from backupd.cli.names import DAY, complete_host_of_pool, complete_name, locked_host, moment_of, name_argument
+from backupd.cli.names import DAY, complete_host_of_pool, complete_name, echo_unreadable, locked_host, moment_of, name_argument
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import Hold
@@ -39,6 +39,7 @@ def command(ctx: click.Context, host: str, name: str, until: date | None, why: s
     prose(f"{host} {done.name} is held" + (f" until {local_time(new.until)}" if new.until else ""))
     if done.unexpired:
         prose("it had expired, and is taken back")
+    echo_unreadable(host, done)
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -19,11 +19,15 @@ from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import HOLD, read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.progress import prose
 from btrkeep.config import Config, load_usable
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.units import format_time, local_time, parse_time
+
+if TYPE_CHECKING:
+    from backupd.actions.hold import HoldResult
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _WALL_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?", re.ASCII)
@@ -84,6 +88,12 @@ def locked_host(ctx: click.Context, host: str, what: str) -> Iterator[tuple[Pool
         moment = context.clock.now().replace(microsecond=0)
         with take_lock(context.pool.host_lock(host), f"backupd {what}", format_time(moment)), writing(context.pool):
             yield context, moment
+
+
+def echo_unreadable(host: str, done: "HoldResult") -> None:
+    """Prints that a backup cannot be read, if so: only its notes were changed."""
+    if done.is_unreadable:
+        prose(f"{host} {done.name} itself cannot be read: `backupd damaged {host}` lists the damage")
 
 
 def name_argument(complete: Completion) -> Callable[[_CommandT], _CommandT]:

@@ -4,7 +4,7 @@ import click
 
 from backupd.actions.hold import hold_fields, release
 from backupd.cli.context import pass_context
-from backupd.cli.names import complete_held, complete_host_of_pool, locked_host, name_argument
+from backupd.cli.names import complete_held, complete_host_of_pool, echo_unreadable, locked_host, name_argument
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.process.login import login_name
@@ -27,4 +27,5 @@ def command(ctx: click.Context, host: str, name: str, as_json: bool) -> int:
         echo_json({"host": host, "name": done.name, "state": done.state, "released": hold_fields(done.hold)})
     else:
         prose(f"{host} {done.name} is no longer held: the retention decides about it again")
+        echo_unreadable(host, done)
     return 0

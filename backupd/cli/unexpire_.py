@@ -4,7 +4,7 @@ import click
 
 from backupd.actions.hold import hold_fields, unexpire
 from backupd.cli.context import pass_context
-from backupd.cli.names import complete_expired, complete_host_of_pool, locked_host, name_argument
+from backupd.cli.names import complete_expired, complete_host_of_pool, echo_unreadable, locked_host, name_argument
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.process.login import login_name
@@ -31,4 +31,5 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -
     else:
         assert done.hold.until is not None
         prose(f"{host} {done.name} is no longer expired; it is held until {local_time(done.hold.until)}")
+        echo_unreadable(host, done)
     return 0

@@ -43,13 +43,13 @@ from btrkeep.decisions.privileges import privilege_findings
 from btrkeep.decisions.redundancy import redundancy_words
 from btrkeep.decisions.schedule import ScheduleVerdict
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.fs.trusted_path import remedy, untrusted_config
 from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool, is_on
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.procfs import mounts
+from btrkeep.trusted_path import remedy, untrusted_config
 from btrkeep.units import counted, local_time, printable
 
 OUR_NAMES = ("backupd", "balancer", "heatmap", "web")

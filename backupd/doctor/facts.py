@@ -15,6 +15,7 @@ from btrkeep.decisions.pool_health import NOTHING_WRONG, CatalogueFacts, HealthL
 from btrkeep.decisions.redundancy import Redundancy
 from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict
 from btrkeep.pool.model import Room
+from btrkeep.trusted_path import UntrustedStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ class SiteFacts:
     backupd.actions.quota; read where that matters. `copies` and `steps`: what `backupd check` says of
     replicas, and of optional steps.
     `left_devices`: temporary devices of `doctor --fix room` that are still a part of the pool.
+    `untrusted_state`: the folder by which users other than root could replace the catalogue.
     """
 
     limits: HealthLimits
@@ -179,6 +181,7 @@ class SiteFacts:
     copies: tuple[Finding, ...] = ()
     steps: tuple[Finding, ...] = ()
     left_devices: tuple[str, ...] = ()
+    untrusted_state: UntrustedStep | None = None
 
     @property
     def pool(self) -> Path:

@@ -26,6 +26,7 @@ from btrkeep.pool.locks import EXPIRE_LOCK, read_holder
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import is_machines
 from btrkeep.pool.temporary_devices import left_devices
+from btrkeep.trusted_path import untrusted_state
 from btrkeep.units import parse_time
 
 
@@ -60,6 +61,7 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         copies=tuple(check_copies(config, now)) if catalogue.foreign == "" else (),
         steps=tuple(check_steps(config, now)) if catalogue.foreign == "" else (),
         left_devices=left_devices(config.pool.state),
+        untrusted_state=untrusted_state(config.pool.state),
         unconfined=_unconfined(pool, {host.name: max(names.get(host.name, ()), default="") for host in enabled if host.address}),
     )
 

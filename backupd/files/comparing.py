@@ -51,23 +51,42 @@ def compare(
     content: bool = False,
     progress: Callable[[bytes], None] = lambda _path: None,
     pulse: Pulse = steady,
+    since: bytes | None = None,
+    passed: Callable[[bytes], None] = lambda _path: None,
 ) -> Iterator[PathDifference]:
     """Yields what differs at `path` and below, each folder before what is in it, and all that is below one of one side alone.
 
     Data count as the same when size and time are, as for rsync. With `content` they are read, unless that is not needed to know.
     `progress` is told of each name that both sides have, before it is compared. Raises what `pulse` raises.
+
+    `passed` is called with each path that is finished, also where nothing differs. A later call with such a path as `since`
+    continues behind it, and does not enter folders that come before it as a whole.
+
     Raises OSError as Tree does: when the path is on neither side, or cannot be read.
     """
     first, second = _maybe(before, path), _maybe(after, path)
     if first is None and second is None:
         after.stat(path)  # says why
     mounts = set[bytes]()  # what is mounted in one backup is entered in neither
+    begin = b"" if since is None else _order(since)
+
+    def is_skipped(entry: Entry) -> bool:
+        return entry.path in mounts or (
+            _order(entry.path) < begin and not (since or b"").startswith(entry.path.rstrip(b"/") + b"/")
+        )
+
     with ExitStack() as stack:
         walks = [
-            stack.enter_context(closing(walk(tree, path, skip=lambda entry: entry.path in mounts))) if entry else iter(())
+            stack.enter_context(closing(walk(tree, path, skip=is_skipped))) if entry else iter(())
             for tree, entry in ((before, first), (after, second))
         ]
         for old, new in _merged(*walks):
+            place = (old or new).entry.path  # type: ignore[union-attr]  # one of them is
+            if since is not None and _order(place) <= begin:
+                if old and new and not (before.owns(old.entry.device) and after.owns(new.entry.device)):
+                    mounts.add(place)
+                pulse()
+                continue
             if old and new:
                 progress(old.entry.path)
                 are_ours = before.owns(old.entry.device) and after.owns(new.entry.device)
@@ -75,8 +94,10 @@ def compare(
                     mounts.add(old.entry.path)
                     fields = (*_fields(before, old, after, new, content, pulse), "mount")
                     yield PathDifference(old.entry.path, CHANGED, old.entry, new.entry, fields)
+                    passed(place)
                     continue
             yield from _pair(before, old, after, new, content, pulse)
+            passed(place)
             pulse()
 
 
@@ -105,7 +126,11 @@ def _merged(left: Iterator[WalkEntry], right: Iterator[WalkEntry]) -> Iterator[t
 
 def _keyed(found: Iterator[WalkEntry]) -> Iterator[tuple[bytes, WalkEntry]]:
     """Yields each entry once, with a key that sorts paths in the order of a walk: the contents of a folder come right after it."""
-    return ((one.entry.path.replace(b"/", b"\0"), one) for one in found if not one.left)
+    return ((_order(one.entry.path), one) for one in found if not one.left)
+
+
+def _order(path: bytes) -> bytes:
+    return path.replace(b"/", b"\0")
 
 
 def _pair(

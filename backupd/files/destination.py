@@ -15,10 +15,10 @@ from backupd.files.placing import Names
 from backupd.files.tree import Entry, entry_of, joined, look
 from btrkeep.errors import LockHeld, OperatorError, UsageError
 from btrkeep.fs.openat import open_folder
-from btrkeep.fs.trusted_path import untrusted_step
 from btrkeep.hung_storage import answers
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.syncfs import SyncfsSet
+from btrkeep.trusted_path import untrusted_step
 
 PREFIX = b".btrkeep-restore-"
 """What is not whole yet has a name that begins so; a run that was killed leaves it, the next one takes it away."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from backupd.rsync.process import RunCancellation
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
-from btrkeep.fs.trusted_path import remedy, untrusted_config
 from btrkeep.pool.marker import Pool
 from btrkeep.process.group import Group, UnkillableProcess
 from btrkeep.process.programs import ProgramFailed
+from btrkeep.trusted_path import remedy, untrusted_config
 from btrkeep.units import printable
 
 SKIP = 75  # EX_TEMPFAIL of sysexits.h: not tonight

@@ -21,6 +21,7 @@ from btrkeep.catalogue.sqlite import CatalogueUnusable, Session, meaning_of, no_
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import HINT, PATIENCE, answers
+from btrkeep.trusted_path import MOVE_STATE, remedy, untrusted_state
 
 FILE = "catalogue.sqlite"
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -33,12 +34,14 @@ _BESIDE = "rebuilding"
 def prepared(state: Path) -> Path:
     """The catalogue in `state`, which is made or migrated when it has to be.
 
-    Raises OperatorError when the file is no catalogue, damaged, newer than this code, or cannot be written.
+    Raises OperatorError when the file is no catalogue, damaged, newer than this code, or cannot be written, and when users other
+    than root could replace it.
     """
     path = state / FILE
     if not (answers(state) and answers(path)):
         raise CatalogueUnusable(unanswered(path), HINT)
     try:
+        _require_trusted(state)
         _make_file(path)
         _set_modes(path)
         with closing(opened(path)) as session:
@@ -95,6 +98,13 @@ def _set_aside(path: Path) -> Path | None:
         if part.exists():
             part.rename(aside.with_name(aside.name + suffix))
     return aside
+
+
+def _require_trusted(state: Path) -> None:
+    """Raises CatalogueUnusable if users other than root could replace the files in `state`."""
+    if step := untrusted_state(state):
+        path = state / FILE
+        raise CatalogueUnusable(f"the catalogue {path} is not used: {step.place} {step.reason}", remedy(step, MOVE_STATE))
 
 
 def _make_file(path: Path) -> None:

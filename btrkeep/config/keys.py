@@ -223,8 +223,8 @@ TABLE = (
         "How many requests of a verb are answered at the same time, of which one user has half, within the limits in "
         ":doc:`serve`."),
     ConfigKey("run_distance", (SERVE,), kinds.DURATION, "5m", '"1h"',
-        "The least time between two backups of a host that users of the dashboard request. Backups by hand on the server count, "
-        "but are not limited."),
+        "The least time between two backups of a host that users of the dashboard request; a minute at most after one that "
+        "failed. Backups by hand on the server count, but are not limited."),
     ConfigKey("runs_a_day", (SERVE,), kinds.COUNT, 24, "6",
         "How many backups of a host users of the dashboard may request within 24 hours. Backups by hand on the server count, but "
         "are not limited."),

@@ -189,6 +189,21 @@ def test_whole_trees_differ_as_diff_says(sides: Sides, seed: int) -> None:
     assert sizes[0] + sum(one.what == "added" for one in mine) - sum(one.what == "removed" for one in mine) == sizes[1]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_comparison_continues_behind_each_path(sides: Sides, seed: int) -> None:
+    for number, side in enumerate(sides):
+        grow(side, random.Random(seed * 2 + number))
+    with Tree(sides[0].parent) as before, Tree(sides[1].parent) as after:
+        passed = list[bytes]()
+        whole = list(compare(before, after, b"/", passed=passed.append))
+        assert {one.path for one in whole} <= set(passed)
+        for number, since in enumerate(passed):
+            rest = list[bytes]()
+            left = list(compare(before, after, b"/", since=since, passed=rest.append))
+            assert rest == passed[number + 1 :]
+            assert left == [one for one in whole if one.path in rest]
+
+
 def test_the_sum_is_that_of_find(sides: Sides) -> None:
     for number, side in enumerate(sides):
         grow(side, random.Random(40 + number))
@@ -254,6 +269,7 @@ def test_what_is_mounted_in_one_backup_is_compared_in_neither(sides: Sides) -> N
             with Tree(before.parent) as old, Tree(after.parent) as new:
                 (mounted,) = [one for one in compare(old, new, b"/") if one.path == b"/mnt"]
                 assert "mount" in mounted.fields, "nobody is told that what is below was not compared"
+                assert list(compare(old, new, b"/", since=b"/mnt")) == []
     finally:
         work("umount", sides[0] / "mnt")
 

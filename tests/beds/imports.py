@@ -21,6 +21,7 @@ BOTTOM = (
     "btrkeep.metric_table",
     "btrkeep.procfs",
     "btrkeep.ticks",
+    "btrkeep.trusted_path",
     "btrkeep.units",
     "btrkeep.version",
 )

@@ -307,6 +307,34 @@ def test_a_backup_of_which_nothing_can_be_read_is_damaged_and_hides_no_other_dam
     assert rows(nights, "select distinct name, path from damage order by name") == [(first, f"{tree}/file"), (last, "/")]
 
 
+def test_holds_and_marks_of_a_backup_whose_folder_cannot_be_read_are_changed_in_the_notes(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    nights = Nights(make_btrfs(size="300M", mkfs=("-m", "single")))
+    nights.host("web", tree)
+    for number in range(3):
+        for file in range(400):  # leaves of its own
+            (tree / f"file-{file:06}").write_text(f"{number} {file}")
+        nights.run("web")
+    first, middle, last = nights.names("web")
+    nights.backupd("hold", "web", middle, "--why", "court")
+    nights.backupd("delete", f"web@{first}")
+    own = [set(leaves(nights.backup("web", name), nights.top)) for name in (first, middle, last)]
+    damage_metadata(nights.top, *(own[0] - own[1] - own[2]), *(own[1] - own[0] - own[2]))
+    for words in (("release", "web", middle), ("unexpire", "web", first), ("hold", "web", middle)):
+        done = nights.backupd(*words)
+        assert f"web {words[2]} itself cannot be read: `backupd damaged web` lists the damage" in " ".join(done.stdout.split())
+    notes = json.loads((nights.pool / "hosts/web/notes.json").read_text())["backups"]
+    assert [sorted(notes[name]) for name in (first, middle)] == [["hold"], ["hold"]]
+    assert rows(nights, "select name, state, held_why from backup order by name") == [
+        (first, "complete", "taken back with unexpire"),
+        (middle, "complete", ""),
+        (last, "complete", None),
+    ]
+    refused = nights.backupd("delete", f"web@{middle}", check=False)
+    assert (refused.returncode, f"web {middle} " in refused.stderr, "Traceback" in refused.stderr) == (1, True, False)
+
+
 def test_a_place_that_scrub_and_verify_found_is_mended_by_verify_for_a_rebuild_too(
     make_btrfs: Callable[..., Path], tree: Path
 ) -> None:

@@ -270,6 +270,13 @@ def test_differences_of_long_symlinks_are_bounded_by_bytes(crowd: Nights, servic
     found: dict[str, Any] = {}
     assert taken(service, lambda: found.update(service.agent().ask("compare", **asked))) < 40 * MIB
     assert (found["more"], len(encoded(found)) < LONGEST, len(found["differences"]) > 50) == (True, True, True)
+    paths = [one["path"] for one in found["differences"]]
+    while found["next"] is not None:
+        assert found["next"] == paths[-1]
+        found = service.agent().ask("compare", **asked, since=found["next"])
+        paths += [one["path"] for one in found["differences"]]
+    assert [os.fsencode(path) for path in paths[-SYMLINKS:]] == [LINKS + b"/" + link_name(number) for number in range(SYMLINKS)]
+    assert (len(paths) - SYMLINKS, found["more"]) == (1, False)
 
 
 def test_versions_with_another_target_in_each_backup_go_on_in_the_next_answer(

@@ -196,8 +196,8 @@ def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_
         while service.agent("root").ask("job", job=job)["state"] not in ("done", "failed"):
             time.sleep(0.05)
 
-    def refusal() -> RequestRefused:
-        with pytest.raises(RequestRefused, match="web1 was backed up on request too often or just now") as refused:
+    def refusal(words: str) -> RequestRefused:
+        with pytest.raises(RequestRefused, match=f"web1: {words}") as refused:
             run("btrkeep_olga")
         assert (refused.value.kind, refused.value.own) == ("busy", True)
         return refused.value
@@ -206,16 +206,24 @@ def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_
     pool.settings("serve", run_distance="1h")
     newest = parse_backup_name(pool.names("web1")[-1])
     assert newest is not None
-    assert f"again from {(newest + timedelta(hours=1)).isoformat()[:14]}" in refusal().message
+    message = refusal("the previous backup by hand began at ").message
+    assert f"may be requested from {(newest + timedelta(hours=1)).isoformat()[:14]}" in message
     lock = take_lock(open_pool(pool.pool).host_lock("web1"), "backup of web1", "2026-11-20T22:00:00Z")
     with lock:
         assert kind(service, "olga", "run", host="web1") == "locked"  # this says who is at work
     run(None)  # root is not limited
     pool.settings("serve", run_distance="1s", runs_a_day=2)
     time.sleep(1.1)
-    refusal()
+    refusal("2 backups by hand began within 24 hours; ")
     pool.settings("serve", run_distance="1s", runs_a_day=24)
     run("btrkeep_olga")
+    pool.settings("serve", run_distance="1h")
+    pool.host("web1", pool.top / "nowhere")
+    time.sleep(1.1)
+    run(None)
+    refusal("the previous backup by hand began at ")  # the one before, which did not fail
+    pool.settings("serve", run_distance="1m")
+    refusal("the previous backup by hand, which failed, began at ")
 
 
 def test_without_a_login_service_nobody_is_believed(pool: Nights, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from btrkeep.fs.trusted_path import remedy, untrusted_config
+from btrkeep.trusted_path import remedy, untrusted_config
 from tests.beds import session, work
 
 OTHER = 61234

@@ -39,7 +39,7 @@ class Rigged:
             sides = {"before": which, "after": which, "text": None, "note": None}
             entry = self.entry(arguments["path"].encode() + b"/<b>\n", "file")
             one = {"path": entry["path"], "what": "added", "fields": [], "before": None, "after": entry}
-            return {**sides, "differences": [one], "more": True, "over": True}
+            return {**sides, "differences": [one], "more": True, "over": True, "next": entry["path"]}
         if verb == "versions":
             seen = [{"name": which["name"], "started": which["started"], "state": "complete", "found": "there", "version": None}]
             return {
@@ -147,3 +147,6 @@ def test_a_comparison_for_which_time_was_too_short_says_up_to_which_path_it_came
     assert "longer than a page may wait" in page
     assert "up to <code>/x/&lt;b&gt;\\n</code>" in page
     assert "No differences" not in page
+    (link,) = (html.unescape(found) for found in re.findall(r'<a rel="next" href="([^"]+)">', page))
+    assert "Continued after <code>/x/&lt;b&gt;\\n</code>" in visitor.get(link).get_data(as_text=True)
+    assert agent.asked[-1][1]["since"] == "/x/<b>\n"

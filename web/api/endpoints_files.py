@@ -51,6 +51,7 @@ class CompareParameters:
     path: Path = b"/"
     after: Which = "latest"
     limit: Annotated[int, Field(ge=1, le=5000, description="The maximum number of differences.")] = LIMIT
+    since: Annotated[Path, Field(description="Continue after this path: `next` of the previous answer.")] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def versions(asked: ApiRequest) -> HistoryPage:
 def compare(asked: ApiRequest) -> Compared:
     """Compares two backups."""
     one = asked.given
-    return compare_at(agent(), one.host, one.path, one.before, one.after, one.limit)
+    return compare_at(agent(), one.host, one.path, one.before, one.after, one.limit, one.since)
 
 
 def download(asked: ApiRequest) -> Response:

@@ -36,7 +36,8 @@ class DiffLine:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """The differences. `counts` cover the differences that are included; `more`: there are or may be others, with `over` because
-    the time limit was reached. `text`: None if it is not text.
+    the time limit was reached, and `next` is the path to continue after, as `since`; null: nothing was compared in that time.
+    `text`: None if it is not text.
     """
 
     host: str
@@ -48,14 +49,16 @@ class Compared:
     over: bool
     limit: int
     counts: Mapping[str, int]
+    next: str | None
     text: tuple[DiffLine, ...] | None
     note: str | None
     """The reason why a file has none."""
 
 
-def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limit: int) -> Compared:
-    """Asks the agent to compare. Raises the agent's exceptions."""
-    answer = asks.ask("compare", host=host, path=text_of(path), before=before, after=after, limit=limit)
+def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limit: int, since: bytes | None = None) -> Compared:
+    """Asks the agent to compare, and to continue after the path `since`. Raises the agent's exceptions."""
+    more = {} if since is None else {"since": text_of(since)}
+    answer = asks.ask("compare", host=host, path=text_of(path), before=before, after=after, limit=limit, **more)
     found = tuple(_difference(one) for one in answer["differences"])
     return Compared(
         host=host,
@@ -67,6 +70,7 @@ def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limi
         over=answer.get("over", False),
         limit=limit,
         counts=Counter(one.what for one in found),
+        next=answer.get("next"),
         note=answer["note"],
         text=None if answer["text"] is None else tuple(line_of(line) for line in answer["text"][2:]),
     )

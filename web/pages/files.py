@@ -89,8 +89,10 @@ def compare(host: str) -> str | Answer:
         path = data.text_of(path_of_text(request.args["quoted"]))
         return redirect(PageLinks(host).compare(path, before, after), 303)
     limit = min(max(number_of_request("limit", LIMIT), 1), 5000)
-    found = compare_at(agent(), host, path_of_request(), before, after, limit)
-    return render_template("files/compare.html", at=PageLinks(host, found.after), found=found, known=known, zone=source().site.zone)
+    since = path_of_text(request.args["since"]) if "since" in request.args else None
+    found = compare_at(agent(), host, path_of_request(), before, after, limit, since)
+    given = {"at": PageLinks(host, found.after), "found": found, "since": since and data.text_of(since)}
+    return render_template("files/compare.html", **given, known=known, zone=source().site.zone)
 
 
 @blueprint.get("/files/<host>/download")

@@ -15,6 +15,8 @@ from btrkeep.decisions.pool_health import clock_findings
 from btrkeep.decisions.privileges import privilege_findings
 from btrkeep.decisions.remedy import FixCommand, Remedy
 from btrkeep.decisions.schedule import ScheduleVerdict, cron_line, schedule_hint
+from btrkeep.trusted_path import MOVE_STATE
+from btrkeep.trusted_path import remedy as trusted_again
 from btrkeep.units import counted, printable
 
 
@@ -210,6 +212,15 @@ def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:
             (f"# see that `state` in {facts.site.file} is this pool's own folder, and mounted", backupd(facts.site, "rebuild")),
         )
         yield replace(one, remedy=remedy)
+    if step := facts.site.untrusted_state:
+        yield diagnosis(
+            "catalogue",
+            "error",
+            f"{printable(str(step.place))} {step.reason}, who could replace the catalogue: root does not use it",
+            "backups and expiry go on without a catalogue; nothing is recorded, and the pages show what was",
+            "programs of that user or group cannot write there any more; reading stays possible",
+            (trusted_again(step, MOVE_STATE),),
+        )
 
 
 _BLIND_TO_CATALOGUE = unless(
@@ -234,7 +245,8 @@ def _hidden(file: KeyFile | None) -> str:
 
 
 RULES = (
-    DoctorRule("catalogue", ("error",), "the catalogue is another pool's, or was lost", _catalogue, blind=_BLIND_TO_CATALOGUE),
+    DoctorRule("catalogue", ("error",), "the catalogue is another pool's, was lost, or could be replaced", _catalogue,
+         blind=_BLIND_TO_CATALOGUE),
     DoctorRule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_BLIND_TO_RSYNC),
     DoctorRule("privileges", ("warning", "error"), "a capability that backups need is missing, as in a container", _privileges),
     DoctorRule("confinement", ("note", "warning"), "the rsync that talks to hosts is not confined", _confinement),

@@ -108,6 +108,7 @@ VERBS: Mapping[str, Verb] = {
             "after": Argument(given.which, ""),  # the newest complete one
             "content": Argument(given.flag, False),
             "limit": Argument(given.number(1, 5000), 1000),
+            "since": Argument(given.optional(given.path), None),
             **_SECONDS,
         },
     ),

@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -151,7 +152,9 @@ def compare(call: Call) -> dict[str, Any]:
 
     with opened(call, call["before"], call["after"]) as [(old, before), (new, after)]:
         pulse = _Pulse(call)
-        shown, more, over = _some(call, differences_of(before, after, call["path"], call["content"], pulse=pulse))
+        last = deque[bytes](maxlen=1)
+        words = (before, after, call["path"], call["content"])
+        shown, more, over = _some(call, differences_of(*words, pulse=pulse, since=call["since"], passed=last.append))
         hidden = call.service.config().serve.no_downloads
         lines, note = (
             (None, "contents are not shown: downloads are switched off") if hidden else _text(before, after, call["path"], pulse)
@@ -162,6 +165,7 @@ def compare(call: Call) -> dict[str, Any]:
         "differences": shown,
         "more": more,
         "over": over,
+        "next": os.fsdecode(last[0]) if more and last else None,
         "text": lines,
         "note": note,
     }

@@ -15,16 +15,17 @@ from backupd.serve.rights import ROOT
 from backupd.serve.start_job import begin, require_free
 from backupd.serve.verbs.files import reading
 from btrkeep.catalogue import PastRuns
-from btrkeep.decisions.requested_runs import DAY, next_request
+from btrkeep.decisions.requested_runs import DAY, RequestDelay, RequestedRun, next_request
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.room import mount_options
 from btrkeep.serving.answer_size import AnswerSize
 from btrkeep.serving.protocol import RequestRefused
-from btrkeep.units import local_time
+from btrkeep.units import counted, local_time
 
 _PATIENCE = 15.0
 """Seconds; then the asker looks at the job that goes on."""
 _LOOK = 0.1
+_FAILED = ("failed", "skipped")  # outcomes of runs that brought nothing
 _MOST_RUNS = 2000
 """Runs of a host that are read: more within a day are too many in any case."""
 
@@ -49,13 +50,21 @@ def _require_distance(call: Call, host: str) -> None:
     since = now - max(DAY, timedelta(seconds=settings.run_distance))
     with call.service.opened() as context:
         runs = context.catalogue.past_runs(PastRuns(hosts=(host,), since=since, night=False), _MOST_RUNS)
-    if allowed := next_request((run.started for run in runs), now, settings.run_distance, settings.runs_a_day):
+    earlier = [RequestedRun(run.started, has_failed=run.outcome in _FAILED) for run in runs]
+    if delay := next_request(earlier, now, settings.run_distance, settings.runs_a_day):
         raise RequestRefused(
-            f"{host} was backed up on request too often or just now: again from {local_time(allowed)}",
+            f"{host}: {_previous_words(delay, settings.runs_a_day)}; the next one may be requested from {local_time(delay.until)}",
             f"on the server, at any time: backupd run {host}",
             "busy",
             own=True,
         )
+
+
+def _previous_words(delay: RequestDelay, a_day: int) -> str:
+    if delay.previous is None:
+        return f"{counted(a_day, 'backup')} by hand began within 24 hours"
+    failed = ", which failed," if delay.previous.has_failed else ""
+    return f"the previous backup by hand{failed} began at {local_time(delay.previous.started)}"
 
 
 def restore(call: Call) -> dict[str, Any]:

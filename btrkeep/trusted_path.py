@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MOST_LINKS = 40
+MOVE_STATE = "set [pool] state to a folder of root's, such as /var/lib/btrkeep, then: `backupd rebuild`"
+_MOVE_CONFIGURATION = "move the configuration to a folder of root's, such as /etc/btrkeep"
 _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -72,10 +74,19 @@ def untrusted_config(main: Path) -> UntrustedStep | None:
     return next((step for path in paths if (step := untrusted_step(path))), None)
 
 
-def remedy(step: UntrustedStep) -> str:
-    """Returns the command after which root alone may write there; for a home folder, which has to stay its user's, other words."""
+def untrusted_state(folder: Path) -> UntrustedStep | None:
+    """The same of a state folder: whoever may write there, or replace it, can put other files in the place of those that root
+    writes, and SQLite opens them by their path.
+
+    Without root's rights nothing is checked. Raises OSError.
+    """
+    return None if os.geteuid() else untrusted_step(folder.absolute())
+
+
+def remedy(step: UntrustedStep, for_home: str = _MOVE_CONFIGURATION) -> str:
+    """Returns the command after which root alone may write there; for a home folder, which has to stay its user's, `for_home`."""
     if not step.is_open and _is_home(step.place):
-        return "move the configuration to a folder of root's, such as /etc/btrkeep"
+        return for_home
     place = shlex.quote(str(step.place))
     return f"chmod go-w {place}" if step.is_open else f"chown -h root {place}"
 

@@ -1,0 +1,50 @@
+"""A state folder that users other than root may write to: nothing is written there, backups go on, the printed command mends it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import work
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements
+
+OTHER = 61234
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "is_parent"), [(("chmod", "g+w"), False), (("chmod", "o+w"), True), (("chown", str(OTHER)), False)]
+)
+def test_it_is_not_used_until_the_printed_command_was_typed(nights: Nights, spoil: tuple[str, str], is_parent: bool) -> None:
+    (nights.source / "file").write_text("it")
+    nights.host("web", nights.source)
+    nights.run("web")
+    folder = nights.state.parent if is_parent else nights.state
+    nights.state.parent.chmod(0o755)
+    work(*spoil, folder)
+    before = contents(nights.state)
+    done = nights.backupd("run", "--all", "--json", check=False)
+    assert (done.returncode, [result["outcome"] for result in json.loads(done.stdout)]) == (1, ["complete"]), done.stderr
+    assert f"is not used: {folder} " in done.stderr
+    sampled = nights.backupd("sample", check=False)
+    assert sampled.returncode != 0
+    assert contents(nights.state) == before
+    (hint,) = {found["hint"] for found in findings(nights, "check") if found["subject"] == "catalogue"}
+    assert hint in {f"chmod go-w {folder}", f"chown -h root {folder}"}
+    (commands,) = [found["commands"] for found in findings(nights, "doctor") if found["name"] == "catalogue"]
+    assert commands == [hint]
+    work("sh", "-c", hint)
+    nights.run("web")
+    assert disagreements(nights) == []
+
+
+def contents(folder: Path) -> dict[str, tuple[int, int]]:
+    return {path.name: ((status := path.lstat()).st_ino, status.st_mtime_ns) for path in folder.iterdir()}
+
+
+def findings(nights: Nights, command: str) -> list[dict[str, Any]]:
+    answer = json.loads(nights.backupd(command, "--json", check=False).stdout)
+    return list(answer["findings"] if isinstance(answer, dict) else answer)
