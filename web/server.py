@@ -67,8 +67,8 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
         super().service()
 
     def others(self) -> list[unread.Connection]:
-        """Returns all connections of the server, this one too."""
-        return list(self.server.active_channels.values())
+        """Returns all connections, this one too: also those to other addresses (IPv4 and IPv6), each of which has its own list."""
+        return [one for one in list(self.server._map.values()) if isinstance(one, Channel)]
 
     def is_stuck(self, crowded: bool) -> bool:
         """Returns True if its client has used up its time. With many connections an idle client has little."""

@@ -27,7 +27,7 @@ class Connection(Protocol):
     total_outbufs_len: int
 
     def others(self) -> list["Connection"]:
-        """Returns all connections of the server, this one too."""
+        """Returns all connections of the program, this one too."""
 
 
 def serve_on(connection: Connection) -> None:

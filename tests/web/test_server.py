@@ -5,12 +5,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waitress import wasyncore
+from waitress import server, wasyncore
 from werkzeug.exceptions import TooManyRequests
 
 from btrkeep.serving.viewer import Viewer
@@ -143,6 +143,36 @@ def test_who_reads_no_answer_gets_no_more(
     end = time.monotonic() + 5
     while answer(port, "/answer/acme/other") == b"unread":
         assert time.monotonic() < end
+
+
+def test_connections_to_all_addresses_of_the_server_count_together() -> None:
+    """A client with IPv4 and IPv6 had twice as many unread bytes."""
+    counts: list[int] = []
+
+    def count(_environ: object, start: Callable) -> list[bytes]:
+        counts.append(len(unread._serving.connection.others()))
+        start("200 OK", [("Content-Length", "2")])
+        return [b"ok"]
+
+    found = ours.server_of(count, Settings("x", Path(), Path(), Path(), host="*", port=0, threads=1))
+    thread = threading.Thread(target=found.run)
+    thread.start()
+    try:
+        listening = found.effective_listen
+        assert len(listening) == 2, "this machine has no IPv6"
+        with ExitStack() as held:
+            for number, (host, port) in enumerate(listening, 1):
+                address = "::1" if ":" in host else "127.0.0.1"
+                one = held.enter_context(closing(socket.create_connection((address, int(port)))))
+                one.sendall(HEAD)
+                assert one.recv(9) == b"HTTP/1.1 "
+                assert counts[-1] == number
+    finally:
+        found.task_dispatcher.shutdown()
+        trigger = next(one.trigger for one in list(found.map.values()) if isinstance(one, server.BaseWSGIServer))
+        trigger.pull_trigger(lambda: wasyncore.close_all(found.map))
+        thread.join(5)
+        assert not thread.is_alive()
 
 
 @pytest.mark.slow
