@@ -128,8 +128,8 @@ def _clear_staged(pool: Pool, old: str) -> None:
 
 
 def _in_catalogue(pool: Pool, catalogue: Catalogue, old: str, new: str) -> None:
-    """Renames rows and runs. If there are already rows of the new name, from a run that found the folder first, the pool
-    decides.
+    """Renames rows and runs. If there are already rows of the new name, from a run that found the folder first, or runs of a host
+    that was forgotten, the pool decides about the rows, and the runs of both stay.
     """
     if not _is_known(catalogue, old):
         return
@@ -141,6 +141,7 @@ def _in_catalogue(pool: Pool, catalogue: Catalogue, old: str, new: str) -> None:
     for name in sorted(names_of(pool, new)):
         if row := row_of(pool, new, name):
             catalogue.put_backup(row)
+    catalogue.move_runs(old, new)
     recall_looks(pool, catalogue, new, names_of(pool, new), recorded_damage)
 
 

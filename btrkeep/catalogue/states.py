@@ -32,6 +32,7 @@ _DROP_NOTED = tuple(f"DELETE FROM {table} WHERE {_HERE}" for table in NOTED)
 _DROP_HOST = "DELETE FROM backup WHERE host = :host"
 _DROP_NOTED_OF_HOST = tuple(f"DELETE FROM {table} WHERE host = :host" for table in NOTED)
 _MOVES = tuple(f"UPDATE {table} SET host = :new WHERE host = :host" for table in ("backup_detail", "run", "progress", *NOTED))
+_MOVE_RUNS = "UPDATE run SET host = :new WHERE host = :host"
 _MET = "SELECT 1 FROM run WHERE host = :new UNION ALL SELECT 1 FROM backup WHERE host = :new LIMIT 1"
 
 
@@ -106,6 +107,12 @@ class BackupStateStore(CatalogueSession):
             for statement in (*_MOVES, _DROP_HOST):
                 session.run(statement, names)
         return len(moved)
+
+    def move_runs(self, old: str, new: str) -> int:
+        """Gives the history of a host's runs to another one, which may have runs. Returns the number of runs."""
+        with self._writing("runs of the host moved") as session:
+            hosts.know(session, new)
+            return session.run(_MOVE_RUNS, {"host": old, "new": new}).rowcount
 
 
 def _named(which: Iterable[tuple[str, str | None]]) -> list[Values]:

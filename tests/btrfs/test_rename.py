@@ -381,3 +381,58 @@ def test_a_name_that_the_notes_do_not_know_makes_no_backup_ours(pool: Nights, ol
     write_down(pool, new, was=["somebody", old])
     pool.backupd("rebuild", check=False)
     assert table(pool, new)[0] == 1
+
+
+def history(pool: Nights, host: str) -> list[str]:
+    """The backups that the runs of a host have made, oldest first."""
+    return [run["backup"] for run in reversed(pool.json("log", host))]
+
+
+def test_a_second_rename_keeps_the_history_of_all_names(pool: Nights, old: str, new: str) -> None:
+    last = f"{new}-c"
+    (first,) = pool.names(old)
+    pool.backupd("rename", old, new, "--yes")
+    configure_new(pool, old, new)
+    pool.run(new)
+    pool.backupd("rename", new, last, "--yes")
+    configure_new(pool, new, last)
+    pool.run(last)
+    names = pool.names(last)
+    assert (names[0], len(names)) == (first, 3)
+    for _ in range(2):
+        assert history(pool, last) == names
+        assert [backup["name"] for backup in pool.json("list", last)] == names
+        assert (table(pool, old), table(pool, new)) == ((0, 0), (0, 0))
+        pool.backupd("rebuild", check=False)
+    assert set(notes_of(pool, last)["was"]) == {old, new}
+
+
+def test_a_new_host_of_a_former_name_is_renamed_too_and_both_keep_their_histories(pool: Nights, old: str, new: str) -> None:
+    other = f"{new}-c"
+    pool.backupd("rename", old, new, "--yes")
+    pool.run(old)  # another machine has got the name
+    pool.backupd("rename", old, other, "--yes")
+    for _ in range(2):
+        for host in (new, other):
+            assert (history(pool, host), len(pool.names(host))) == (pool.names(host), 1)
+        assert table(pool, old) == (0, 0)
+        pool.backupd("rebuild", check=False)
+    pool.backupd("rename", new, old, "--yes")  # and the first one gets its name back
+    assert history(pool, old) == pool.names(old)
+
+
+def test_a_name_that_a_forgotten_host_had_brings_no_loss_of_history(pool: Nights, old: str, new: str) -> None:
+    """The runs of the forgotten one are still there, so the catalogue knows both names."""
+    pool.host(new, pool.source)
+    pool.run(new)
+    gone = pool.names(new)
+    del pool.tables["host"][new]
+    pool.write()
+    pool.backupd("forget", new, "--yes")
+    pool.backupd("expire", new, "--skip-grace", check=False)
+    assert not (pool.pool / "hosts" / new).exists() or pool.names(new) == []
+    names = pool.names(old)
+    pool.backupd("rename", old, new, "--yes")
+    assert pool.names(new) == names
+    assert sorted(history(pool, new)) == sorted([*gone, *names])
+    assert table(pool, old) == (0, 0)
