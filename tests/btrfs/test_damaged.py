@@ -332,7 +332,7 @@ def test_holds_and_marks_of_a_backup_whose_folder_cannot_be_read_are_changed_in_
         (last, "complete", None),
     ]
     refused = nights.backupd("delete", f"web@{middle}", check=False)
-    assert (refused.returncode, f"web {middle} " in refused.stderr, "Traceback" in refused.stderr) == (1, True, False)
+    assert (refused.returncode, f"web {middle} is held" in refused.stderr) == (1, True)
 
 
 def test_a_place_that_scrub_and_verify_found_is_mended_by_verify_for_a_rebuild_too(
