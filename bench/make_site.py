@@ -241,7 +241,7 @@ def alarms(wish: Wishes, last: datetime, now: datetime) -> Iterator[StoredAlarm]
     for number in range(wish.hosts):
         name, words = name_of(number), HOSTILE[number % len(HOSTILE)] if wish.hostile else "connection timed out"
         if kind_of(number) == "failing":
-            yield StoredAlarm("failure", f"host {name}", f"{name}: the backup is failed: {words}", 0, last, 1, now, None, None)
+            yield StoredAlarm("failure", f"host {name}", f"{name}: the backup failed: {words}", 0, last, 1, now, None, None)
         elif kind_of(number) == "late":
             text = f"{name}: no complete backup for 4d 2h"
             yield StoredAlarm("silent", f"host {name}", text, 0, last - timedelta(days=4), 1, now, None, None)

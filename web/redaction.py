@@ -116,7 +116,7 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
     outcome = "failed"
     if facts and facts.last_run_outcome in ("failed", "partial"):
         outcome, cause = facts.last_run_outcome, facts.last_run_cause
-    return f"{host}: the backup is {outcome}: {of_cause(cause, host, place)}"
+    return f"{host}: the backup {'failed' if outcome == 'failed' else f'is {outcome}'}: {of_cause(cause, host, place)}"
 
 
 def _is_of_limited() -> bool:

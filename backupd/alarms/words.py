@@ -152,7 +152,7 @@ def suspect(host: str, reason: str) -> str:
 
 def failing(host: str, outcome: str | None, reason: str) -> str:
     """A host's newest run brought no complete backup."""
-    return f"{host}: the backup is {outcome}: {reason}"
+    return f"{host}: the backup {'failed' if outcome == 'failed' else f'is {outcome}'}: {reason}"
 
 
 def other_key(host: str, hint: str) -> str:

@@ -158,8 +158,9 @@ def show_finding(finding: Finding) -> None:
 def _wrapped(label: str, text: str) -> str:
     width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 25)).columns)
     text = _COMMAND.sub(lambda command: command[0].replace(" ", _KEPT), printable(with_calls(text)))  # is pasted, so never folded
-    indent = " " * (2 + len(label))
-    lines = textwrap.wrap(text, width, initial_indent=f"  {label}", subsequent_indent=indent, break_long_words=False)
+    wrapper = textwrap.TextWrapper(width, f"  {label}", break_long_words=False, break_on_hyphens=False)
+    wrapper.subsequent_indent = " " * (2 + len(label))
+    lines = wrapper.wrap(text)
     return "\n".join(lines).replace(_KEPT, " ")
 
 

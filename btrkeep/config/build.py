@@ -236,9 +236,19 @@ def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, mod
         yield name, model.OffsiteSettings(name, retention=model.Retention(**retention) if retention else None, **values)
 
 
+def _tables(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The tables in a section, and those in each that has nothing else."""
+    for inner in content.values():
+        while isinstance(inner, dict):
+            yield inner
+            inner = next(iter(inner.values())) if len(inner) == 1 else None
+
+
 def _paths_refused(table: TomlSection, groups: Mapping[str, TomlSection]) -> bool:
     """True if paths, or the group that may hold them, are given and wrong: that has been said, and nothing is missing besides."""
     group = groups.get(table.values.get("group", ""))
+    if any("paths" in inner for inner in _tables(table.given)):  # [host.web1.example.org]
+        return True
     return "paths" in table.given or ("group" in table.given and (group is None or "paths" in group.given))
 
 

@@ -103,7 +103,8 @@ def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[s
             continue
         try:
             if name not in legal:
-                raise InvalidValue(_misplaced(name, _head(section, where)) or f"unknown key{nearest(name, (*legal, *within))}")
+                reason = _misplaced(name, _head(section, where)) or _name_with_dots(section, (*where, name), raw)
+                raise InvalidValue(reason or f"unknown key{nearest(name, (*legal, *within))}")
             values[name] = legal[name].kind(raw)
         except InvalidValue as refused:
             problems.add(file, _written((*where, name), raw), refused.reason, (*where, name))
@@ -137,6 +138,19 @@ def _without_value(name: str, item: Any) -> Any:
 def _head(section: str, where: tuple[str, ...]) -> str:
     """Formats the header of the section at that place: [host.NAME], [host.NAME.retention]."""
     return next(head for head in WRITTEN[section] if head.startswith(f"[{where[0]}"))
+
+
+def _name_with_dots(section: str, where: tuple[str, ...], content: Any) -> str:
+    """Says how a name with dots is written, for [host.web1.example.org]: TOML reads sections in sections there."""
+    if section not in NAMED or len(where) != 3:
+        return ""
+    names = [*where[1:]]
+    while isinstance(content, dict) and not LEGAL[section].keys() & content.keys():
+        if len(content) != 1:
+            return ""
+        name, content = next(iter(content.items()))
+        names.append(name)
+    return f"a name with dots is written in quotes: [{dotted(section, '.'.join(names))}]" if isinstance(content, dict) else ""
 
 
 def _misplaced(name: str, here: str) -> str:

@@ -132,7 +132,7 @@ TABLE: Mapping[tuple[str, str], Advice] = {
 }
 """By event and kind of subject; ANY where one of them does not matter. docs/what-to-do.rst has the same entries."""
 EXAMPLES: Mapping[tuple[str, str], str] = {
-    (FAILURE, HOST): "web1: the backup is failed: REASON",
+    (FAILURE, HOST): "web1: the backup failed: REASON",
     (SUSPECT, HOST): "web1: the newest backup is suspect: REASON",
     (SILENT, HOST): "web1: no complete backup for 3d",
     (FAILURE, POOL): "the pool cannot be used: REASON",

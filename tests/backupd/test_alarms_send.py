@@ -41,7 +41,7 @@ def alarms(*texts: str, what: str = "failure") -> list[StoredAlarm]:
 
 
 def evil_message() -> words.Message:
-    return words.of_changes("main", "machine", alarms(f"web1: the backup is failed: {EVIL}"), [])
+    return words.of_changes("main", "machine", alarms(f"web1: the backup failed: {EVIL}"), [])
 
 
 class Tags(HTMLParser):
@@ -69,7 +69,7 @@ def test_a_mail_has_the_text_and_nothing_that_a_host_wrote_is_markup(mailbox: Ma
     assert [one.arrived for one in send([url], evil_message())] == [True]
     (got,) = mailbox.got
     assert "admin@example.org" in got["To"]
-    assert got["Subject"].startswith("btrkeep main: web1: the backup is failed: \u2039script\u203a")
+    assert got["Subject"].startswith("btrkeep main: web1: the backup failed: \u2039script\u203a")
     assert len(got.get_all("Subject") or []) == 1
     for part in (part for part in got.walk() if part.get_content_maintype() == "text"):
         content = part.get_content()
@@ -98,7 +98,7 @@ def test_a_webhook_gets_title_text_and_kind(server: Web) -> None:
     assert got["type"] == "failure"
     title, line, *_ = got["message"].splitlines()
     assert title == "Failed:"
-    assert line.startswith(f"- web1: the backup is failed: {words.harmless(EVIL, 266)} (since ")
+    assert line.startswith(f"- web1: the backup failed: {words.harmless(EVIL, 266)} (since ")
     assert not re.search(r"[<>@`\x1b]|\]\(", got["message"] + got["title"])
 
 

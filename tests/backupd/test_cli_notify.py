@@ -140,7 +140,7 @@ def test_a_dry_run_sends_and_remembers_nothing(told: Nights, server: Web) -> Non
     told.night("web1")
     said = notify(told, "--dry-run")
     assert (len(said["alarms"]), said["services"], said["dry_run"]) == (1, [], True)
-    assert "the backup is failed" in told.backupd("notify", "--dry-run").stdout
+    assert "the backup failed" in told.backupd("notify", "--dry-run").stdout
     assert (server.got, alarm_rows(told)) == ([], [])
     assert len(notify(told)["alarms"]) == 1
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from backupd.cli.doctor_ import show_finding
 from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts, KeyFile, Layer, Machine, Scrub, SiteFacts
 from backupd.doctor.finding import SEVERITIES, DoctorRule
 from backupd.doctor.fix import fix, refusal, rule_named
@@ -473,3 +474,11 @@ def test_what_the_system_itself_lies_on_is_not_remounted_without_its_setuid_prog
     (finding,) = findings_of(fs(mount_options=frozenset({"rw", "noatime"}), target=Path("/")))
     assert (finding.check, finding.remedy.fixable) == ("nosuid", False)
     assert [line for line in finding.remedy.lines if not line.startswith("#")] == []
+
+
+def test_a_command_in_a_text_is_on_one_line_also_if_a_path_in_it_has_hyphens(capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"`cp --reflink=always /srv/{'-'.join(['long'] * 15)}/main.toml /root/a-copy`"
+    show_finding(
+        Finding("atime", "note", "a text", "", remedy=Remedy(why=f"first of all {command} keeps it", risk=f"none: {command}"))
+    )
+    assert capsys.readouterr().out.count(command) == 2

@@ -215,6 +215,11 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
         (f"{POOL}[[host.a]]", "host.a = [{}]: expected a section, [host.a]"),
         (f'{POOL}[host]\npaths = ["/a"]', 'host.paths = ["/a"]: belongs in a section with a name, [host.NAME]'),
         (f'{POOL}[host.a]\naddress = "a"', "host.a.paths: missing"),
+        (
+            f'{POOL}[host.a.b.example.org]\npaths = ["/etc"]',
+            'host.a.b = {example = {org = ...}}: a name with dots is written in quotes: [host."a.b.example.org"]',
+        ),
+        (f'{POOL}[group.a.b]\nevery = "1d"', 'group.a.b = {every = "1d"}: a name with dots is written in quotes: [group."a.b"]'),
         (f'{HERE}group = "debain"\n[group.debian]', 'host.a.group = "debain": there is no such group; did you mean "debian"?'),
         (f'{HERE}before = ["x", "--to={{address}}"]', "host.a.before: says {address}, but the host has no address"),
         (f"{POOL}[backup]\n{'.'.join('a' * 5000)} = 1", "backup.a = {a = "),

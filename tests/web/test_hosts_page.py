@@ -12,7 +12,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from bench.make_catalogue import add_runs
-from btrkeep.catalogue import Catalogue
+from btrkeep.catalogue import Catalogue, Damage, VerifiedBackup
 from btrkeep.config import HostConfig
 from btrkeep.serving.viewer import Viewer
 from tests.web.made import DAY, EVENING, NOW, backup, client, run, write
@@ -53,6 +53,31 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def hosts(state: Path) -> FlaskClient:
     return client(state)
+
+
+def test_damaged_and_altered_backups_are_remarked_in_the_list_on_the_overview_and_on_the_hosts_page(tmp_path: Path) -> None:
+    kept = [backup(name, EVENING - night * DAY) for name in ("good", "bad") for night in range(3)]
+    kept += [backup("changed", EVENING - DAY), backup("changed", EVENING, "altered", outcome="altered")]
+    everyone = [HostConfig(name) for name in ("good", "bad", "changed")]
+    catalogue = write(tmp_path / "state", everyone, kept, [run("good", EVENING), run("bad", EVENING)])
+    bad = [one.name or "" for one in kept if one.host == "bad"]
+    catalogue.put_verifications([VerifiedBackup("good", kept[0].name or "", NOW - DAY, NOW - DAY, 7, 0, NOW - DAY)])
+    assert "is-bad" not in client(tmp_path / "state").get("/").text
+    catalogue.put_damages([Damage("bad", name, "/etc/passwd", 0, 0, "verify", NOW) for name in bad[:2]])
+    catalogue.close()
+    web = client(tmp_path / "state")
+    remarks = re.findall(r'data-label="Remark"[^>]*>(.*?)</td>', web.get("/hosts").text)
+    shown = ['<span class="is-bad">2 backups damaged</span>', '<span class="is-bad">1 backup altered</span>', ""]
+    assert remarks == shown
+    page = web.get("/hosts/changed").text
+    name = kept[-1].name
+    assert f'1 backup was changed after it was final: <a href="#b-{name}">{name}</a>' in page
+    assert f"<code>backupd verify changed@{name}</code> names the files" in page
+    assert "after it was final" not in web.get("/hosts/bad").text
+    assert re.search(r'<p class="copies-now is-bad">Verified: .*; 2 backups damaged\.</p>', web.get("/").text)
+    mine = client(tmp_path / "state", "viewer", ("good",)).get("/").text
+    assert "Verified:" in mine
+    assert "is-bad" not in mine
 
 
 def names(page: str) -> list[str]:

@@ -317,7 +317,7 @@ def test_alarms_that_stand_are_shown_with_what_to_do_and_others_are_not(tmp_path
     catalogue = write(tmp_path / "state", [host("web1")])
     catalogue.put_alarms(
         [
-            alarm("failure", "host web1", "web1: the backup is failed: no route"),
+            alarm("failure", "host web1", "web1: the backup failed: no route"),
             alarm("devices", "device 2", "device 2 has counted 3 read errors", recovered=NOW),
             alarm("silent", "host web9", "web9: no complete backup ever, 2h after it was first looked for", told=None, since=NOW),
             alarm("failure", "unit btrkeep-backup@main.service", "btrkeep-backup@main.service failed: exit-code"),
@@ -326,7 +326,7 @@ def test_alarms_that_stand_are_shown_with_what_to_do_and_others_are_not(tmp_path
     )
     catalogue.close()
     words = text_of(client(tmp_path / "state").get("/").text)
-    assert "web1: the backup is failed: no route" in words
+    assert "web1: the backup failed: no route" in words
     assert "backupd log web1" in words
     assert "journalctl -u btrkeep-backup@main.service" in words
     assert words.index("no transfer starts any more") < words.index("no route")  # the worst kind first
@@ -443,6 +443,7 @@ def test_what_is_unknown_and_mistakes_of_the_configuration_stand_above_the_night
     places = [shown.index(words) for words in (*urgent, "1 of 2 hosts complete")]
     assert places == sorted(places)
     assert "not mounted. Last known" in shown
+    assert "The pool has problems" in text_of(client(tmp_path / "state").get("/pool").text)
     assert "1 failing" in shown
     limited = text_of(client(tmp_path / "state", hosts=("web1",)).get("/").text)
     assert "the pool cannot be read" in limited
@@ -453,3 +454,12 @@ def test_what_is_unknown_and_mistakes_of_the_configuration_stand_above_the_night
 def test_with_a_recent_look_and_nothing_wrong_nothing_stands_above_the_night(tmp_path: Path) -> None:
     write(tmp_path / "state", [host("web1")], [backup("web1", EVENING)], [run("web1", EVENING)]).close()
     assert "Mend this first" not in client(tmp_path / "state").get("/").text
+
+
+def test_a_question_in_a_mistake_has_no_full_stop_behind_it(tmp_path: Path) -> None:
+    catalogue = write(tmp_path / "state", [host("web1")], [backup("web1", EVENING)], [run("web1", EVENING)])
+    words = 'the configuration is wrong: main.toml:3: dayly: unknown key; did you mean "daily"?'
+    catalogue.put_alarms([StoredAlarm("failure", "configuration", words, 1, NOW - HOUR, 1, NOW, None, None)])
+    catalogue.close()
+    shown = text_of(client(tmp_path / "state").get("/").text)
+    assert 'did you mean "daily"? backupd check' in shown

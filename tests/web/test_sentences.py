@@ -94,7 +94,7 @@ def test_the_alarm_of_a_host_is_made_of_its_cause_and_silence_is_told() -> None:
     alarm = StoredAlarm(
         "failure",
         str(AlarmSubject(HOST, "lab")),
-        "lab: the backup is failed: before: db1 is not frozen",
+        "lab: the backup failed: before: db1 is not frozen",
         0,
         moment,
         1,
@@ -109,7 +109,7 @@ def test_the_alarm_of_a_host_is_made_of_its_cause_and_silence_is_told() -> None:
         source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute, facts=facts: facts)
         with Flask(__name__).test_request_context():
             g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
-            assert telling.host_alarm(alarm, "lab") == f"lab: the backup is failed: {said}"
+            assert telling.host_alarm(alarm, "lab") == f"lab: the backup failed: {said}"
             silent = replace(alarm, what="silent", text="lab: no complete backup for 3d 2h")
             assert telling.host_alarm(silent, "lab") == silent.text
 
@@ -131,7 +131,7 @@ def test_an_alarm_that_has_outlived_its_reason_is_not_told_with_that_of_somethin
     source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute: of_hosts)
     with Flask(__name__).test_request_context():
         g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
-        said = {"failure": "the backup is failed", "suspect": "the newest backup is suspect"}[what]
+        said = {"failure": "the backup failed", "suspect": "the newest backup is suspect"}[what]
         assert telling.host_alarm(alarm, "lab") == f"lab: {said}: {WITHHELD}"
 
 

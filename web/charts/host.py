@@ -18,6 +18,7 @@ from web.data.log import LogRun
 
 _HEIGHT = 190
 _WIDEST, _THINNEST = 12.0, 1.5
+_MARGIN = 0.015  # of the time, on both sides: half of the widest bar
 _COLOURS = {"failed": "red", "suspect": "purple", "complete": "green"}
 
 
@@ -75,7 +76,9 @@ def _run_chart(
     if len(found) <= 1:
         return None
     values = [value for _, value in found]
-    sheet, inside = _begun([run.started for run, _ in found], scale(max(values)), zone)
+    moments = [run.started for run, _ in found]
+    margin = (moments[-1] - moments[0]) * _MARGIN
+    sheet, inside = _begun([moments[0] - margin, *moments, moments[-1] + margin], scale(max(values)), zone)
     apart = min(later - earlier for earlier, later in pairwise(inside.x(run.started) for run, _ in found))
     width = max(_THINNEST, min(_WIDEST, apart * 0.7))
     for kind in dict.fromkeys(run.outcome for run, _ in found):

@@ -159,6 +159,25 @@ def _unconfigured(name: str, facts: HostFacts | None, now: datetime) -> HostStat
     return HostStatus(name, UNCONFIGURED, last, age, None, None, (words,))
 
 
+@dataclass(frozen=True, slots=True)
+class BadBackups:
+    """How many backups of a host have damaged files, and how many were changed after they were final."""
+
+    damaged: int
+    altered: int
+
+
+def bad_backups(source: RequestContext) -> Mapping[str, BadBackups]:
+    """Returns the hosts that have any; cached between requests. The caller must filter them by viewer."""
+    return source.cached("bad", lambda: _bad_backups(source.catalogue))
+
+
+def _bad_backups(catalogue: Catalogue) -> Mapping[str, BadBackups]:
+    damaged = Counter(host for host, _ in catalogue.damaged_files())
+    altered = Counter(host for host, _ in catalogue.altered_backups())
+    return {host: BadBackups(damaged[host], altered[host]) for host in {*damaged, *altered}}
+
+
 def visible_to(viewer: Viewer, rows: Iterable[HostRow]) -> list[HostRow]:
     """Returns the rows that the viewer may see."""
     return [row for row in rows if viewer.may_see(row.host)]

@@ -17,7 +17,7 @@ from web.access import operator_only, require_visible_host, viewer
 from web.charts.host import duration_chart, new_chart, size_chart
 from web.charts.night_strip import shape, strip_paths, width
 from web.data.host import HostPage, backup_of, host_page, near_names
-from web.data.hosts import ALL_STATES, ORDERS, Query, host_list
+from web.data.hosts import ALL_STATES, ORDERS, Query, bad_backups, host_list
 from web.data.jobs import RequestedJob, asked
 from web.data.running import running
 from web.service_client import agent
@@ -43,7 +43,7 @@ def index() -> str:
         sort=_one_of("sort", [*ORDERS, *(f"-{name}" for name in ORDERS)]) or "host",
         page=request.args.get("page", 1, int),
     )
-    return render_template("hosts/hosts.html", list=host_list(source(), viewer(), query))
+    return render_template("hosts/hosts.html", list=host_list(source(), viewer(), query), bad=bad_backups(source()))
 
 
 def _one_of(name: str, words: Any) -> str:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from web.access import viewer
 from web.charts.trend import small_chart
 from web.data.alarms import grouped
+from web.data.hosts import bad_backups
 from web.data.overview import nights, overview
 from web.data.running import running
 from web.data.trend import trend
@@ -40,6 +41,7 @@ def index() -> str:
         running=found.running,
         alarms=grouped(found.alarms),
         is_known=found.alarms_looked is not None,
+        damaged=any(count.damaged for host, count in bad_backups(here).items() if who.may_see(host)),
         chart=space_chart(here) if found.pool else None,
         picture=_picture(here) if found.pool else None,
     )

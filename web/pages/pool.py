@@ -16,6 +16,7 @@ from web.charts.trend import trend_chart
 from web.charts.trend import words as trend_words
 from web.data.day import DayView, day_view, parse_day
 from web.data.groups import distribution
+from web.data.health import pool_health
 from web.data.heat import FOLDER, wish_of
 from web.data.pool import pool_now
 from web.data.score import Scores, scores
@@ -51,6 +52,7 @@ def index() -> str:
     days = requested_days()
     return render_template(
         "pool/space.html",
+        health=pool_health(here),
         now=here.cached(("pool-now", of), lambda: pool_now(here.catalogue, of)),
         trend=trend_of(days),
         numbers=_some(trend_of(days).points),
