@@ -192,7 +192,7 @@ def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
     given = [value for value in (to, to_host, tar) if value is not None]
     if len(given) != 1:
         raise UsageError(
-            "say where to, and once: --to DIR, --to-host or --tar FILE" if given else "it is not said where to",
+            "say where to, and once: --to DIR, --to-host or --tar FILE" if given else "the target is missing",
             "--to DIR: a folder here; --to-host: where it was, or USER@HOST:DIR; --tar FILE: an archive",
         )
     if to_host is not None:

@@ -124,6 +124,8 @@ def command(
             _say_plan(context, planned(), as_json)
             return Exit.ATTENTION if context.config.faults else Exit.OK
         sinks = night_sinks(as_json=as_json)
+        if not context.config.every_host:
+            sinks.notice("no host is configured: `backupd host add NAME` adds one")
         try:
             end = run_hosts(context, planned, named or None, sinks, waits=waits or not named)
         except LockHeld as error:

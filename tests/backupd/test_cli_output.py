@@ -270,6 +270,14 @@ def test_a_piped_run_prints_one_line_per_event(nights: Nights) -> None:
     assert nights.backupd("run").stdout == "nothing was due\n"
 
 
+def test_a_run_without_a_configured_host_says_so(nights: Nights) -> None:
+    done = nights.backupd("run")
+    assert "note: no host is configured: `backupd host add NAME` adds one" in done.stdout + done.stderr
+    nights.host("here", nights.source, address=None)
+    again = nights.backupd("run")
+    assert "no host is configured" not in again.stdout + again.stderr
+
+
 def test_a_run_outside_of_all_windows_does_not_say_that_nothing_was_due(nights: Nights) -> None:
     nights.tables["retention"] = {"daily": 14}
     later = datetime.now(UTC) + timedelta(hours=3)

@@ -425,7 +425,7 @@ def test_a_tar_goes_to_a_file_whole_or_not_at_all_and_to_a_pipe(backed_up: Night
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("web1", "/"), "it is not said where to"),
+        (("web1", "/"), "the target is missing"),
         (("web1", "--to", "/tmp"), "no path is named"),
         (("web1", "/", "--to", "/tmp", "--tar", "x"), "once"),
         (("web1", "/", "--to", ""), "names no folder"),
