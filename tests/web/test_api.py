@@ -288,6 +288,15 @@ def test_a_run_that_was_asked_for_is_followed_to_its_end(shop: Dashboard) -> Non
     listed = told(shop, "/tasks", CUSTOMER)["tasks"]
     assert job in [one["job"] for one in listed]
     see_schema(shop, "/tasks", told(shop, "/tasks"))
+    every = [one["job"] for one in told(shop, "/tasks")["tasks"]]
+    page, pages = told(shop, "/tasks?limit=1"), list[str]()
+    while True:
+        pages += [one["job"] for one in page["tasks"]]
+        if page["next"] is None:
+            break
+        assert page["next"] == pages[-1]
+        page = told(shop, f"/tasks?limit=1&before={page['next']}")
+    assert pages == every
 
 
 def ended(web: Dashboard, job: str) -> Any:

@@ -16,6 +16,7 @@ from web.service_client import agent
 
 TASKS = "tasks"
 _MOST = 1000
+_TASK = r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$"
 Folder = Annotated[str, Field(max_length=900, pattern=r"^/[^\x00-\x1f\x7f-\x9f]*$")]
 Overwrite = Annotated[Literal["never", "older", "all"], Field(description="What to do if a file exists already.")]
 
@@ -42,15 +43,18 @@ class PreviewAnswer:
 class TaskParameters:
     """The id of a task, and the number of lines of its output."""
 
-    task: Annotated[str, Field(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$", description="The id of the task, as returned.")]
+    task: Annotated[str, Field(pattern=_TASK, description="The id of the task, as returned.")]
     lines: Annotated[int, Field(ge=0, le=1000, description="The number of lines, from the end of its output.")] = 50
 
 
 @dataclass(frozen=True, slots=True)
 class TasksParameters:
-    """The number of tasks."""
+    """The number of tasks, and where to continue."""
 
     limit: Annotated[int, Field(ge=1, le=_MOST, description="The number of entries, newest first.")] = 200
+    before: Annotated[str, Field(pattern=_TASK, description="Continue before this task: `next` of the previous answer.")] | None = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +92,10 @@ class TaskAnswer(Task):
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The tasks of the last 30 days, newest first."""
+    """The tasks of the last 30 days, newest first. `next`: continue there, as `before`; null: there are no older ones."""
 
     tasks: tuple[Task, ...]
+    next: str | None
 
 
 def run(asked: ApiRequest) -> Any:
@@ -117,9 +122,12 @@ def _wish(asked: ApiRequest) -> RestoreForm:
 
 def tasks(asked: ApiRequest) -> Tasks:
     """Returns the tasks of the hosts that the viewer may see."""
-    found = agent().ask("jobs", limit=_MOST if asked.viewer.limited else asked.given.limit)
-    mine = [one for one in found if asked.viewer.may_see(one["host"])][: asked.given.limit]
-    return Tasks(tuple(of_answer(Task, one) for one in mine))
+    limit, before = asked.given.limit, asked.given.before
+    found = agent().ask("jobs", limit=limit, **({"before": before} if before else {}))
+    mine = [one for one in found if asked.viewer.may_see(one["host"])]
+    # An answer ends also when its bytes do, so its length does not tell.
+    has_more = bool(found) and bool(agent().ask("jobs", limit=1, before=found[-1]["job"]))
+    return Tasks(tuple(of_answer(Task, one) for one in mine), found[-1]["job"] if has_more else None)
 
 
 def task(asked: ApiRequest) -> TaskAnswer:
