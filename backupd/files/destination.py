@@ -58,6 +58,7 @@ class Destination:
             self._require_trusted(self._root)
         self._filesystems = SyncfsSet()
         self._way: list[tuple[bytes, int | None]] = []
+        self._last: tuple[Names, int] | None = None
 
     def _opened(self, make: bool) -> int | None:
         try:
@@ -101,6 +102,7 @@ class Destination:
 
     def _forget(self, kept: int = 0) -> None:
         """Closes the folders of the way, but for the first `kept`."""
+        self._last = None
         while len(self._way) > kept:
             if (fd := self._way.pop()[1]) is not None:
                 os.close(fd)
@@ -110,6 +112,8 @@ class Destination:
 
         The folders on the way to it stay open for the next one, except in very deep places: there each thirty-second.
         """
+        if self._last and self._last[0] == names:
+            return self._last[1]
         if self._root is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         wanted = (b"", *names)
@@ -123,6 +127,7 @@ class Destination:
             self._enter(entered, names[:depth])
         fd = self._way[-1][1]
         assert fd is not None  # the last one always is open
+        self._last = names, fd
         return fd
 
     def _enter(self, fd: int, names: Names) -> None:
@@ -132,7 +137,7 @@ class Destination:
                 raise PermissionError(errno.EPERM, "it is in the pool, or beside the catalogue")
             if self._allowed:
                 self._allowed.require(fd, (*self._base, *names))
-            self._filesystems.add(fd, self.path.joinpath(*map(os.fsdecode, names)))
+            self._filesystems.add(fd, self.path, names)
         except BaseException:
             os.close(fd)
             raise

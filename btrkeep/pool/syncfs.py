@@ -14,7 +14,7 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import btrfs
@@ -78,15 +78,15 @@ class SyncfsSet:
         self._devices: set[int] = set()
         self._open: dict[str | int, tuple[int, Syncfs, Path]] = {}
 
-    def add(self, folder: int, path: Path) -> None:
-        """Adds the filesystem of an open folder, before anything is written there. Raises OSError."""
+    def add(self, folder: int, path: Path, names: Sequence[bytes] = ()) -> None:
+        """Adds the filesystem of an open folder, `names` below `path`, before anything is written there. Raises OSError."""
         device = os.fstat(folder).st_dev
         if device in self._devices:
             return
         key = filesystem_of(folder)
         if key not in self._open:
             fd = os.dup(folder)
-            self._open[key] = fd, Syncfs(fd), path
+            self._open[key] = fd, Syncfs(fd), path.joinpath(*map(os.fsdecode, names))
         self._devices.add(device)
 
     def sync(self) -> None:
