@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from backupd.alarms.words import harmless
 from btrkeep.config import Config
+from btrkeep.decisions.alike import grouped_alike, without_host
 from btrkeep.decisions.host_state import COPY, HostStatus
-from btrkeep.units import format_share
+from btrkeep.units import counted, format_share
 
-_MOST = 20
+_MOST = 5  # lines: a service shows the first ones in a list
+_LONGEST = 200  # characters of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,16 @@ def judge_night(config: Config, hosts: Sequence[HostStatus], ended: str | None =
     lines = [f"{well:,} of {len(counting):,} hosts are well, the goal is {format_share(config.notify.ping_goal)}"]
     if ended is not None:
         lines.insert(0, f"the night ended early: {harmless(ended)}")
-    lines += [f"{status.host}: {status.state}{f': {harmless(status.error)}' if status.error else ''}" for status in unwell[:_MOST]]
-    if len(unwell) > _MOST:
-        lines.append(f"and {len(unwell) - _MOST:,} more")
+    groups = grouped_alike(unwell, lambda status: f"{status.state}: {without_host(status.error or '', status.host)}")
+    lines += [_line(group) for group in groups[:_MOST]]
+    if more := sum(len(group) for group in groups[_MOST:]):
+        lines.append(f"and {more:,} more")
     return NightVerdict(met and ended is None, "\n".join(lines))
+
+
+def _line(group: Sequence[HostStatus]) -> str:
+    """A line for one host, or for all that are unwell for the same reason."""
+    first = group[0]
+    subject = first.host if len(group) == 1 else counted(len(group), "host")
+    reason = f": {first.error}" if first.error else ""
+    return harmless(f"{subject}: {first.state}{reason}", _LONGEST)

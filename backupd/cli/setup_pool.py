@@ -21,6 +21,7 @@ from btrkeep.decisions.retention import parse_policy
 from btrkeep.decisions.retention_words import policy_words
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.marker import create_pool, open_pool
+from btrkeep.pool.mounting import mount_pool_words
 from btrkeep.pool.mounts import mount_of
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.units import printable
@@ -49,7 +50,8 @@ def pool_is_set_up(files: Files) -> Config | None:
         open_pool(config.pool.path)
     except PoolUnusable as error:
         if _was_in_use(config):  # most likely it is not mounted
-            raise PoolUnusable(error.message, f"mount it; a new pool would need another `path` in {files.main}") from None
+            hint = f"{mount_pool_words(config.pool.path)}; a new one would need another `path` in {files.main}"
+            raise PoolUnusable(error.message, hint) from None
         return None
     return config
 

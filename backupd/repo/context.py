@@ -9,6 +9,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.marker import Pool, PoolMissing, open_pool
+from btrkeep.pool.mounting import mount_pool_words
 from btrkeep.pool.room import mount_options
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
@@ -47,7 +48,7 @@ def open_configured(config: Config) -> Pool:
             known = None
         if known is None:
             raise
-        hint = f"mount the pool: the catalogue in {config.pool.state} is of one that was here"
+        hint = f"{mount_pool_words(config.pool.path)}; the catalogue in {config.pool.state} is of one that was here"
         raise PoolUnusable(error.message, hint) from None
 
 

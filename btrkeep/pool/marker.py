@@ -19,6 +19,7 @@ from btrkeep.errors import PoolUnusable, UsageError
 from btrkeep.hung_storage import HINT, PATIENCE, answers
 from btrkeep.pool import subvolume
 from btrkeep.pool.atomic import write_atomically
+from btrkeep.pool.mounting import mount_pool_words
 from btrkeep.pool.room import statfs_type
 from btrkeep.units import backup_name, format_time
 
@@ -137,8 +138,8 @@ def _hint_for_missing(path: Path) -> str:
     """A pool can be made on a btrfs alone: elsewhere it is one that is not mounted."""
     standing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if statfs_type(standing) != "btrfs":
-        return f"mount the pool: no btrfs is mounted at {path}"
-    return f"mount the pool there; where there never was one, `backupd init {shlex.quote(str(path))}` makes it"
+        return f"{mount_pool_words(path)}; no btrfs is mounted at {path}"
+    return f"{mount_pool_words(path)}; where there never was one, `backupd init {shlex.quote(str(path))}` makes it"
 
 
 def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:

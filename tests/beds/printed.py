@@ -35,7 +35,7 @@ _NO_ADVICE = (
 _FOREIGN = (
     r"apt (?:update|install)|chmod [a-z0-7+-]+ \S|chown root \{|systemctl (?:[a-z-]+)|journalctl|restic [a-z]+`|umount|wipefs"
     r"|losetup --|btrfs (?:balance|device|scrub|check|replace|qgroup|subvolume|filesystem|quota) [a-z-]+|btrfstune|ssh-keygen"
-    r"|mount -o|fuser -v \{|dmesg \||df (?:-|/|\{)|ls -l|ps -f|findmnt|timedatectl|mkdir -p|sysctl|ulimit|sudo \./install"
+    r"|mount (?:-o|\{)|fuser -v \{|dmesg \||df (?:-|/|\{)|ls -l|ps -f|findmnt|timedatectl|mkdir -p|sysctl|ulimit|sudo \./install"
     r"|crontab|getent|mkfs|\{\} (?=setup --|host set|host test|verify \{|accept \{|delete \{|run --scheduled)"
 )
 _FIELD = re.compile(r"\{[^{}]*\}")

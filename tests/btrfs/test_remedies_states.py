@@ -1,7 +1,10 @@
 """The commands that are printed in states that last: a changed backup, a lock that is held, a repository that is not reached."""
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,18 +16,19 @@ from backupd.serve.job_queue import PER_ASKER, require_turn
 from backupd.serve.jobs import ServeJob
 from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.serving.protocol import RequestRefused
-from tests.beds import btrfs
+from tests.beds import TOP, btrfs
 from tests.beds.cli import backupd_start
 from tests.beds.faults import damage_metadata, leaves
 from tests.beds.history import every, make_history
 from tests.beds.nights import Nights
-from tests.beds.remedies import Typist, prints, refused, types, typing
+from tests.beds.remedies import Done, Typist, prints, refused, types, typing
 from tests.beds.serving import serving
 from tests.beds.work import work
 from tests.btrfs.test_altered import writable
 from tests.web.made import client, login_of
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+ENV = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
 TODAY = datetime.now(UTC).replace(microsecond=0)
 
 
@@ -184,3 +188,39 @@ def test_a_damaged_leaf_is_named_by_the_check_that_scrub_names(make_btrfs: Calla
     work("mount", device, nights.top)
     assert done.returncode != 0
     assert "own" in done.stderr or "checksum" in done.stderr.lower() or "csum" in done.stderr, done
+
+
+@types("mount {}")
+def test_a_pool_that_is_not_mounted_is_mounted_by_the_command_of_fstab(
+    make_btrfs: Callable[..., Path], typist: Typist, tmp_path: Path
+) -> None:
+    """In a namespace of mounts of its own, with an fstab of its own."""
+    pool = Nights(make_btrfs())
+    (pool.source / "file").write_text("text")
+    pool.host("web1", pool.source, address=None)
+    pool.run("web1")
+    uuid = work("btrfs", "filesystem", "show", pool.top).stdout.split("uuid: ")[1].split()[0]
+    fstab, config = tmp_path / "fstab", tmp_path / "main.toml"
+    shutil.copy(pool.config, config)
+    fstab.write_text(f"UUID={uuid} {pool.top} btrfs noauto 0 0\n")
+    holder = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "cat"], stdin=subprocess.PIPE)
+    within = ["nsenter", f"--target={holder.pid}", "--mount"]
+
+    def type_within(*words: str | Path) -> Done:
+        return subprocess.run([*within, *words], cwd="/", env=ENV, capture_output=True, text=True, timeout=100, check=False)
+
+    try:
+        while work("readlink", f"/proc/{holder.pid}/ns/mnt").stdout == work("readlink", "/proc/self/ns/mnt").stdout:
+            time.sleep(0.01)
+        assert type_within("mount", "--bind", fstab, "/etc/fstab").returncode == 0
+        assert type_within("umount", pool.top).returncode == 0
+        status = (sys.executable, "-m", "backupd", "--config", config, "list")
+        lost = type_within(*status)
+        assert lost.returncode == 4, lost
+        (command,) = re.findall(r"`(mount [^`]+)`", " ".join(lost.stderr.split()))
+        typist.typed.append(command)
+        assert type_within("bash", "-c", command).returncode == 0
+        again = type_within(*status)
+        assert (again.returncode, "web1" in again.stdout) == (0, True), again
+    finally:
+        holder.communicate(timeout=20)
