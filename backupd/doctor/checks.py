@@ -4,7 +4,6 @@ import os
 import shlex
 import stat
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from backupd.doctor.host_checks import made_by_hook, mount_findings
 from backupd.doctor.rules.quotas import idle_quotas
 from backupd.doctor.rules.site import by_hand, known_hosts, ssh_key
 from backupd.doctor.site import read_key_file
+from backupd.doctor.sshd_checks import crowded
 from backupd.doctor.steps import check_steps
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.pool_facts import look_at_pool
@@ -388,39 +388,7 @@ def _sources(config: Config) -> Iterator[Finding]:
                 )
 
 
-SSHD_STARTUPS = 10
-"""Of MaxStartups in sshd_config: with so many connections that have not logged in yet, sshd refuses further ones at random."""
-
-
-def crowded_addresses(config: Config) -> dict[str, int]:
-    """Returns each address, with its port, at which a run may begin more connections at once than sshd accepts, with their number.
-
-    The paths of one host are fetched one after the other, so it is the hosts that count.
-    """
-    by_group = Counter(
-        (f"{host.address.rpartition('@')[2]}:{host.port or 22}", host.group)
-        for host in config.hosts.values()
-        if host.enabled and host.address
-    )
-    at_once = Counter[str]()
-    for (address, group), count in by_group.items():
-        limit = config.groups[group].concurrency if group else None
-        at_once[address] += min(count, limit or count)
-    most = {address: min(count, config.backup.concurrency) for address, count in at_once.items()}
-    return {address: count for address, count in most.items() if count > SSHD_STARTUPS}
-
-
-def _crowded(config: Config) -> Iterator[Finding]:
-    for address, count in crowded_addresses(config).items():
-        yield Finding(
-            "ssh",
-            "note",
-            f"{address}: {count} hosts have this address and can connect at once; sshd refuses some of more than {SSHD_STARTUPS}",
-            f"set MaxStartups {2 * count} in its sshd_config, or give these hosts a group with a lower `concurrency`",
-        )
-
-
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _configuration, _names, _rsync, _confined, _other_programs, _privileges, _clock, _pool, _quotas, _catalogue, check_copies,
-    _steps, _ssh_files, _hooks, _sources, _crowded, _notify,
+    _steps, _ssh_files, _hooks, _sources, crowded, _notify,
 )  # fmt: skip

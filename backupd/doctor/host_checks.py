@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from backupd.doctor.mounted_twice import hidden_mounts, is_excluded, mounted_twice, places_of
+from backupd.doctor.sshd_checks import sshd_findings
 from backupd.hosts.keys import files_with_key, other_key_hint
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.host_mounts import read_host_mounts
@@ -64,6 +65,7 @@ async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, conf
                 found += [note for path in host.paths if (note := await _left_out(config, host, path, confined, connection))]
             if all(finding.level in ("note", "unknown") for finding in found):
                 found += await _mounts(config, host, confined, connection)
+                found += await sshd_findings(config, host, connection)
         finally:
             await connection.close()
     reached = Finding("host", "ok", f"reached, {counted(len(host.paths), 'path')} can be listed", subject=host.name)
@@ -234,6 +236,10 @@ _RRSYNC_DOES_NOT_START = re.compile(r"rrsync: .*(?:not found|cannot execute|bad 
 _NO_PYTHON = "rrsync does not start there: it comes with rsync, and needs python3; install both on the host"
 _HINTS: dict[ExitCause | None, str] = {
     ExitCause.KEY_REFUSED: f"add the public key to the host's authorized_keys; {page('restricted-keys')} has the line",
+    ExitCause.CLOSED: (
+        "too many connections at once, or failed logins from this server? `sshd -T` there prints MaxStartups and, since 9.8, "
+        "PerSourcePenalties; the line `PerSourcePenaltyExemptList ADDRESS-OF-THIS-SERVER` in its sshd_config ends these"
+    ),
     ExitCause.NOT_TRANSFERRED: "does the path exist there, and may the user read it?",
     ExitCause.NO_RSYNC: "install rsync there, or set rsync_path",
     ExitCause.SUDO_PASSWORD: "let the user run rsync without a password (NOPASSWD in sudoers)",

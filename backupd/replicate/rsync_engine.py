@@ -5,7 +5,8 @@ as the other pool's backup. Then it is marked as the copy of that one's UUID, in
 everything that knows a received copy knows this one: what becomes of a copy that was changed, a chain of pools, the way back, and
 `btrfs send`, which can go on from it.
 
-A hard link that the other pool's backup does not have any more is split before rsync runs; afterwards zeros become holes.
+Sparse files get their length first, so that their zeros need not come. A hard link that the other pool's backup does not have any
+more is split before rsync runs; afterwards zeros become holes.
 """
 
 import asyncio
@@ -25,9 +26,10 @@ from backupd.replicate.inherited_damage import recorded_damages
 from backupd.replicate.marked import take_notes
 from backupd.replicate.naming import Expected, NotReceived, publish_copy
 from backupd.replicate.outcome import ReplicationContext
+from backupd.replicate.sparse_files import lengthen
 from backupd.replicate.wire import ConnectionBroken, UnreadableThere
 from backupd.repo.hardlinks import split_hard_links
-from backupd.repo.holes import punch_written
+from backupd.repo.holes import punch, punch_written
 from backupd.repo.received import RECEIVING, discard_received
 from backupd.repo.room import require_room
 from backupd.rsync.command import METADATA, remote_shell, shell_command
@@ -113,10 +115,12 @@ def fetch_by_rsync(
                 drop_damaged(path, parent, _damaged_paths(context.pool, host, fetch.parent.name))
             else:
                 create(path)
+            lengthened = lengthen(path, told.sparse, context.cancellation)
             copying = _Copying(context, far, lock, expected, told, follow)
             with asyncio.Runner() as runner:
                 size = runner.run(copying.run(str(path)))
             if fetch.parent:
+                punch(path, lengthened, cancelled=context.cancellation, shortest=1)
                 punch_written(path, context.cancellation)
             copying.require_going()
             disk.sync()

@@ -20,6 +20,7 @@ from typing import Any
 
 from backupd.replicate.changes import size_and_time_tell
 from backupd.replicate.far_answers import time_in
+from backupd.replicate.sparse_files import as_json, changed_sparse_files
 from backupd.replicate.wire import (
     BEAT,
     END,
@@ -208,7 +209,9 @@ class BackupSender:
             chosen, parent, said = self._asked(asked)
             with lock_for_reading(chosen.path), lock_for_reading(parent.path if parent else chosen.path):
                 is_seen = parent is None or size_and_time_tell(self.pool, str(asked["host"]), chosen, parent)
-        write_all(self.out, object_frame({**said, "transid": chosen.subvolume.written, "size_and_time": is_seen}))
+                sparse = changed_sparse_files(chosen.path, parent.subvolume.written if parent else 0)
+        fields = {"transid": chosen.subvolume.written, "size_and_time": is_seen, "sparse": as_json(sparse)}
+        write_all(self.out, object_frame({**said, **fields}))
 
     @contextmanager
     def _naming_unreadable(self, asked: Mapping[str, Any]) -> Iterator[None]:

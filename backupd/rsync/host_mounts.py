@@ -1,21 +1,16 @@
 """Reads which filesystems a host has mounted, and which boot of a machine it runs on, with one harmless command."""
 
-import asyncio
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backupd.rsync.command import host_command
+from backupd.rsync.host_output import output_of
 from backupd.rsync.left_out import is_expected
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.errors import OperatorError
-from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.procfs import Mount, parse_mounts
 
 _COMMAND = ("cat", "/proc/sys/kernel/random/boot_id", "/proc/self/mountinfo")
-_SECONDS = 30.0
-_LARGEST = 4 << 20  # bytes of its answer
 _BOOT_ID = 36
 _MOST, _LONGEST = 1000, 1000  # mounts that are compared, and bytes of a line
 
@@ -30,22 +25,7 @@ class HostMounts:
 
 async def read_host_mounts(host: HostConfig, ssh: SshSettings, control: Path | None) -> HostMounts:
     """Asks the host. Raises OperatorError: its key permits rsync only, it has no /proc, or it did not answer."""
-    heard = bytearray()
-    command = (*ENDS_WITH_US, *host_command(host, ssh, control, _COMMAND))
-    group = Group.start(command, on_stdout=lambda data: heard.extend(data[: _LARGEST - len(heard)]), on_stderr=lambda _: None)
-    try:
-        async with asyncio.timeout(_SECONDS):
-            status = await group.wait()
-    except TimeoutError:
-        group.signal(signal.SIGKILL)
-        await group.wait()
-        raise OperatorError("the host did not answer") from None
-    except asyncio.CancelledError:
-        group.signal(signal.SIGKILL)
-        raise
-    if status or len(heard) >= _LARGEST:
-        raise OperatorError("the host does not run `cat`: its key permits rsync only, perhaps")
-    return parse_answer(bytes(heard), host.paths)
+    return parse_answer(await output_of(host, ssh, control, _COMMAND), host.paths)
 
 
 def parse_answer(answer: bytes, paths: Sequence[str]) -> HostMounts:

@@ -1,9 +1,11 @@
 """A run logs in once to a host, however many source paths it has, and comes to no harm by that connection."""
 
 import asyncio
+import json
 import os
 import re
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -200,6 +202,63 @@ def test_a_connection_that_breaks_in_the_middle_of_a_transfer_is_made_again(nigh
     assert_nothing_left(others)
 
 
+def test_a_connection_that_breaks_in_the_last_attempt_leaves_a_backup_that_the_next_run_finishes(
+    nights: Nights, sshd: ssh.Sshd
+) -> None:
+    path, other = nights.source / "a", nights.source / "b"
+    for folder in (path, other):
+        folder.mkdir()
+        (folder / "file").write_bytes(os.urandom(2 << 20))
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    nights.host("web1", path, other, address=sshd.address, port=sshd.port, bandwidth="2MB/s")
+    killed = list[int]()
+
+    def is_in_the_middle() -> bool:
+        with suppress(OSError):
+            return any(file.stat().st_size > 200_000 for file in nights.working("web1", path).iterdir())
+        return False
+
+    def kill() -> None:
+        killed.extend(masters(sshd.port))
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+
+    others = folders()
+    thread = once(is_in_the_middle, kill)
+    (result,) = nights.night("web1")
+    thread.join()
+    assert len(killed) == 1
+    assert (result.outcome, result.attempts) == ("partial", 1)
+    assert "the connection broke" in str(result.error) or "the host closed the connection" in str(result.error), result.error
+    assert [backup["state"] for backup in nights.listed("web1")] == ["partial"]
+    assert masters(sshd.port) == []
+    assert_nothing_left(others)
+
+    (second,) = nights.night("web1")
+    assert (second.outcome, second.warnings) == ("complete", ())
+    assert [nights.differences("web1", folder) for folder in (path, other)] == [[], []]
+    assert [backup["state"] for backup in nights.listed("web1")] == ["complete"]
+    assert masters(sshd.port) == []
+    assert_nothing_left(others)
+
+
+def test_a_drill_and_a_comparison_of_backups_log_in_to_no_host(nights: Nights, sshd: ssh.Sshd) -> None:
+    """They read backups only."""
+    path = nights.source / "a"
+    path.mkdir()
+    (path / "file").write_text("x")
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    nights.host("web1", path, address=sshd.address, port=sshd.port)
+    nights.run("web1")
+    (path / "file").write_text("y")
+    nights.run("web1")
+    before = logins(sshd)
+    first, second = nights.names("web1")
+    assert "file" in nights.backupd("compare", "web1", path, first, second, check=False).stdout
+    nights.backupd("drill", "web1")
+    assert logins(sshd) == before
+
+
 @pytest.fixture
 def strict_sshd(no_leftovers: None) -> Iterator[ssh.Sshd]:
     """A server that refuses a third connection while two have not logged in yet."""
@@ -223,3 +282,64 @@ def test_many_paths_and_several_hosts_at_an_sshd_of_few_startups_all_become_comp
     results = nights.night(*names)
     assert {result.host: result.outcome for result in results} == dict.fromkeys(names, "complete")
     assert logins(sshd) - before == len(names)
+
+
+@pytest.fixture
+def crowded_sshd(no_leftovers: None) -> Iterator[ssh.Sshd]:
+    """A server that accepts one connection that has not logged in yet."""
+    server = ssh.start(Path(tempfile.mkdtemp(prefix="sshd-", dir=session.folder())), "MaxStartups 1:100:1\n")
+    yield server
+    server.stop()
+
+
+def test_an_sshd_that_refuses_further_logins_is_named_with_the_line_for_its_configuration(
+    nights: Nights, crowded_sshd: ssh.Sshd
+) -> None:
+    """A scanner occupies the only slot. The next run, without it, goes on."""
+    sshd, path = crowded_sshd, nights.source / "srv"
+    path.mkdir()
+    (path / "file").write_bytes(os.urandom(1000))
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    nights.host("web1", path, address=sshd.address, port=sshd.port)
+    before = folders()
+    with socket.create_connection(("127.0.0.1", sshd.port)) as scanner:
+        assert scanner.recv(4) == b"SSH-"
+        result = nights.run("web1", status=1)["web1"]
+        assert (result["outcome"], result["name"]) == ("failed", None)
+        assert "the host closed the connection" in result["error"], result
+        assert "connection" in nights.backupd("status", "web1", check=False).stdout
+        found = json.loads(nights.backupd("check", "--connect", "--json", check=False).stdout)
+        (hint,) = {each["hint"] for each in found if each["subject"] == "web1" and each["level"] == "error"}
+        assert "MaxStartups" in hint
+        assert "`PerSourcePenaltyExemptList ADDRESS-OF-THIS-SERVER`" in hint
+    assert nights.run("web1")["web1"]["outcome"] == "complete"
+    assert nights.differences("web1", path) == []
+    assert_nothing_left(before)
+
+
+def test_connect_compares_the_sshd_of_several_hosts_with_the_connections_of_a_run(nights: Nights, sshd: ssh.Sshd) -> None:
+    """The key's command stands for an sshd with such a configuration in the usual place."""
+    path, forced, config = nights.source / "srv", nights.top / "forced", nights.top / "sshd_config"
+    path.mkdir()
+    config.write_text("MaxStartups 1:100:1\n" + (sshd.folder / "sshd_config").read_text())
+    forced.write_text(f"""#!/bin/sh
+case "$SSH_ORIGINAL_COMMAND" in
+"/usr/sbin/sshd -T") exec /usr/sbin/sshd -T -f {config} ;;
+*) eval "exec $SSH_ORIGINAL_COMMAND" ;;
+esac
+""")
+    forced.chmod(0o755)
+    key = sshd.authorize(f'command="{forced}"')
+    nights.settings("ssh", command="ssh -F none", key=str(key), known_hosts=str(sshd.known_hosts))
+    nights.settings("backup", concurrency=2)
+
+    def notes() -> list[tuple[str, str]]:
+        found = json.loads(nights.backupd("check", "--connect", "--json", check=False).stdout)
+        return [(each["level"], each["hint"]) for each in found if "can connect at once" in each["message"]]
+
+    nights.host("web1", path, address=sshd.address, port=sshd.port)
+    assert notes() == []
+    nights.host("web2", path, address=sshd.address, port=sshd.port)
+    ((level, hint),) = notes()
+    assert level == "note"
+    assert hint.startswith("set MaxStartups 4 in its sshd_config, and reload sshd")

@@ -101,6 +101,32 @@ def test_nights_by_rsync_are_the_same_share_what_did_not_change_and_keep_links_a
     assert backup(two, "latest").readlink() == Path(third)
 
 
+def test_zeros_of_sparse_files_do_not_come(two: TwoPools) -> None:
+    """In a first copy, of a new file, and of one that has grown. Zeros of a file that is not sparse are copied as ever."""
+
+    def sparse(name: str, size: int, at: int) -> None:
+        with (two.source / name).open("r+b" if (two.source / name).exists() else "wb") as file:
+            file.truncate(size)
+            file.seek(at)
+            file.write(os.urandom(5000))
+
+    (two.source / "folder").mkdir(mode=0o750)
+    sparse("folder/first", 200 << 20, 100 << 20)
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    (told,) = two.fetch()
+    assert told["bytes"] < 8 << 20
+    require_same(two, first)
+    sparse("folder/first", 400 << 20, 300 << 20)
+    sparse("second", 200 << 20, 50 << 20)
+    (two.source / "dense").write_bytes(bytes(24 << 20))
+    second = two.night("2026-03-02T22:00:00Z", "b")
+    (told,) = two.fetch()
+    assert told["bytes"] < 40 << 20  # the dense zeros come
+    require_same(two, first, second)
+    for name in ("folder/first", "second"):
+        assert int(work("du", "--block-size=1", backup(two, second) / f"data{two.source}" / name).stdout.split()[0]) <= 1 << 20
+
+
 @pytest.mark.parametrize("over_ssh", [False, True], ids=["local", "ssh"])
 def test_a_backup_in_which_something_is_mounted_is_not_copied(two: TwoPools, over_ssh: bool) -> None:
     """rsync would take what is mounted for the backup's, and not see what that hides."""
