@@ -86,9 +86,11 @@ class SharedConnection:
             return self._socket
         failed = not self._running
         await self.close()
-        if failed and meaning(255, self._lines).cause in _CERTAIN:
+        cause = meaning(255, self._lines).cause if failed else None
+        if cause in _CERTAIN:
             raise NotConnected(bytes(self._heard), time.monotonic() - begun)
-        self._wanted = bool(cancellation)
+        # MaxStartups refuses for a moment: the next transfer tries again, or each further one would be a login.
+        self._wanted = bool(cancellation) or cause is ExitCause.CLOSED
         return None
 
     async def after(self, exit_code: int) -> bytes:

@@ -116,9 +116,10 @@ def _start_on(folder: Path, port: int, options: str) -> Sshd:
     names = {"folder": folder, "port": port, "mark": session.MARK, "name": session.own_name(), "pam": _needs_pam(user)}
     config = folder / "sshd_config"
     newer = _CONFIG_NEWER if "PerSourcePenalties" not in options else ""
-    config.write_text(options + _CONFIG.format(**names) + newer, encoding="utf-8")
+    own = _CONFIG.replace("MaxStartups 100\n", "") if "MaxStartups" in options else _CONFIG  # of this the last line counts
+    config.write_text(options + own.format(**names) + newer, encoding="utf-8")
     if work(SSHD, "-t", "-f", config, check=False).returncode:
-        config.write_text(options + _CONFIG.format(**names), encoding="utf-8")
+        config.write_text(options + own.format(**names), encoding="utf-8")
         work(SSHD, "-t", "-f", config)
     host_key = (folder / "host_key.pub").read_text(encoding="utf-8")
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}", encoding="utf-8")
