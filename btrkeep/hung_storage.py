@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from btrkeep.errors import OperatorError
+from btrkeep.procfs import mounts
 from btrkeep.units import printable
 
 PATIENCE = 10.0
@@ -18,6 +19,12 @@ PATIENCE = 10.0
 _ENDING = 0.5
 _QUIET = tuple((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2))
 _SILENT_FOR = 60.0
+_REMOTE = frozenset(
+    (
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse", "fuseblk", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4"),
+        *("ocfs2", "orangefs", "smb3", "smbfs", "virtiofs"),
+    )
+)
 _silent: dict[Path, float] = {}  # since when; a second look would leave one more process behind, and take as long
 _answered: dict[Path, float] = {}  # when the path answered last
 HINT = "look for its disk, or the server behind it (dmesg): whatever asks for it now waits until that answers or is gone"
@@ -29,7 +36,8 @@ def answers(path: Path, trusted: float = 0) -> bool:
     A process that hangs is left behind, because nothing can end it. Returns True as well if no process can be started. A path that
     did not answer is not tried again for a minute, and nothing below it.
 
-    `trusted`: an answer that is not older than so many seconds counts, for who asks all the time.
+    `trusted`: an answer that is not older than so many seconds counts, for who asks all the time; not of a remote folder, which may
+    die at any time, and then each thread that trusted it would wait for ever.
     """
     if any(time.monotonic() - _silent.get(above, -_SILENT_FOR) < _SILENT_FOR for above in (path, *path.parents)):
         return False
@@ -38,10 +46,23 @@ def answers(path: Path, trusted: float = 0) -> bool:
     answered = _asked(path)
     if answered:
         _silent.pop(path, None)
-        _answered[path] = time.monotonic()
+        if trusted and not is_remote(path):
+            _answered[path] = time.monotonic()
     else:
         _silent[path] = time.monotonic()
     return answered
+
+
+def is_remote(path: Path) -> bool:
+    """Returns True if the path is on a server, or on a filesystem that a program serves. False if that cannot be found out. Call it
+    only of what answers.
+    """
+    try:
+        device = path.stat().st_dev
+        number = f"{os.major(device)}:{os.minor(device)}"
+        return any(mount.device == number and mount.filesystem.partition(".")[0] in _REMOTE for mount in mounts())
+    except (OSError, ValueError):
+        return False
 
 
 def require_answer(path: Path) -> None:

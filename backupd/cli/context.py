@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from backupd.cli.hung_state import outlive_hung_state
 from backupd.repo.context import PoolContext, open_configured, require_catalogue_of, require_writable
 from btrkeep.cli import complain
 from btrkeep.cli.parsed import Parsed
@@ -90,6 +91,7 @@ def load_config(ctx: click.Context) -> Config:
     """The configuration that --pool or --config names, without hosts whose own is wrong. Raises ConfigError."""
     chosen = ctx.find_root().obj
     config = load_usable(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
+    outlive_hung_state(ctx, config)
     show_times_in(config.pool.zone)
     return config
 
@@ -98,6 +100,8 @@ def load_reporting(ctx: click.Context) -> ReportingConfig:
     """The same for commands that only report: if it is broken, the last valid one. Raises ConfigError if there is none."""
     chosen = ctx.find_root().obj
     reporting = load_for_reports(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
+    if not reporting.is_bare:
+        outlive_hung_state(ctx, reporting.config)
     show_times_in(reporting.config.pool.zone)
     return reporting
 

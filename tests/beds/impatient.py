@@ -3,13 +3,14 @@ not answer after half a second, not after ten.
 """
 
 import backupd.cli
+import backupd.cli.hung_state
 import backupd.cli.notify_
 import backupd.rsync.process
 import backupd.run.orphaned_receivers
 import backupd.serve.start_job
 from btrkeep import hung_storage
 from btrkeep.catalogue import sqlite
-from btrkeep.process import group, programs
+from btrkeep.process import group, outliving, programs
 
 PATIENCE = 0.5
 
@@ -17,6 +18,8 @@ if __name__ == "__main__":
     for module, name, value in (
         (backupd.rsync.process, "PATIENCE", PATIENCE),
         (group, "PATIENCE", PATIENCE),
+        (outliving, "LOOK", PATIENCE),
+        (backupd.cli.hung_state, "WORK_PATIENCE", PATIENCE),
         (hung_storage, "PATIENCE", PATIENCE),
         (hung_storage, "_SILENT_FOR", PATIENCE),
         (backupd.serve.start_job, "_PATIENCE", PATIENCE),
