@@ -18,13 +18,15 @@ PATIENCE = 10.0
 """Seconds: a disk that has to spin up, or an array that moves on to another path, takes some."""
 _ENDING = 0.5
 _QUIET = tuple((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2))
+_READ, _LOOKUP = ("head", "-c1", "--"), ("stat", "-L", "--")
 _SILENT_FOR = 60.0
 _REMOTE = frozenset(
     (
-        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse", "fuseblk", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4"),
-        *("ocfs2", "orangefs", "smb3", "smbfs", "virtiofs"),
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse", "fuseblk", "gfs2", "glusterfs", "gpfs", "lustre", "nfs"),
+        *("nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "virtiofs"),
     )
 )
+"""Types of filesystems whose files are on a server, or that a program serves; without what stands behind a dot (fuse.sshfs)."""
 _silent: dict[Path, float] = {}  # since when; a second look would leave one more process behind, and take as long
 _answered: dict[Path, float] = {}  # when the path answered last
 HINT = "look for its disk, or the server behind it (dmesg): whatever asks for it now waits until that answers or is gone"
@@ -39,17 +41,11 @@ def answers(path: Path, trusted: float = 0) -> bool:
     `trusted`: an answer that is not older than so many seconds counts, for who asks all the time; not of a remote folder, which may
     die at any time, and then each thread that trusted it would wait for ever.
     """
-    if any(time.monotonic() - _silent.get(above, -_SILENT_FOR) < _SILENT_FOR for above in (path, *path.parents)):
-        return False
-    if trusted and time.monotonic() - _answered.get(path, -trusted) < trusted:
+    if trusted and time.monotonic() - _answered.get(path, -trusted) < trusted and not _is_silent(path):
         return True
-    answered = _asked(path)
-    if answered:
-        _silent.pop(path, None)
-        if trusted and not is_remote(path):
-            _answered[path] = time.monotonic()
-    else:
-        _silent[path] = time.monotonic()
+    answered = _answers_to(_READ, path)
+    if answered and trusted and not is_remote(path):
+        _answered[path] = time.monotonic()
     return answered
 
 
@@ -71,9 +67,35 @@ def require_answer(path: Path) -> None:
         raise OperatorError(f"{printable(str(path))} does not answer: nothing could be read within {PATIENCE:.0f} s", HINT)
 
 
-def _asked(path: Path) -> bool:
+def require_lookup(path: Path) -> None:
+    """Raises OperatorError if the path cannot be looked up within PATIENCE, or is a folder that does not answer.
+
+    Of a file nothing is read: it may be a pipe, or a tape.
+    """
+    if not _answers_to(_LOOKUP, path):
+        raise OperatorError(f"{printable(str(path))} does not answer: it could not be looked up within {PATIENCE:.0f} s", HINT)
+    if path.is_dir():
+        require_answer(path)
+
+
+def _answers_to(words: tuple[str, ...], path: Path) -> bool:
+    if _is_silent(path):
+        return False
+    answered = _asked(words, path)
+    if answered:
+        _silent.pop(path, None)
+    else:
+        _silent[path] = time.monotonic()
+    return answered
+
+
+def _is_silent(path: Path) -> bool:
+    return any(time.monotonic() - _silent.get(above, -_SILENT_FOR) < _SILENT_FOR for above in (path, *path.parents))
+
+
+def _asked(words: tuple[str, ...], path: Path) -> bool:
     try:
-        pid = os.posix_spawnp("head", ("head", "-c1", "--", path), os.environ, file_actions=_QUIET)
+        pid = os.posix_spawnp(words[0], (*words, path), os.environ, file_actions=_QUIET)
     except OSError:
         return True
     process = os.pidfd_open(pid)

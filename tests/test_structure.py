@@ -92,6 +92,7 @@ def test_every_module_of_the_ground_has_a_place_in_the_order() -> None:
         ("backupd.run", "print('x')"),
         ("btrkeep.units", "say = print"),
         ("backupd.run", "import click"),
+        ("backupd.cli.listing", "import click\nPATH = click.Path(exists=True)"),
         ("backupd.run", "from rich.table import Table"),
         ("btrkeep.cli", "import btrkeep.decisions.host_state"),
         ("btrkeep.config", "import btrkeep.cli"),

@@ -6,7 +6,7 @@ there, it is over, it is back.
 
     it is there    it is gone      what happens
     not known      -               told; known from now on
-    known          -               nothing, unless its grade has grown, or its topic is another one
+    known          -               nothing, unless its grade has grown, or it has another topic
     -              not known       forgotten after QUIET
     -              known           told that it is gone: at once, or when it kept coming and going, after QUIET without it;
                                    not as long as something else is wrong with the same subject
@@ -72,7 +72,7 @@ def changes(known: Known, found: FoundAlarms, events: Collection[str], now: date
     for alarm in present.values():
         before = known.get(alarm.key)
         row = remembered(before, alarm)
-        is_other = before is not None and row.known and alarm.topic not in before.text
+        is_other = before is not None and row.known and any(topic not in before.text for topic in alarm.topics)
         if alarm.ripe and alarm.what in events and (not row.known or alarm.grade > row.grade or is_other):
             alarms.append(replace(row, grade=alarm.grade))
         rows.append(replace(row, text=before.text) if before and is_other else row)  # the text that people have heard

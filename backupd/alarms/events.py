@@ -91,8 +91,8 @@ Known = Mapping[Key, StoredAlarm]
 class Alarm:
     """A problem with `subject` and its start; `words` makes its text. `grade`: if it rises, the alarm is sent again.
 
-    `ripe`: it has lasted long enough to be sent; until then it is only recorded. `topic`: a part of the text; with another topic
-    than the one that was sent last, the alarm is sent again.
+    `ripe`: it has lasted long enough to be sent; until then it is only recorded. `topics`: parts of the text; with one that is not
+    in the text that was sent last, the alarm is sent again.
     """
 
     what: str
@@ -101,7 +101,7 @@ class Alarm:
     since: datetime
     grade: int = 0
     ripe: bool = True
-    topic: str = ""
+    topics: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -185,7 +185,8 @@ def _reporting(report: StatusReport, known: Known) -> Iterator[Alarm]:
     """Finds what other alarms depend on: the configuration, the catalogue and the clock."""
     if report.faults:
         text = words.configuration(report.faults, backupd_command(report.config.name, report.config.file))
-        yield Alarm(FAILURE, AlarmSubject(CONFIGURATION), text, report.now, len(report.faults), topic=report.faults[0])
+        topics = report.faults if len(report.faults) <= words.MISTAKES else report.faults[:1]  # of more, the text has no others
+        yield Alarm(FAILURE, AlarmSubject(CONFIGURATION), text, report.now, len(report.faults), topics=tuple(topics))
     if report.catalogue_fault:
         subject = AlarmSubject(STATE_FULL, str(report.config.pool.state)) if report.is_state_full else AlarmSubject(CATALOGUE)
         before = known.get((FAILURE, str(subject)))

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import islice
 
 from btrkeep.catalogue import StoredAlarm
-from btrkeep.catalogue.model_alarm import CONDITION, FAILURE, HOST_KEY, STEP, UNIT, AlarmSubject
+from btrkeep.catalogue.model_alarm import CONDITION, CONFIGURATION, FAILURE, HOST_KEY, STEP, UNIT, AlarmSubject
 from btrkeep.config.value_types import EVENT_WORDS
 from btrkeep.decisions.alarm_advice import Advice, advice
 from btrkeep.decisions.alike import grouped_alike, without_host
@@ -22,7 +22,7 @@ from btrkeep.units import counted, format_duration, local_time, printable, secon
 
 _LONGEST = 300
 _LONGEST_WITH_COMMAND = 1200
-_WITH_COMMAND = (CONDITION, HOST_KEY, STEP)
+_WITH_COMMAND = (CONDITION, CONFIGURATION, HOST_KEY, STEP)
 _SHORT = 100
 _OUR_UNIT = re.compile(r"btrkeep-[a-z-]+(@[A-Za-z0-9_.:-]{1,100})?\.(service|timer)", re.ASCII)
 _MOST_NAMES = 5
@@ -134,10 +134,14 @@ def _recovery(row: StoredAlarm) -> str:
     return f"{harmless(row.text)} (since {local_time(row.since)}, over after {lasted}{often})"
 
 
+MISTAKES = 5
+"""So many mistakes of the configuration are in the message."""
+
+
 def configuration(faults: Sequence[str], call: str = "backupd") -> str:
     """The configuration has mistakes."""
-    more = f" (and {len(faults) - 1:,} more: {call} check)" if len(faults) > 1 else ""
-    return f"the configuration is wrong: {faults[0]}{more}"
+    more = f" (and {len(faults) - MISTAKES:,} more: {call} check)" if len(faults) > MISTAKES else ""
+    return f"the configuration is wrong: {'; '.join(faults[:MISTAKES])}{more}"
 
 
 def unusable(fault: str) -> str:

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.lazy import LazyGroup
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.errors import UsageError
@@ -84,7 +85,7 @@ an upgrade use it, and so does a service that runs from a checkout and was start
 @click.option(
     "--config",
     "config_file",
-    type=click.Path(readable=False),
+    type=GivenPath(readable=False),
     metavar="FILE",
     help="The configuration file, instead of a pool's name.",
 )

@@ -23,6 +23,7 @@ from backupd.doctor.layers import stacks
 from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.progress import prose, with_calls
 from btrkeep.decisions.findings import ROOM, Finding, check_as_json
 from btrkeep.errors import Exit, UsageError
@@ -41,7 +42,7 @@ _WIDTH = 110
     "named",
     metavar="DEVICE",
     multiple=True,
-    type=click.Path(path_type=Path, resolve_path=True),
+    type=GivenPath(path_type=Path, resolve_path=True),
     help="With --fix room: an empty block device to use for a while, instead of a file in the state folder. Twice for raid1.",
 )
 @click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also list the checks that passed.")

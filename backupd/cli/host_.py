@@ -22,6 +22,7 @@ from backupd.doctor.host_checks import check_hosts
 from backupd.hosts.assigning import read_host_list
 from backupd.hosts.files import Files, add_host, add_hosts, remove_host
 from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.findings import Finding
@@ -58,7 +59,7 @@ command.add_command(set_command)
 @click.option(
     "--from",
     "source",
-    type=click.Path(allow_dash=True),
+    type=GivenPath(allow_dash=True),
     metavar="FILE",
     help="Add the hosts of a list, one a line: NAME KEY=VALUE... as for `host set`. The other options hold for all of them.",
 )

@@ -31,6 +31,7 @@ from backupd.run.importing.rsnapshot_conf import read_conf
 from backupd.run.importing.run import ImportedBackup, import_tree
 from backupd.run.importing.takeover import subvolumes_left_out, take_over
 from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.progress import has_live_terminal, prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
@@ -51,7 +52,7 @@ _THREADS = 2  # of a host: a tree is made while the next one is looked at
 
 @click.command("import")
 @click.argument("kind", type=click.Choice(list(READERS)), metavar="rsnapshot|dirvish|tree|btrbk|snapper")
-@click.argument("place", type=click.Path(exists=True, path_type=Path))
+@click.argument("place", type=GivenPath(exists=True, path_type=Path))
 @click.option(
     "--host",
     "hosts",

@@ -9,6 +9,7 @@ import click
 from backupd.cli.setup_pool import powerless_hint
 from backupd.repo.boot_json import note_new_pool
 from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.progress import prose
 from btrkeep.config import example, is_example
 from btrkeep.errors import UsageError
@@ -17,7 +18,7 @@ from btrkeep.pool.reserve import ensure_reserve
 
 
 @click.command("init")
-@click.argument("path", type=click.Path())
+@click.argument("path", type=GivenPath())
 @click.option("--rehearsal", is_flag=True, help="A pool for trying things out: commands on it accept --now.")
 @json_option
 @click.pass_context

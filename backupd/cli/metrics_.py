@@ -11,6 +11,7 @@ from backupd.cli.context import complain_of_faults, load_reporting, pass_context
 from backupd.health.status_report import StatusReport, opened_catalogue, read_status, status_without_catalogue
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.config import ReportingConfig
 from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.errors import Exit, OperatorError
@@ -19,7 +20,7 @@ from btrkeep.fs.output_file import whole_file
 
 @click.command("metrics")
 @click.option(
-    "--textfile", type=click.Path(dir_okay=False), metavar="FILE", help="Replace FILE, for node_exporter's textfile collector."
+    "--textfile", type=GivenPath(dir_okay=False), metavar="FILE", help="Replace FILE, for node_exporter's textfile collector."
 )
 @json_option
 @pass_context

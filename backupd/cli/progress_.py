@@ -17,6 +17,7 @@ from backupd.expire.cleaner import Rate, TimeLeft
 from backupd.expire.monitor import CleanerMonitor, CleanerReading, Dropping, require_btrfs
 from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.orphans import key_text
@@ -36,7 +37,7 @@ _NARROWEST = 8
 
 
 @click.command("progress")
-@click.argument("mountpoint", required=False)
+@click.argument("mountpoint", required=False, type=GivenPath())
 @click.option("--once", is_flag=True, help="Watch for one interval, print the result, and exit.")
 @json_option
 @click.option(

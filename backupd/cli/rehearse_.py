@@ -9,6 +9,7 @@ import click
 from backupd.cli.context import load_config
 from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS
 from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.parsed import Parsed
 from btrkeep.errors import Exit, UsageError
 from btrkeep.units import parse_size
@@ -63,13 +64,13 @@ def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: 
 @click.option(
     "--on",
     metavar="FOLDER|DEVICE",
-    type=click.Path(),
+    type=GivenPath(),
     help="Where to make the pool: an image in a folder, or a spare device.  [default: in memory if it fits, else /var/tmp]",
 )
 @click.option(
     "--erase", metavar="DEVICE", help="Confirm that the contents of the device of --on may be lost, by repeating its exact name."
 )
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report with pictures too.")
+@click.option("--html", type=GivenPath(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report with pictures too.")
 @click.option("--dry-run", is_flag=True, help="Show what would be made, and the time and room it takes; make nothing.")
 @json_option
 @click.pass_context

@@ -26,6 +26,7 @@ from backupd.run.repair.work import RepairDone, repair
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import WHOLE
 from btrkeep.cli import complain, echo_json, json_option, table
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
@@ -53,7 +54,7 @@ _LEFT = {
     "--from",
     "folders",
     multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=GivenPath(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
     help="Also use copies in this folder, at the same paths as on the host. May be given several times.",
 )

@@ -15,6 +15,7 @@ from backupd.replicate.outcome import ReplicationOptions
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.parsed import Parsed
 from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.decisions.copies import PUSH, REPLICA
@@ -35,7 +36,7 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
 @dry_run_option("what would be fetched")
 @click.option(
     "--seed-to",
-    type=click.Path(path_type=Path),
+    type=GivenPath(path_type=Path),
     metavar="FOLDER",
     help="On the first server: write the newest backup of each host to a disk that is carried to the second one.",
 )
@@ -48,7 +49,7 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
     help="The length of the files of --seed-to.",
 )
 @click.option(
-    "--seed-from", type=click.Path(path_type=Path), metavar="FOLDER", help="On the second server: fetch from such a disk instead."
+    "--seed-from", type=GivenPath(path_type=Path), metavar="FOLDER", help="On the second server: fetch from such a disk instead."
 )
 @json_option
 @pass_context

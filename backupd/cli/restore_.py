@@ -33,6 +33,7 @@ from backupd.files.words import shown
 from backupd.repo.context import open_configured
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -47,7 +48,7 @@ _ON_HOST = "\0"  # no value of an option can be that
 @click.argument("host", metavar="HOST[@BACKUP]", shell_complete=complete_which)
 @click.argument("paths", nargs=-1, metavar="PATH...", shell_complete=complete_path)
 @click.option("--at", type=DAY, metavar="DATE", help="The newest complete backup that began by the end of that day, or by a time.")
-@click.option("--to", type=click.Path(), metavar="DIR", help="To a folder of this machine.")
+@click.option("--to", type=GivenPath(), metavar="DIR", help="To a folder of this machine.")
 @click.option(
     "--to-host",
     is_flag=False,
@@ -55,7 +56,7 @@ _ON_HOST = "\0"  # no value of an option can be that
     metavar="[USER@HOST:DIR]",
     help="To the host itself, each path where it was; or into a folder of the machine given. The last option, or with =.",
 )
-@click.option("--tar", type=click.Path(allow_dash=True), metavar="FILE|-", help="To a tar file, or to standard output.")
+@click.option("--tar", type=GivenPath(allow_dash=True), metavar="FILE|-", help="To a tar file, or to standard output.")
 @click.option(
     "--overwrite",
     type=click.Choice(OVERWRITE),
@@ -79,7 +80,7 @@ _ON_HOST = "\0"  # no value of an option can be that
 @click.option(
     "--only-below",
     multiple=True,
-    type=click.Path(),
+    type=GivenPath(),
     metavar="DIR",
     hidden=True,
     help="For `backupd serve`: write nowhere else.",

@@ -16,6 +16,7 @@ from backupd.replicate.sender import BackupSender, request_lines, serve
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_copies
 from btrkeep.catalogue import Catalogue
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool, open_pool
@@ -29,8 +30,8 @@ _BY_SSH = "SSH_ORIGINAL_COMMAND"
 @click.command("send-only")
 @click.option("--replica", metavar="NAME", help="This server's name for the copy, whatever the other one calls it.")
 @click.option("--host", "hosts", metavar="PATTERN", multiple=True, help="Only these hosts exist for the other server.")
-@click.option("--path", type=click.Path(path_type=Path), help="The pool in this folder, instead of a configured one.")
-@click.option("--seed", type=click.Path(path_type=Path), help="A seed in this folder, instead of a pool.")
+@click.option("--path", type=GivenPath(path_type=Path), help="The pool in this folder, instead of a configured one.")
+@click.option("--seed", type=GivenPath(path_type=Path), help="A seed in this folder, instead of a pool.")
 @click.argument("rsync", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.pass_context
 def command(

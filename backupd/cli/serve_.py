@@ -15,6 +15,7 @@ from backupd.cli.context import given_now, load_config, pass_context, present
 from backupd.serve.answering import answer
 from backupd.serve.context import ServiceContext
 from backupd.serve.start_job import keep_starting
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.clock import Clock
 from btrkeep.errors import UsageError
 from btrkeep.hung_storage import answers
@@ -30,9 +31,7 @@ log = logging.getLogger("backupd.serve")
 
 
 @click.command("serve")
-@click.option(
-    "--socket", "path", type=click.Path(path_type=Path), metavar="PATH", help="Listen there, if systemd passes no socket."
-)
+@click.option("--socket", "path", type=GivenPath(path_type=Path), metavar="PATH", help="Listen there, if systemd passes no socket.")
 @click.option(
     "--allow",
     "allowed",
@@ -55,7 +54,7 @@ log = logging.getLogger("backupd.serve")
 )
 @click.option(
     "--login",
-    type=click.Path(path_type=Path),
+    type=GivenPath(path_type=Path),
     metavar="PATH",
     help="Where `btrkeep-web logins` listens.  [default: /run/btrkeep/login-NAME.sock]",
 )
@@ -126,7 +125,7 @@ def command(
 def _resolved(folder: Path) -> Path | None:
     """Returns the folder without symlinks; None if it does not answer. Then the service does all else, and restores nothing there.
 
-    Raises UsageError for a file. `click.Path` would look for one itself, and wait for ever where nothing answers.
+    Raises UsageError for a file. `GivenPath` would refuse one that does not answer, and the service would not start.
     """
     if answers(folder):
         if folder.exists() and not folder.is_dir():

@@ -8,6 +8,7 @@ import click
 
 from backupd.cli.context import opened, pass_context
 from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.trend import MOST_POINTS, Point, point_of, points, step_for
 from btrkeep.errors import Exit
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from backupd.repo.context import PoolContext
 
 png_option = click.option(
-    "--png", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a picture instead of text."
+    "--png", type=GivenPath(path_type=Path, dir_okay=False), metavar="FILE", help="Write a picture instead of text."
 )
 
 

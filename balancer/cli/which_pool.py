@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.which_filesystem import complete_mount, pool_options, require_one_pool
 from btrkeep.units import show_times_in
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from btrkeep.config import BalanceSettings
 
 mount_point = click.argument(
-    "path", metavar="MOUNTPOINT", required=False, type=click.Path(path_type=Path), shell_complete=complete_mount
+    "path", metavar="MOUNTPOINT", required=False, type=GivenPath(path_type=Path), shell_complete=complete_mount
 )
 """For every command that looks at a filesystem. Without it `balance_target` finds that of the pool that is named."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.units import show_times_in
 
@@ -44,7 +45,7 @@ def show_times_of_pool_on(filesystem: str) -> None:
 def pool_options(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Adds `pool` (str | None) and `config` (Path | None), which `require_one_pool` must look at. `default`: the pool without."""
     pool = click.option("--pool", metavar="NAME", help=f"The pool, configured in /etc/btrkeep/NAME.toml.  [default: {default}]")
-    file = click.Path(path_type=Path)
+    file = GivenPath(path_type=Path)
     config = click.option("--config", type=file, metavar="FILE", help="The configuration file, instead of a pool's name.")
     return lambda command: pool(config(command))
 

@@ -82,7 +82,7 @@ TABLE: Mapping[tuple[str, str], Advice] = {
     (FAILURE, CATALOGUE): Advice("Set another `state` for this pool, or rebuild the catalogue from it.", "backupd rebuild"),
     (FAILURE, STATE_FULL): Advice(
         "Make space on the filesystem of the state folder, or enlarge it. Backups are made meanwhile, and recorded afterwards.",
-        "df -h {name}",
+        "df -h {name}; df -i {name}",
     ),
     (FAILURE, CLOCK): Advice(
         "Compare the clock with another machine's, and set it if it is wrong. Nothing expires meanwhile.", "timedatectl"

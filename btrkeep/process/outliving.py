@@ -1,7 +1,7 @@
 """Lets a command outlive storage that stops answering while it works: a child does the work, and this process waits for it.
 
-Only where that is likely, on a server behind a mount. A thread that waits there keeps its process for ever, whatever the signal; see
-docs/decisions/0077. The child is the command in everything but its number.
+Only where that is likely, on a server behind a mount. A thread that waits there keeps its process for ever, whatever the signal;
+see docs/decisions/0077. The child is the command in everything but its number.
 """
 
 import ctypes

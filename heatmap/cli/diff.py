@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from btrkeep.cli import echo_json
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.which_filesystem import show_times_of_pool_on
 from btrkeep.errors import OperatorError
 from btrkeep.units import local_time
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @click.command("diff")
-@click.argument("before", metavar="A", type=click.Path(path_type=Path))
-@click.argument("after", metavar="B", type=click.Path(path_type=Path))
+@click.argument("before", metavar="A", type=GivenPath(path_type=Path))
+@click.argument("after", metavar="B", type=GivenPath(path_type=Path))
 @click.option("-o", "--output", metavar="FILE", help="A picture of what changed too: png, or webp by its ending.")
 @click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Name the N that changed most.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs: everything that changed.")

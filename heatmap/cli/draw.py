@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from btrkeep.cli.given_path import GivenPath
 from heatmap.cli.picture import command as picture
 from heatmap.cli.picture import picture_request
 
@@ -36,7 +37,7 @@ command = click.Command(
     callback=_draw,
     help=_HELP,
     params=[
-        click.Argument(["path"], metavar="FILE", type=click.Path(path_type=Path)),
+        click.Argument(["path"], metavar="FILE", type=GivenPath(path_type=Path)),
         *(param for param in picture.params if param.name in _SHARED),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.parsed import VADDR
 from btrkeep.cli.which_filesystem import complete_mount
 from btrkeep.errors import OperatorError
@@ -38,7 +39,7 @@ class _Picture(click.Command):
 
 
 @click.command("picture", cls=_Picture)
-@click.argument("path", metavar="MOUNTPOINT", type=click.Path(path_type=Path), shell_complete=complete_mount)
+@click.argument("path", metavar="MOUNTPOINT", type=GivenPath(path_type=Path), shell_complete=complete_mount)
 @click.option("--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, 10 at the most]")
 @click.option("--size", type=click.IntRange(0, 15), help="Enlarge to 2^SIZE lines.  [default: 10, or ORDER if that is more]")
 @click.option("--sort", type=click.Choice(SORTS), default="physical", show_default=True, help="By place on devices, or by address.")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.progress import ProgressLine
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, local_minute, printable
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command("timelapse")
-@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
-@click.option("-o", "--output", metavar="FILE", required=True, type=click.Path(path_type=Path), help="A .gif, a .webp or an .mp4.")
+@click.argument("folder", metavar="FOLDER", type=GivenPath(path_type=Path))
+@click.option("-o", "--output", metavar="FILE", required=True, type=GivenPath(path_type=Path), help="A .gif, a .webp or an .mp4.")
 @click.option("--fps", type=click.FloatRange(0.1, 50), default=10.0, show_default=True, help="Frames a second.")
 @click.option("--size", type=click.IntRange(6, 13), help="2^SIZE pixels wide.  [default: as the widest picture, 10 for states]")
 @click.option("--colour", "--color", type=click.Choice(COLOURS), default="usage", show_default=True, help="What the colours show.")

@@ -58,7 +58,7 @@ def test_a_full_state_folder_wants_space_and_no_rebuild() -> None:
     (alarm,) = find(with_trouble(look, CatalogueFull("there is no room for the catalogue")), {}, {}).alarms
     row = stored(alarm.what, str(alarm.subject))
     assert row.about.name == str(look.config.pool.state)
-    assert advice(row).command == f"df -h {look.config.pool.state}"
+    assert advice(row).command == f"df -h {look.config.pool.state}; df -i {look.config.pool.state}"
     (damaged,) = find(with_trouble(look, CatalogueDamaged("the catalogue is damaged")), {}, {}).alarms
     assert advice(stored(damaged.what, str(damaged.subject))).command == "backupd rebuild"
 
@@ -263,5 +263,5 @@ def test_alarms_of_what_a_mistake_in_the_configuration_leaves_out_are_not_over()
     (alarm,) = found.alarms
     assert (str(alarm.subject), alarm.text) == (
         "configuration",
-        "the configuration is wrong: main.toml:3: x (and 1 more: backupd --config /etc/main.toml check)",
+        "the configuration is wrong: main.toml:3: x; main.toml:9: y",
     )

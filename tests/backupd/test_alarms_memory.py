@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from backupd.alarms import alarm_memory
 from backupd.alarms.deduplication import QUIET, AlarmChanges, by_key, changes
 from backupd.alarms.digest import is_due
-from backupd.alarms.events import Alarm, FoundAlarms
+from backupd.alarms.events import Alarm, FoundAlarms, find
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import AlarmSubject
 from btrkeep.config.value_types import EVENT_WORDS
 from tests.backupd.facts import NOW
-from tests.backupd.seen import config
+from tests.backupd.seen import config, seen
 
 HOUR = timedelta(hours=1)
 
@@ -129,17 +129,28 @@ def test_each_new_mistake_is_a_message_also_the_third_of_a_day() -> None:
     """A mistake that comes soon after another one was over is the same alarm, whose recovery waits for a day."""
     known: dict[tuple[str, str], StoredAlarm] = {}
     sent: list[str] = []
-    looks = (("1st",), (), ("2nd",), (), ("3rd",), ("3rd",), ("3rd", "1st"), ("3rd",), ("4th",), ("4th",))
+    looks = (
+        ("1st",),
+        (),
+        ("2nd",),
+        (),
+        ("3rd",),
+        ("3rd",),
+        ("3rd", "1st"),
+        ("3rd",),
+        ("4th",),
+        ("4th",),
+        ("4th", "5th"),
+        ("4th", "6th"),
+    )
     for number, faults in enumerate(looks):
         now = NOW + HOUR * number
-        text = f"the configuration is wrong: {faults[0]}{' (and 1 more)' * (len(faults) - 1)}" if faults else ""
-        mistake = Alarm("failure", AlarmSubject("configuration"), text, now, len(faults), topic="".join(faults[:1]))
-        found = changes(known, FoundAlarms((mistake,) if faults else ()), EVENT_WORDS, now)
+        found = changes(known, find(seen(config(), faults=faults), known, {}), EVENT_WORDS, now)
         arrived = number != 8  # the message about the fourth does not arrive at first
         sent += [row.text for row in found.alarms if arrived]
         known |= {row.key: row for row in found.changed(known, now, arrived=arrived)}
     prefix = "the configuration is wrong: "
-    assert [text.removeprefix(prefix) for text in sent] == ["1st", "2nd", "3rd", "3rd (and 1 more)", "4th"]
+    assert [text.removeprefix(prefix) for text in sent] == ["1st", "2nd", "3rd", "3rd; 1st", "4th", "4th; 5th", "4th; 6th"]
 
 
 def test_an_alarm_that_is_not_ripe_is_remembered_from_its_beginning_and_not_told() -> None:

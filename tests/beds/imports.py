@@ -83,6 +83,8 @@ RESERVED = (
     Reserved(("sqlalchemy", "alembic"), modules=("btrkeep.catalogue.upgrade", "btrkeep.catalogue.migrations")),
     # Users and sessions are the login service's own; a table of hard links too large for memory lasts as long as one archive.
     Reserved(("sqlite3",), modules=("btrkeep.catalogue", "web.auth.store", "backupd.files.spool")),
+    # Looks at a path by itself, and waits for ever on a mount that is dead.
+    Reserved(("click.Path",), modules=("btrkeep.cli.given_path",)),
     Reserved(("print",), parts=("cli", "__main__")),
     Reserved(("click", "rich"), parts=("cli", "display", "__main__")),
 )

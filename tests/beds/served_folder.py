@@ -1,6 +1,6 @@
-"""A folder that a program serves (`rclone mount`, as sshfs or a network filesystem would be), and that stops answering when asked to.
+"""A folder that a program serves (`rclone mount`, as sshfs would), and that stops answering when the program is stopped.
 
-    python served_folder.py PID NUMBER WORDS...   runs `backupd WORDS`; before its query NUMBER of a catalogue the server PID stops
+python served_folder.py PID NUMBER WORDS...   runs `backupd WORDS`; before its query NUMBER of a catalogue the server PID stops
 """
 
 import os

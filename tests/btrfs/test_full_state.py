@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.beds import work
 from tests.beds.anyone import NOBODY
 from tests.beds.deep import deepen
 from tests.beds.nights import Nights
+from tests.beds.receivers import web
 from tests.beds.watch import disagreements, killed, rows
 
 FILL = "for n in 1 2 3; do dd if=/dev/zero of={state}/ballast$n bs=1k conv=fsync 2>/dev/null; done; true"
@@ -203,3 +205,36 @@ def test_a_run_without_its_catalogue_says_so_first_and_last_and_nothing_of_the_o
     assert told == [0, len(lines) - 1], lines
     assert lines[-2].startswith("2 complete")
     assert "exit status 1" in lines[-1]
+
+
+def test_a_state_folder_without_inodes_costs_no_backup_and_the_message_names_what_is_full(nights: Nights, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    work("mount", "-t", "tmpfs", "-o", "size=16M,nr_inodes=40", "none", disk)
+    try:
+        nights.state = disk / "state"
+        nights.settings("pool", state=str(nights.state))
+        nights.host("web", nights.source)
+        with web() as server:
+            nights.tables["notify"] = {"urls": [f"json://127.0.0.1:{server.port}/"], "digest": "none"}
+            nights.write()
+            nights.run("web")
+            with suppress(OSError):
+                for number in range(40):
+                    (nights.state / f"ballast{number}").touch()
+            assert (os.statvfs(disk).f_favail, os.statvfs(disk).f_bavail > 1000) == (0, True)
+            done = nights.backupd("run", "web", "--json", check=False)
+            assert (said(done), done.returncode) == ({"web": "complete"}, 1), done.stderr
+            assert "df -i" in nights.backupd("status", check=False).stderr
+            nights.backupd("notify", check=False)
+            (message,) = server.json()
+            command = f"df -h {nights.state}; df -i {nights.state}"
+            assert command in message["message"]
+            assert "100%" in work("sh", "-c", command).stdout
+            make_room(nights)
+            nights.backupd("notify")
+            assert server.json()[-1]["type"] == "success"
+        assert nights.run("web")["web"]["outcome"] == "complete"
+        assert rows(nights, "select host, count(*) from backup group by host") == [("web", 3)]
+    finally:
+        work("umount", disk)

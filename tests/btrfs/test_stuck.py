@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -248,6 +249,23 @@ def test_status_on_a_terminal_prints_what_it_waits_for(nights: Nights) -> None:
             terminal.wait_for(f"waiting for the catalogue {re.escape(str(nights.state))}", 8)
             holder.close()
             terminal.wait_for("web")
+
+
+def test_no_command_waits_for_ever_for_a_path_that_it_is_given(nights: Nights) -> None:
+    """Of each kind of use: a folder or file that has to exist, one that is resolved, one that is made, one of a btrfs."""
+    dead = nights.top / "dead"
+    lines = (
+        ("repair", "--from", dead),
+        ("import", "tree", dead, "--host", "web"),
+        ("import", "rsnapshot", dead / "rsnapshot.conf"),
+        ("doctor", "--fix", "room", "--device", dead / "image", "--dry-run"),
+        ("init", dead / "pool"),
+        ("metrics", "--textfile", dead / "btrkeep.prom"),
+        ("progress", dead),
+    )
+    with hanging(dead, dead=True), ThreadPoolExecutor(len(lines)) as pool:
+        for line, (status, _, stderr) in zip(lines, pool.map(lambda line: impatient(nights, *map(str, line)), lines), strict=True):
+            assert (status, f"error: {dead}" in stderr, "does not answer" in stderr) == (1, True, True), (line, stderr)
 
 
 def test_check_tells_a_source_that_does_not_answer_from_one_that_is_not_there(nights: Nights) -> None:

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
+from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.lazy import LazyGroup
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.process.cancellation import exit_on_sigterm
@@ -24,7 +25,7 @@ COMMANDS = {
     "completion": "print the completion script of a shell",
 }
 
-PATH = click.Path(path_type=Path)
+PATH = GivenPath(path_type=Path)
 
 
 @click.group(
