@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import load_config
+from backupd.cli.hung_state import outlive_hung_state
 from backupd.serve.commands import command_of
 from backupd.serve.job_runner import PREVIEW_TAKES, carry_out
 from backupd.serve.jobs import PREVIEW, JobStore
@@ -37,6 +38,7 @@ def command(ctx: click.Context, name: str) -> int:
         words = ("--config", str(Path(chosen["config"]).absolute())) if chosen["config"] else ("--pool", chosen["pool"])
     show_times_in(config.pool.zone)
     require_answer(config.pool.state)
+    outlive_hung_state(ctx, config)  # the job and its log are there
     request = take(folder, job_id)
     clock = Clock(parse_time(request.now) if request.now else None)
     jobs = JobStore(config.pool.state)

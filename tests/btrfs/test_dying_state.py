@@ -8,18 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from backupd.serve.jobs import JobStore, ServeJob, new_id
+from backupd.serve.requests import ServeRequest, leave
 from btrkeep import hung_storage
+from btrkeep.units import format_time
 from tests.beds import leftout, served_folder
 from tests.beds.cli import TOP
 from tests.beds.hangfs import hanging
 from tests.beds.nights import Nights
 from tests.beds.receivers import web
 from tests.beds.served_folder import served
-from tests.beds.watch import wait_for
+from tests.beds.watch import processes, wait_for
 
 ENV = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
 DYING = TOP / "tests" / "beds" / "served_folder.py"
@@ -81,6 +85,28 @@ def test_the_notification_about_it_is_sent_by_the_command_whose_catalogue_died(s
         site.backupd("notify")
         assert receiver.json()[-1]["type"] == "success"
     assert json.loads(site.backupd("notify", "--json").stdout)["standing"] == []
+
+
+def test_a_job_of_the_root_service_ends_when_the_folder_of_its_log_dies(site: Nights) -> None:
+    """Its command prints, the line goes to the log, and nothing was read from the command after that."""
+    job = ServeJob(new_id(datetime.now(UTC)), "run", "web", "anna", format_time(datetime.now(UTC)), {"host": "web"})
+    site.host("web", site.source, before=["/bin/sleep", "2.0377"])
+    with served(site.state) as server:
+        JobStore(site.state).put(job)
+        leave(site.state / "jobs" / "asked", ServeRequest(job.id, job.verb, job.who, job.arguments))
+        words = [sys.executable, "-P", TOP / "tests" / "beds" / "impatient.py", "--config", site.config, "run-job", job.id]
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENV) as process:
+            wait_for(lambda: bool(processes("/bin/sleep", "2.0377")))
+            server.send_signal(signal.SIGSTOP)
+            try:
+                _, stderr = process.communicate(timeout=25)
+            finally:
+                server.send_signal(signal.SIGCONT)
+        assert (process.returncode, "does not answer any more" in stderr) == (4, True), stderr
+        wait_for(lambda: JobStore(site.state).get(job.id, datetime.now(UTC)).over)
+        wait_for(lambda: not processes("--wait", site.config))
+        site.host("web", site.source)
+        assert site.run("web")["web"]["outcome"] == "complete"
 
 
 OUTLIVES = """
