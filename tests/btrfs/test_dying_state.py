@@ -10,6 +10,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
@@ -27,6 +28,7 @@ from tests.beds.watch import processes, wait_for
 
 ENV = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
 DYING = TOP / "tests" / "beds" / "served_folder.py"
+IMPATIENT = TOP / "tests" / "beds" / "impatient.py"
 QUERY = 8  # the command has opened the catalogue, and is not done with it
 
 
@@ -41,18 +43,21 @@ def site(nights: Nights) -> Nights:
 
 
 def dying(nights: Nights, server: "subprocess.Popen[bytes]", *words: str) -> tuple[int, str, str]:
-    """Runs `backupd WORDS`, whose state folder stops answering meanwhile: exit status and both texts."""
-    command = [sys.executable, "-P", DYING, str(server.pid), str(QUERY), "--config", nights.config, *words]
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, env=ENV) as process:  # type: ignore[call-overload]
+    """Runs `backupd WORDS`, whose state folder stops answering meanwhile: exit status and both texts, by way of files."""
+    command = (sys.executable, "-P", str(DYING), str(server.pid), str(QUERY), "--config", str(nights.config), *words)
+    with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=ENV)
         try:
-            stdout, stderr = process.communicate(timeout=25)
+            status = process.wait(40)
             assert is_stopped(server.pid)
         finally:  # nothing ends who waits for it
             if process.poll() is None:
                 server.send_signal(signal.SIGCONT)
-    assert "Traceback" not in stderr, stderr
-    return process.returncode, stdout, stderr
+        stdout.seek(0)
+        stderr.seek(0)
+        texts = stdout.read(), stderr.read()
+    assert "Traceback" not in texts[1], texts
+    return status, *texts
 
 
 def is_stopped(pid: int) -> bool:
@@ -94,15 +99,26 @@ def test_a_job_of_the_root_service_ends_when_the_folder_of_its_log_dies(site: Ni
     with served(site.state) as server:
         JobStore(site.state).put(job)
         leave(site.state / "jobs" / "asked", ServeRequest(job.id, job.verb, job.who, job.arguments))
-        words = [sys.executable, "-P", TOP / "tests" / "beds" / "impatient.py", "--config", site.config, "run-job", job.id]
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENV) as process:
+        words = [
+            sys.executable,
+            "-P",
+            str(TOP / "tests" / "beds" / "impatient.py"),
+            "--config",
+            str(site.config),
+            "run-job",
+            job.id,
+        ]
+        with TemporaryFile("w+") as stderr:
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, env=ENV)
             wait_for(lambda: bool(processes("/bin/sleep", "2.0377")))
             server.send_signal(signal.SIGSTOP)
             try:
-                _, stderr = process.communicate(timeout=25)
+                status = process.wait(40)
             finally:
                 server.send_signal(signal.SIGCONT)
-        assert (process.returncode, "does not answer any more" in stderr) == (4, True), stderr
+            stderr.seek(0)
+            text = stderr.read()
+        assert (status, "does not answer any more" in text) == (4, True), text
         wait_for(lambda: JobStore(site.state).get(job.id, datetime.now(UTC)).over)
         wait_for(lambda: not processes("--wait", site.config))
         site.host("web", site.source)

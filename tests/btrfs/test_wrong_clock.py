@@ -128,6 +128,15 @@ def test_a_clock_far_ahead_or_far_behind_is_reported_once_and_so_is_its_end(shar
         )
         return [message["message"] for message in server.json()[before:]]
 
+    def reported(shift: timedelta, text: str) -> None:
+        """By status and check, and counted as an alarm by metrics."""
+        for command, words in (("status", text), ("check", text), ("metrics", 'btrkeep_alarms{event="failure",pool="main"} 1.0')):
+            seconds = str(shift.total_seconds())
+            env = {**os.environ, "PYTHONPATH": str(TOP)}
+            done = work(sys.executable, "-P", SHIFTED, seconds, "--config", nights.config, command, env=env, check=False)
+            assert words in " ".join(done.stdout.split()), (command, done.stdout, done.stderr)
+            assert "Traceback" not in done.stderr, done.stderr
+
     with web() as server:
         nights.tables["notify"] = {"urls": [f"json://127.0.0.1:{server.port}/"], "digest": "none"}
         nights.write()
@@ -135,11 +144,13 @@ def test_a_clock_far_ahead_or_far_behind_is_reported_once_and_so_is_its_end(shar
         assert notified(timedelta()) == []
         (ahead,) = notified(1800 * DAY)
         assert "the clock went ahead by 1800d" in ahead
+        reported(1800 * DAY, "the clock went ahead by 1800d")
         assert notified(1800 * DAY) == []
         (over,) = notified(timedelta())
         assert over.startswith("Over:")
         (behind,) = notified(-1800 * DAY)
         assert "the clock went backwards" in behind
+        reported(-1800 * DAY, "the clock went backwards")
         assert notified(-1800 * DAY) == []
         status = nights.backupd("status", check=False).stdout  # alarms were checked last five years ago, as it says first
         (line,) = (line for line in status.splitlines() if line.startswith("web1"))
