@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,7 +28,6 @@ from backupd.files.restore_request import prepared, preview_object, result_objec
 from backupd.files.restore_types import ORIGINAL, RestoreProgress, RestoreRequest
 from backupd.files.suggestions import entry_at, path_given, path_in
 from backupd.files.to_folder import LocalRestore
-from backupd.files.to_host import HostRestore
 from backupd.files.to_tar import total, write_file, write_stream
 from backupd.files.words import shown
 from backupd.repo.context import open_configured
@@ -40,6 +40,9 @@ from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
 from btrkeep.process.error_report import report_error
 from btrkeep.units import counted, format_size
+
+if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, which take a fourth of a restore's start
+    from backupd.files.to_host import HostRestore
 
 _ON_HOST = "\0"  # no value of an option can be that
 
@@ -165,7 +168,7 @@ def command(
             if tar is not None:
                 return _tar(found, config, request, tar, dry_run, as_json, watch, begins)
             restore = prepared(config, pool, found.backup, found.tree, request, watch)
-            if isinstance(restore, HostRestore):
+            if not isinstance(restore, LocalRestore):
                 held.enter_context(restore)
             if dry_run:
                 return _preview(found.backup, restore, watch, as_json)
@@ -205,7 +208,7 @@ def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
     return str(Path(to).absolute()) if to else ""
 
 
-def _preview(backup: Restorable, restore: LocalRestore | HostRestore, watch: "_Watch", as_json: bool) -> int:
+def _preview(backup: Restorable, restore: "LocalRestore | HostRestore", watch: "_Watch", as_json: bool) -> int:
     found = restore.preview()
     watch.clear()
     fields = preview_object(backup, restore, found)
@@ -220,7 +223,7 @@ def _preview(backup: Restorable, restore: LocalRestore | HostRestore, watch: "_W
 
 
 def _restore(
-    backup: Restorable, restore: LocalRestore | HostRestore, watch: "_Watch", as_json: bool, begins: Callable[[], None]
+    backup: Restorable, restore: "LocalRestore | HostRestore", watch: "_Watch", as_json: bool, begins: Callable[[], None]
 ) -> int:
     if not as_json:
         say_backup(backup, restore.request.paths)

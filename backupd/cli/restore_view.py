@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from backupd.cli.files_view import remark_lines
 from backupd.files.backup_selector import Restorable
@@ -9,10 +10,12 @@ from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, 
 from backupd.files.restore_request import places
 from backupd.files.restore_types import RestoreCount, Restored, RestorePreview, RestoreProgress, Withheld
 from backupd.files.to_folder import LocalRestore
-from backupd.files.to_host import HostRestore
 from backupd.files.words import shown
 from btrkeep.cli.progress import ProgressLine, say
 from btrkeep.units import counted, format_duration, format_size
+
+if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, which take a fourth of a restore's start
+    from backupd.files.to_host import HostRestore
 
 _LINES_EVERY = 5.0
 _PLACES = 10
@@ -40,7 +43,7 @@ def say_backup(backup: Restorable, paths: Sequence[bytes]) -> None:
         say(f"note: {line}")
 
 
-def say_plan(restore: LocalRestore | HostRestore, found: RestorePreview) -> None:
+def say_plan(restore: "LocalRestore | HostRestore", found: RestorePreview) -> None:
     """Prints what would happen."""
     every = places(restore)
     for path, place in every[:_PLACES]:

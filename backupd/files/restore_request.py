@@ -7,7 +7,7 @@ as in the root service, `command_words` is the command to start.
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backupd.files.backup_selector import Restorable
 from backupd.files.destination import existing_folder, require_destination
@@ -16,7 +16,6 @@ from backupd.files.restore_types import ORIGINAL, RestoreCount, Restored, Restor
 from backupd.files.suggestions import entry_at
 from backupd.files.target import target_of
 from backupd.files.to_folder import LocalRestore
-from backupd.files.to_host import HostRestore
 from backupd.files.tree import Tree, require_nothing_mounted
 from backupd.files.words import shown
 from backupd.repo.recorded_rows import forgotten_damages
@@ -24,6 +23,9 @@ from btrkeep.config import Config, other_pools
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, is_on
 from btrkeep.units import percent_encoded
+
+if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, which take a fourth of a restore's start
+    from backupd.files.to_host import HostRestore
 
 
 def command_words(request: RestoreRequest, *, dry_run: bool = False) -> tuple[str, ...]:
@@ -45,7 +47,7 @@ def command_words(request: RestoreRequest, *, dry_run: bool = False) -> tuple[st
 
 def prepared(
     config: Config, pool: Pool, backup: Restorable, tree: Tree, request: RestoreRequest, tell: Tell
-) -> LocalRestore | HostRestore:
+) -> "LocalRestore | HostRestore":
     """The restore that the request asks for, from an open backup; nothing is done yet. Raises OperatorError of every kind."""
     for path in request.paths:
         entry_at(tree, path, f"{backup.host}@{backup.name}")
@@ -53,6 +55,8 @@ def prepared(
     if not request.to.startswith("/"):
         target = target_of(config, request.host, request.to, request.port)
         if target.host.address:
+            from backupd.files.to_host import HostRestore
+
             return HostRestore(backup.path, request, target, config, tell)
         request = replace(request, to="/", parents=True, privileged=True)
     to, others = Path(request.to), other_pools(config)
@@ -76,12 +80,12 @@ def _damaged(pool: Pool, backup: Restorable) -> frozenset[bytes]:
     return frozenset(os.fsencode(one.path) for one in found if one.fate is None)
 
 
-def places(restore: LocalRestore | HostRestore) -> list[tuple[bytes, bytes]]:
+def places(restore: "LocalRestore | HostRestore") -> list[tuple[bytes, bytes]]:
     """Returns each requested path with its place."""
     return [(root.path, place_path(restore.to, root.names)) for root in placed(restore.request.paths, restore.parents)]
 
 
-def preview_object(backup: Restorable, restore: LocalRestore | HostRestore, found: RestorePreview) -> dict[str, Any]:
+def preview_object(backup: Restorable, restore: "LocalRestore | HostRestore", found: RestorePreview) -> dict[str, Any]:
     """A preview for programs. `possible` is false when `restore` would refuse it: something in the way, or no room."""
     why = ""
     try:

@@ -27,6 +27,8 @@ def test_no_command_of_backupd_begins_with_a_large_library() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["backupd.cli.status_", "backupd.cli.log_", "backupd.cli.progress_", "backupd.cli.list_"])
+@pytest.mark.parametrize(
+    "module", ["backupd.cli.status_", "backupd.cli.log_", "backupd.cli.progress_", "backupd.cli.list_", "backupd.cli.restore_"]
+)
 def test_what_only_reads_begins_without_a_loop_of_events(module: str) -> None:
     assert loaded(module) & {"asyncio", "rich", "ssl", "tempfile", "multiprocessing"} == set()
