@@ -22,7 +22,9 @@ from tests.beds.nights import Nights
 from tests.beds.receivers import web
 from tests.beds.terminal import at_a_terminal
 from tests.beds.watch import disagreements, is_locked, processes, rows, wait_for
+from tests.beds.work import work
 
+SHIFTED = TOP / "tests" / "beds" / "shifted.py"
 IMPATIENT = TOP / "tests" / "beds" / "impatient.py"
 SENDING = (("notify",), ("notify",), ("notify", "--failed", "btrkeep-backup@main.service"), ("metrics",))
 SHOWING = (("status",), ("check",), ("doctor",))
@@ -220,6 +222,59 @@ def test_a_state_folder_that_does_not_answer_stops_no_command_for_ever_and_is_re
             (nights.top / "elsewhere").rename(nights.pool)
         nights.backupd("notify")
         assert "success" in [json.loads(body)["type"] for _, _, body in server.got]
+
+
+def test_three_nights_without_an_answer_of_the_state_folder(nights: Nights) -> None:
+    """Each makes its backup. The first is two messages, of the folder and of the unit; then each day's digest has it. What was made
+    is in the catalogue with the first run after its folder answers, and the end is a message.
+    """
+    nights.host("web", nights.source, every="20h")
+
+    def at(day: int, *words: str) -> "subprocess.CompletedProcess[str]":
+        command: tuple[str | Path, ...] = (
+            sys.executable,
+            "-P",
+            SHIFTED,
+            str(day * 86400.0),
+            "impatient",
+            "--config",
+            nights.config,
+        )
+        done = work(*command, *words, env={**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    with web() as server:
+        nights.tables["notify"] = {"urls": [f"json://127.0.0.1:{server.port}/"], "digest": "00:00"}
+        nights.write()
+        assert at(-4, "run", "--scheduled").returncode == 0
+        at(-4, "notify")
+        before = len(server.got)
+        nights.state.rename(nights.state.with_name("away"))
+        messages = []
+        with hanging(nights.state, dead=True):
+            for night in (-3, -2, -1):
+                (nights.source / "file").write_text(str(night))
+                done = at(night, "run", "--scheduled")
+                assert (done.returncode, "catalogue.sqlite does not answer" in " ".join((done.stdout + done.stderr).split())) == (
+                    1,
+                    True,
+                ), done.stdout
+                at(night, "notify", "--failed", "btrkeep-backup@main.service")
+                at(night, "notify")
+                messages.append([" ".join(message["message"].split()) for message in server.json()[before:]])
+                before = len(server.got)
+        nights.state.rmdir()
+        nights.state.with_name("away").rename(nights.state)
+        assert len(nights.names("web")) == 4
+        assert [len(texts) for texts in messages] == [3, 1, 1], messages
+        assert all("catalogue.sqlite does not answer" in texts[-1] for texts in messages), messages
+        assert at(0, "run", "--scheduled").returncode == 0
+        at(0, "notify")
+        over = [message["message"].partition("Over")[2] for message in server.json()[before:]]
+        assert any("catalogue.sqlite does not answer" in " ".join(text.split()) for text in over), over
+    assert {name for (name,) in rows(nights, "select name from backup")} == set(nights.names("web"))
+    assert len(nights.names("web")) == 5
 
 
 def test_a_night_whose_catalogue_somebody_holds_all_the_time_backs_up_all_hosts(nights: Nights) -> None:
