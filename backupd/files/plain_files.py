@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from backupd.files.attributes import LABEL, is_power
 from backupd.files.destination import PREFIX, rename_to_nothing
+from backupd.files.tree import open_plain
 from backupd.files.walking import PlainFile
 from backupd.files.writing import comparable
 from btrkeep.descriptors import ClosingFd
@@ -39,16 +40,13 @@ def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, pr
     given back.
     """
     prefix = b"%s%s-" % (PREFIX, os.urandom(8).hex().encode("ascii"))
-    above = os.fstat(to)
-    is_plain_owner = not os.geteuid() and not above.st_mode & stat.S_ISGID
     left_over, size = [], 0
     for number, file in enumerate(files):
         temporary = b"%s%d" % (prefix, number)
-        is_owned = is_plain_owner and not file.uid and not file.gid
         try:
             with ClosingFd(os.open(file.name, _READ, dir_fd=source)) as original:
                 with ClosingFd(os.open(temporary, _MAKE, 0o600, dir_fd=to)) as made:
-                    is_done = _filled(original, made, file, reflinks) and _dressed(original, made, file, is_owned, privileged)
+                    is_done = _filled(original, made, file, reflinks) and _dressed(original, made, file, privileged)
                 if is_done:
                     rename_to_nothing(to, temporary, file.name)
                     size += file.size
@@ -72,11 +70,12 @@ def _filled(original: int, made: int, file: PlainFile, reflinks: bool) -> bool:
     return len(data) == file.size and os.write(made, data) == file.size
 
 
-def _dressed(original: int, made: int, file: PlainFile, is_owned: bool, privileged: bool) -> bool:
+def _dressed(original: int, made: int, file: PlainFile, privileged: bool) -> bool:
     """Gives owner, attributes, mode and time, in this order. Returns False if it needs more than that. Raises OSError."""
     if any(map(comparable, os.listxattr(made))):  # inherited from the folder, such as an ACL
         return False
-    if not is_owned:
+    status = os.fstat(made)  # the folder, a mount with `grpid` and NFS may have given another owner than this process
+    if (status.st_uid, status.st_gid) != (file.uid, file.gid):
         os.fchown(made, file.uid, file.gid)
     for name in os.listxattr(original):
         if is_power(name) and not privileged:
@@ -169,7 +168,7 @@ def _opened(source: int, to: int, file: PlainFile) -> tuple[int, int] | None:
     except OSError:
         return None
     try:
-        return ours, os.open(file.name, _READ, dir_fd=to)
+        return ours, open_plain(file.name, to)  # others may write there: a fifo or a device may have come since the look
     except OSError:
         os.close(ours)
         return None

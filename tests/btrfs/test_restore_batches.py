@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from backupd.files import plain_files
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
+from backupd.files.walking import PlainFile
 from tests.beds import TOP, differences, exclusive_bytes, manifest, work
 from tests.beds.everything import write
 from tests.beds.nights import Nights
@@ -171,3 +173,49 @@ def test_a_very_deep_tree_needs_few_descriptors(nights: Nights, tmp_path: Path) 
     work("prlimit", "--nofile=220", *_program(nights), "restore", "web1", top, "--to", out)
     count = "find . | wc -l; find . -name last | wc -c"
     assert work("sh", "-c", count, cwd=out / "deep").stdout == work("sh", "-c", count, cwd=top).stdout
+
+
+def test_a_mount_that_gives_files_the_group_of_their_folder_gets_those_of_the_backup(nights: Nights, ext4: Path) -> None:
+    work("mount", "-o", "remount,grpid", ext4)
+    top, out = nights.source / "groups", ext4 / "out"
+    write(top / "inside", "its group is root, that of the folder is not")
+    os.chown(top, 0, 1234)
+    nights.host("web1", top)
+    nights.run("web1")
+    restore(nights, "web1", top, "--to", out)
+    assert differences(manifest(top), manifest(out / "groups")) == []
+
+
+@pytest.mark.parametrize("swapped", ["fifo", "symlink", "folder", "device"])
+def test_what_is_swapped_in_before_the_contents_are_compared_is_named_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
+) -> None:
+    source, to, files = tmp_path / "source", tmp_path / "to", []
+    for number in range(3):
+        path = write(source / f"file{number}", "text")
+        found = path.stat()
+        files.append(PlainFile(os.fsencode(path.name), 4, 4096, found.st_mode & 0o7777, 0, 0, found.st_mtime_ns))
+    work("cp", "-a", source, to)
+    look = plain_files._same_metadata
+
+    def look_and_swap(*words: object) -> bool:
+        found = look(*words)  # type: ignore[arg-type]
+        if words[2] is files[1]:
+            (to / "file1").unlink()
+            create = {
+                "fifo": lambda: os.mkfifo(to / "file1"),
+                "symlink": lambda: (to / "file1").symlink_to(source / "file1"),
+                "folder": (to / "file1").mkdir,
+                "device": lambda: os.mknod(to / "file1", 0o020600, os.makedev(1, 5)),  # /dev/zero
+            }
+            create[swapped]()
+        return found
+
+    monkeypatch.setattr(plain_files, "_same_metadata", look_and_swap)
+    sides = os.open(source, os.O_RDONLY), os.open(to, os.O_RDONLY)
+    try:
+        done = plain_files.compare(*sides, files, reflinks=False, privileged=True, content=True)
+    finally:
+        for fd in sides:
+            os.close(fd)
+    assert done == ([1], 8)
