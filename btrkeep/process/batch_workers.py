@@ -39,7 +39,10 @@ class BatchWorkers:
         processors = len(os.sched_getaffinity(0))
         if processors > 1 and threading.active_count() == 1:
             for _ in range(min(processors, _MOST_WORKERS)):
-                self._workers.append(_Worker(work))
+                try:
+                    self._workers.append(_Worker(work))
+                except OSError:  # a limit of processes or of open files is reached: those that run suffice, or this process
+                    break
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +82,12 @@ class _Worker:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.waiting: list[Then] = []
         parent = os.getpid()
-        self._process = os.fork()
+        try:
+            self._process = os.fork()
+        except OSError:
+            self._socket.close()
+            theirs.close()
+            raise
         if self._process:
             theirs.close()
             return

@@ -15,7 +15,7 @@ from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
 from backupd.files.walking import PlainFile
-from tests.beds import TOP, differences, exclusive_bytes, manifest, work
+from tests.beds import TOP, cgroups, differences, exclusive_bytes, manifest, work
 from tests.beds.everything import write
 from tests.beds.nights import Nights
 from tests.beds.within import restore
@@ -219,3 +219,22 @@ def test_what_is_swapped_in_before_the_contents_are_compared_is_named_and_ends_n
         for fd in sides:
             os.close(fd)
     assert done == ([1], 8)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_limit_of_processes_does_not_end_a_restore(nights: Nights, tmp_path: Path, processes: int) -> None:
+    if why := cgroups.why_not("pids"):
+        pytest.skip(why)
+    top, out = _many(nights, 100), tmp_path / "out"
+    code = f"""
+from backupd.files.restore_types import RestoreRequest
+from backupd.files.to_folder import LocalRestore
+from backupd.files.tree import Tree
+from pathlib import Path
+with Tree(Path({str(nights.backup("web1"))!r})) as tree:
+    restore = LocalRestore(tree, RestoreRequest("web1", "", ({os.fsencode(top)!r},), {str(out)!r}, privileged=True), reflinks=False)
+    assert restore.run(restore.preview()).good
+"""
+    with cgroups.limited("pids", processes) as group:
+        work("env", f"PYTHONPATH={TOP}", *cgroups.words_within(group, sys.executable, "-c", code))
+    assert differences(manifest(top), manifest(out / "many")) == []
