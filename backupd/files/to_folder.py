@@ -315,6 +315,7 @@ class LocalRestore:
                 self._finish_late(writer, workers)
             return
         workers.finish()
+        self.progress.place = place_path(self.to, visit.place)
         there = comparer.to.look(visit.place)
         differs = comparer.differs(visit, there) if there else ()
         rest = [name for name in differs if name != "time"]

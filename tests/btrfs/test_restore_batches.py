@@ -238,3 +238,17 @@ with Tree(Path({str(nights.backup("web1"))!r})) as tree:
     with cgroups.limited("pids", processes) as group:
         work("env", f"PYTHONPATH={TOP}", *cgroups.words_within(group, sys.executable, "-c", code))
     assert differences(manifest(top), manifest(out / "many")) == []
+
+
+def test_a_folder_that_cannot_keep_an_attribute_is_the_one_that_is_named(nights: Nights, ext4: Path) -> None:
+    top, out = nights.source / "folder", ext4 / "out"
+    write(top / "below" / "inside", "text")
+    os.setxattr(top, "user.large", bytes(8000))  # more than ext4 holds
+    nights.host("web1", top)
+    nights.run("web1")
+    (out / "folder").mkdir(parents=True)
+    with Tree(nights.backup("web1")) as tree:
+        request = RestoreRequest("web1", "", (os.fsencode(top),), str(out), overwrite="all")
+        doing = LocalRestore(tree, request, reflinks=False)
+        done = doing.run(doing.preview())
+    assert done.problems.samples == [(os.fsencode(out / "folder"), "cannot be kept here: user.large")]
