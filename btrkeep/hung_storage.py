@@ -74,8 +74,9 @@ def require_lookup(path: Path) -> None:
     """
     if not _answers_to(_LOOKUP, path):
         raise OperatorError(f"{printable(str(path))} does not answer: it could not be looked up within {PATIENCE:.0f} s", HINT)
-    if path.is_dir():
-        require_answer(path)
+    with suppress(OSError):  # a name that is too long, or a folder that this user may not enter: the command itself reports it
+        if path.is_dir():
+            require_answer(path)
 
 
 def _answers_to(words: tuple[str, ...], path: Path) -> bool:
