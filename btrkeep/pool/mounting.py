@@ -1,5 +1,6 @@
 """The command that mounts a pool, where this server's own configuration has it: /etc/fstab, or a mount unit of systemd."""
 
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 _FSTAB = Path("/etc/fstab")
 _UNITS = (Path("/etc/systemd/system"), Path("/usr/local/lib/systemd/system"), Path("/usr/lib/systemd/system"))
 _OCTAL = re.compile(r"\\([0-7]{3})")
+_LONGEST_UNIT = 255  # of systemd; no file has a longer name either
 _PLAIN = re.compile(r"[A-Za-z0-9:_.]")
 
 
@@ -17,8 +19,12 @@ def mount_pool_words(path: Path) -> str:
         fstab = _FSTAB.read_bytes().decode("utf-8", "surrogateescape")
     except OSError:
         fstab = ""
-    command = mount_command(path.absolute(), fstab, lambda name: any((folder / name).exists() for folder in _UNITS), Path.is_mount)
+    command = mount_command(path.absolute(), fstab, _has_unit, os.path.ismount)
     return f"mount the pool: `{command}`" if command else "mount the pool"
+
+
+def _has_unit(name: str) -> bool:
+    return len(name) <= _LONGEST_UNIT and any((folder / name).exists() for folder in _UNITS)
 
 
 def mount_command(path: Path, fstab: str, has_unit: Callable[[str], bool], is_mount: Callable[[Path], bool]) -> str | None:
