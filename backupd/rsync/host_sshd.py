@@ -1,5 +1,6 @@
 """Reads how many connections the sshd of a host accepts, and whether it shuts out addresses, where the key permits `sshd -T`."""
 
+import re
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +13,8 @@ from btrkeep.config import HostConfig, SshSettings
 from btrkeep.errors import OperatorError
 
 _COMMAND = ("/usr/sbin/sshd", "-T")
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_ADDRESSES = re.compile(r"[A-Za-z0-9.:/,*?! _-]{1,1000}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +37,33 @@ async def read_sshd_limits(host: HostConfig, ssh: SshSettings, control: Path | N
 
 
 def parse_sshd_limits(answer: bytes) -> SshdLimits:
-    """Parses what `sshd -T` prints; a login shell may print lines before that. Raises OperatorError."""
+    """Parses what `sshd -T` prints; a login shell may print lines before that. Raises OperatorError.
+
+    They are the host's words, and a part of the advice repeats them: other characters, or very long ones, are refused.
+    """
     settings = dict(line.partition(" ")[::2] for line in answer.decode("utf-8", "replace").splitlines())
     try:
         start, _, rest = settings["maxstartups"].partition(":")
         rate, _, full = rest.partition(":")
-        startups = int(full) if rate and int(rate) == 0 else int(start)
+        startups = _number(full) if rate and _number(rate) == 0 else _number(start)
         per_source = settings.get("persourcemaxstartups", "none")
         exempt = settings.get("persourcepenaltyexemptlist", "none")
+        if not _ADDRESSES.fullmatch(exempt):
+            raise ValueError(exempt)
         return SshdLimits(
             startups,
-            None if per_source == "none" else int(per_source),
+            None if per_source == "none" else _number(per_source),
             settings.get("persourcepenalties", "no") != "no",
             () if exempt == "none" else tuple(word.strip() for word in exempt.split(",")),
         )
     except (KeyError, ValueError):
         raise OperatorError("the host does not print the settings of its sshd") from None
+
+
+def _number(text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
 
 
 def sshd_advice(limits: SshdLimits, at_once: int, own_address: str) -> list[tuple[str, str]]:

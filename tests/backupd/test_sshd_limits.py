@@ -69,3 +69,18 @@ def test_an_answer_that_is_none_is_no_advice(answer: bytes) -> None:
 
 def test_lines_of_a_login_shell_come_before_it() -> None:
     assert parse_sshd_limits(b"welcome to web1\n" + DEBIAN_13) == SshdLimits(10, None, has_penalties=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"persourcepenaltyexemptlist " + b"192.0.2.9," * 1000,
+        b"persourcepenaltyexemptlist 192.0.2.9,`id`",
+        b"persourcepenaltyexemptlist 192.0.2.9,\x1b[2J",
+        b"persourcemaxstartups " + b"1" * 4000,
+        b"maxstartups -" + b"9" * 4000 + b":30:100",
+    ],
+)
+def test_a_host_does_not_write_the_advice(line: bytes) -> None:
+    with pytest.raises(OperatorError, match="settings of its sshd"):
+        parse_sshd_limits(DEBIAN_13 + line + b"\n")
