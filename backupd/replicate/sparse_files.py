@@ -107,6 +107,9 @@ def _lengthen(subvolume: Path, file: SparseFile) -> bool:
             inner = os.open(name, FOLDER, dir_fd=folder)
         folder = inner
     with ClosingFd(folder):
+        with suppress(FileNotFoundError):  # opening a device can do harm: a watchdog starts, a tape is rewound
+            if not stat.S_ISREG(os.stat(file.path[-1], dir_fd=folder, follow_symlinks=False).st_mode):
+                return False
         fd = os.open(file.path[-1], os.O_RDWR | os.O_CREAT | FILE, 0o600, dir_fd=folder)
     with ClosingFd(fd):
         status = os.fstat(fd)

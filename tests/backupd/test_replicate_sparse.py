@@ -72,3 +72,15 @@ def test_only_missing_and_shorter_files_get_a_length(tmp_path: Path) -> None:
     assert (data / "a/b/new").stat().st_size == 50
     assert [(file.name, file.read_text()) for file in outside.iterdir()] == [("file", "not ours")]
     assert (data / "linked").read_text() == "linked"
+
+
+def test_a_device_is_not_even_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened for writing, a watchdog in a backup starts, and a tape is rewound."""
+    data, opened = tmp_path / "data", list[object]()
+    data.mkdir()
+    os.mkfifo(data / "pipe")
+    really_open = os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest, **where: opened.append(path) or really_open(path, *rest, **where))
+    assert lengthen(tmp_path, [SparseFile((b"pipe",), SIZE), SparseFile((b"new",), SIZE)], Cancellation()) == [b"new"]
+    assert b"new" in opened
+    assert b"pipe" not in opened
