@@ -3,6 +3,7 @@
 import json
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -21,12 +22,13 @@ from btrkeep.config import Config
 from btrkeep.decisions.pool_health import HealthLimits
 from btrkeep.decisions.schedule import NOTHING_MISSED
 from btrkeep.errors import OperatorError
+from btrkeep.hung_storage import answers
 from btrkeep.pool import quota
 from btrkeep.pool.locks import EXPIRE_LOCK, read_holder
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import is_machines
 from btrkeep.pool.temporary_devices import left_devices
-from btrkeep.trusted_path import untrusted_state
+from btrkeep.trusted_path import UntrustedStep, untrusted_state
 from btrkeep.units import parse_time
 
 
@@ -61,7 +63,7 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         copies=tuple(check_copies(config, now)) if catalogue.foreign == "" else (),
         steps=tuple(check_steps(config, now)) if catalogue.foreign == "" else (),
         left_devices=left_devices(config.pool.state),
-        untrusted_state=untrusted_state(config.pool.state),
+        untrusted_state=_untrusted_state(config.pool.state),
         unconfined=_unconfined(pool, {host.name: max(names.get(host.name, ()), default="") for host in enabled if host.address}),
     )
 
@@ -76,6 +78,15 @@ def _unconfined(pool: Pool, newest: Mapping[str, str]) -> str:
     except OSError:
         return ""
     return f"{host}/{newest[host]}" if found and found.confined is False else ""
+
+
+def _untrusted_state(state: Path) -> UntrustedStep | None:
+    """None as well where the state folder cannot be looked at: of that the rule about the catalogue reports."""
+    if not answers(state):
+        return None
+    with suppress(OSError):
+        return untrusted_state(state)
+    return None
 
 
 def _clock_doubt(state: Path, pool: Pool, now: datetime) -> str | None:

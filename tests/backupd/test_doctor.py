@@ -1,11 +1,13 @@
 """What the rules of `backupd doctor` find, and what they leave alone; and how facts are read from sysfs, cron, timers and scrub."""
 
+import pwd
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from btrkeep.decisions.remedy import FixCommand, Remedy, WriteSysfs
 from btrkeep.decisions.schedule import ScheduleVerdict
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room
+from btrkeep.trusted_path import UntrustedStep
 from tests.beds import work
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -474,6 +477,14 @@ def test_what_the_system_itself_lies_on_is_not_remounted_without_its_setuid_prog
     (finding,) = findings_of(fs(mount_options=frozenset({"rw", "noatime"}), target=Path("/")))
     assert (finding.check, finding.remedy.fixable) == ("nosuid", False)
     assert [line for line in finding.remedy.lines if not line.startswith("#")] == []
+
+
+def test_what_cannot_be_typed_for_a_state_folder_in_a_home_is_a_comment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: SimpleNamespace(pw_name="ada", pw_dir=str(tmp_path)))
+    (finding,) = findings_of(site(untrusted_state=UntrustedStep(tmp_path, "belongs to the user ada")))
+    (line,) = finding.remedy.lines
+    assert "[pool] state" in line
+    assert line.startswith("# ")
 
 
 def test_a_command_in_a_text_is_on_one_line_also_if_a_path_in_it_has_hyphens(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,3 +48,15 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
 def findings(nights: Nights, command: str) -> list[dict[str, Any]]:
     answer = json.loads(nights.backupd(command, "--json", check=False).stdout)
     return list(answer["findings"] if isinstance(answer, dict) else answer)
+
+
+def test_doctor_ends_where_the_state_folder_is_none(nights: Nights) -> None:
+    (nights.source / "file").write_text("it")
+    nights.host("web", nights.source)
+    nights.run("web")
+    config = nights.config.read_text()
+    assert str(nights.state) in config
+    nights.config.write_text(config.replace(str(nights.state), str(nights.source / "file" / "state")))
+    done = nights.backupd("doctor", "--json", check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert json.loads(done.stdout)["findings"], done

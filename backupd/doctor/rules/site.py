@@ -219,7 +219,7 @@ def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:
             f"{printable(str(step.place))} {step.reason}, who could replace the catalogue: root does not use it",
             "backups and expiry go on without a catalogue; nothing is recorded, and the pages show what was",
             "programs of that user or group cannot write there any more; reading stays possible",
-            (trusted_again(step, MOVE_STATE),),
+            (trusted_again(step, f"# {MOVE_STATE}"),),
         )
 
 
