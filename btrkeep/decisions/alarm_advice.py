@@ -79,7 +79,10 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "doctor",
     ),
     (FAILURE, CONFIGURATION): Advice("Mend that line: what it is about is not backed up until then.", "backupd check"),
-    (FAILURE, CATALOGUE): Advice("Set another `state` for this pool, or rebuild the catalogue from it.", "backupd rebuild"),
+    (FAILURE, CATALOGUE): Advice(
+        "The command prints what helps: another `state` for this pool, a `chmod`, or to rebuild the catalogue from the pool.",
+        "backupd check",
+    ),
     (FAILURE, STATE_FULL): Advice(
         "Make space on the filesystem of the state folder, or enlarge it. Backups are made meanwhile, and recorded afterwards.",
         "df -h {name}; df -i {name}",

@@ -60,7 +60,7 @@ def test_a_full_state_folder_wants_space_and_no_rebuild() -> None:
     assert row.about.name == str(look.config.pool.state)
     assert advice(row).command == f"df -h {look.config.pool.state}; df -i {look.config.pool.state}"
     (damaged,) = find(with_trouble(look, CatalogueDamaged("the catalogue is damaged")), {}, {}).alarms
-    assert advice(stored(damaged.what, str(damaged.subject))).command == "backupd rebuild"
+    assert advice(stored(damaged.what, str(damaged.subject))).command == "backupd check"
 
 
 def test_a_clock_that_cannot_be_right_is_an_alarm_and_unknown_while_the_pool_cannot_be_read() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from tests.beds import work
 from tests.beds.nights import Nights
+from tests.beds.receivers import web
 from tests.beds.watch import disagreements
 
 OTHER = 61234
@@ -60,3 +63,30 @@ def test_doctor_ends_where_the_state_folder_is_none(nights: Nights) -> None:
     done = nights.backupd("doctor", "--json", check=False)
     assert "Traceback" not in done.stderr, done.stderr
     assert json.loads(done.stdout)["findings"], done
+
+
+def test_what_the_message_prints_leads_out(nights: Nights) -> None:
+    """It printed `backupd rebuild`, which the same state refuses."""
+    (nights.source / "file").write_text("it")
+    nights.host("web", nights.source)
+    with web() as server:
+        nights.tables["notify"] = {"urls": [f"json://127.0.0.1:{server.port}/"], "digest": "none"}
+        nights.write()
+        nights.run("web")
+        nights.state.chmod(0o770)
+        for _ in range(3):
+            nights.backupd("run", "--all", check=False)
+            nights.backupd("notify", check=False)
+        (message,) = server.json()
+        command = printed_command(message["message"])
+        assert command[-1] == "check"
+        (hint,) = {found["hint"] for found in findings(nights, command[-1]) if found["subject"] == "catalogue"}
+        work("sh", "-c", hint)
+        nights.backupd("notify")
+        assert server.json()[-1]["type"] == "success"
+
+
+def printed_command(text: str) -> list[str]:
+    match = re.search(r"backupd --config [^)]+", text)
+    assert match, text
+    return shlex.split(match[0])
