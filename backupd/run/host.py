@@ -244,9 +244,7 @@ class HostRun:
                 with_fetched_twice, self.context.pool, self.host, prepared, results, self.cancellation, command
             )
             transfer.results = {result.path: result for result in twice.results}
-            self.standing = await asyncio.to_thread(
-                standing_keys, prepared.path, prepared.base, twice, one_file_system=self.host.one_file_system
-            )
+            self.standing = await asyncio.to_thread(standing_keys, prepared.path, prepared.base, twice, self.host)
             if (seconds := time.monotonic() - begun) >= 1:
                 self.seconds["fetched_twice"] = round(seconds, 3)
         return verdict

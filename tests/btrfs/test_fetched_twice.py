@@ -143,6 +143,27 @@ def test_a_folder_that_is_fetched_twice_is_named_until_its_bind_mount_ends(night
     assert "lasting" not in nights.record("h")
 
 
+def test_what_was_fetched_twice_has_an_end_beside_files_of_its_own_and_by_either_exclude(nights: Nights, tree: Path) -> None:
+    fill(tree / "data", 600)
+    fill(tree / "mnt", 3)
+    (tree / "other").mkdir()
+
+    with bound(tree / "data", tree / "mnt"):
+        for host, exclude in (("h", "data"), ("i", "mnt")):
+            nights.host(host, tree)
+            nights.run(host)
+            nights.run(host)
+            assert "lasting" in nights.record(host)
+            nights.host(host, tree, exclude=[f"/{exclude}/"])
+            nights.run(host)
+            assert "lasting" not in nights.record(host)
+        nights.host("k", tree)
+        nights.run("k")
+    nights.run("k")
+    assert list((nights.data("k", tree) / "mnt").iterdir())
+    assert "lasting" not in nights.record("k")
+
+
 def test_a_filesystem_that_a_later_mount_hides_is_named_by_connect(nights: Nights, tree: Path, sshd: Sshd) -> None:
     """No backup has its files, and rsync prints nothing of that."""
     (tree / "srv" / "db").mkdir(parents=True)
