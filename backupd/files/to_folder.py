@@ -84,6 +84,7 @@ class LocalRestore:
         self._trusted = trusted
         self._left_alone: set[int] = set()
         self._proven: set[int] = set()
+        self._unread: set[bytes] = set()
         self._tell = tell
         self._folders: list[tuple[str, bool]] = []  # of each folder on the way: its step, and whether nothing was in it
         self._late: list[Visit] = []  # folders that are left, and have no time yet
@@ -365,9 +366,19 @@ class LocalRestore:
 
     def _unreadable(self, path: bytes, error: OSError) -> None:
         """A folder, or a name in one, of the backup: the rest is worth having all the same."""
+        place, why = self._unread_place(path, error)
+        self._unread.add(place)
+        self.result.problems.add(place, why)
+
+    def _unread_since(self, path: bytes, error: OSError) -> None:
+        """A folder or name that could still be read when it was restored, and was not compared."""
+        place, why = self._unread_place(path, error)
+        if place not in self._unread:
+            self.result.differences.add(place, why)
+
+    def _unread_place(self, path: bytes, error: OSError) -> tuple[bytes, str]:
         root = next(root for root in self.roots if root.holds(path))
-        why = f"it cannot be read in the backup: {error.strerror or error}"
-        self.result.problems.add(place_path(self.to, root.place(path)), why)
+        return place_path(self.to, root.place(path)), f"it cannot be read in the backup: {error.strerror or error}"
 
     def _moved(self, size: int) -> None:
         self.progress.size += size
@@ -392,13 +403,13 @@ class LocalRestore:
                 self.progress.files, self.progress.place = self.progress.files + len(files), place_path(self.to, plain.place)
                 comparison.read += size
                 self._moved(sum(file.size for file in files) if self.request.content else 0)
-                for single in self._each(plain, Withheld(), _ignored, left_over):
+                for single in self._each(plain, Withheld(), self._unread_since, left_over):
                     self._compare_one(single, comparer, comparison)
 
-            for visit in self._visits(Withheld(), _ignored):
+            for visit in self._visits(Withheld(), self._unread_since):
                 if isinstance(visit, PlainVisits) and not self._is_any_special(visit) and self._given(visit, to, workers, compared):
                     continue
-                for single in self._each(visit, Withheld(), _ignored):
+                for single in self._each(visit, Withheld(), self._unread_since):
                     self._compare_one(single, comparer, comparison)
             workers.finish()
         self.result.compared += comparison.read

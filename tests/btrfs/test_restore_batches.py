@@ -1,5 +1,6 @@
 """Plain files are restored many at a time, by more than one process: the result is the same, whatever comes between."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from backupd.files import plain_files
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
-from backupd.files.tree import Tree
+from backupd.files.tree import Descent, Tree
 from backupd.files.walking import PlainFile
 from tests.beds import TOP, cgroups, differences, exclusive_bytes, manifest, work
 from tests.beds.everything import write
@@ -252,3 +253,23 @@ def test_a_folder_that_cannot_keep_an_attribute_is_the_one_that_is_named(nights:
         doing = LocalRestore(tree, request, reflinks=False)
         done = doing.run(doing.preview())
     assert done.problems.samples == [(os.fsencode(out / "folder"), "cannot be kept here: user.large")]
+
+
+def test_what_the_disk_does_not_read_again_for_the_comparison_is_named(
+    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top, out = _many(nights, 20), tmp_path / "out"
+    with Tree(nights.backup("web1")) as tree:
+        doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False)
+        enter, stat = Descent.enter, os.stat
+
+        def is_readable(name: object) -> bool:
+            if doing.progress.phase == "comparing" and name in (b"folder3", b"file0005"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return True
+
+        monkeypatch.setattr(Descent, "enter", lambda self, name: is_readable(name) and enter(self, name))
+        monkeypatch.setattr(os, "stat", lambda path, **options: is_readable(path) and stat(path, **options))
+        done = doing.run(doing.preview())
+    places = [os.fsencode(out / "many" / name) for name in ("folder3", "wide/file0005")]
+    assert sorted(done.differences.samples) == [(place, "it cannot be read in the backup: Input/output error") for place in places]
