@@ -2,7 +2,8 @@
 
 What was sent must not be sent again because of the very fault that was reported. So the file has the same rows as the catalogue.
 While the catalogue cannot be written, the file is ahead of it, and the catalogue follows once it can. The file is in the state
-folder, or in memory (/dev/shm) if that folder is full or read-only, or does not answer.
+folder, or in memory (/dev/shm) if that folder is full or read-only, does not answer, or can be written by other users: these could
+have alarms count as sent.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ from btrkeep.config import Config
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.hung_storage import answers
 from btrkeep.pool.locks import take_lock
+from btrkeep.trusted_path import untrusted_state
 from btrkeep.units import format_time
 
 log = logging.getLogger(__name__)
@@ -131,13 +133,19 @@ def alone(config: Config, now: datetime) -> Iterator[None]:
 
 
 def _folders(config: Config, *, make: bool) -> Iterator[Path]:
-    """Yields the state folder, if it answers, then the one in memory, if there is one; with `make` it is made."""
-    if answers(config.pool.state) and config.pool.state.is_dir():
+    """Yields the state folder, if it can be used, then the one in memory, if there is one; with `make` it is made."""
+    if _is_usable(config.pool.state):
         yield config.pool.state
     name = hashlib.sha256(os.fsencode(config.file)).hexdigest()[:16]
     with suppress(OSError):
         if folder := _folder_in_memory(f"btrkeep-alarms-{os.geteuid()}-{name}", make=make):
             yield folder
+
+
+def _is_usable(state: Path) -> bool:
+    with suppress(OSError):
+        return answers(state) and state.is_dir() and untrusted_state(state) is None
+    return False
 
 
 def _folder_in_memory(name: str, *, make: bool) -> Path | None:

@@ -66,7 +66,7 @@ def _read(reporting: ReportingConfig, now: datetime) -> tuple[StatusReport, list
             with catalogue:
                 report = read_status(config, catalogue, now, live=False, faults=faults)
                 kept = from_text(catalogue.get_fact(FACT))
-                return report, catalogue.alarms(), kept.looked if kept else None
+                return report, AlarmMemory(config, catalogue, trouble).rows(), kept.looked if kept else None
         except OperatorError as error:
             complain(error)
     memory = AlarmMemory(config, None)

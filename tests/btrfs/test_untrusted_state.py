@@ -15,6 +15,18 @@ from tests.beds.receivers import web
 from tests.beds.watch import disagreements
 
 OTHER = 61234
+PLANTED = {
+    "what": "failure",
+    "subject": "catalogue",
+    "text": "x",
+    "grade": 9,
+    "since": "2026-11-01T00:00:00+00:00",
+    "times": 1,
+    "told": "2026-11-01T00:00:00+00:00",
+    "recovered": None,
+    "cleared": None,
+}
+"""An alarm that counts as sent: what a member of the group could write."""
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
@@ -73,14 +85,21 @@ def test_what_the_message_prints_leads_out(nights: Nights) -> None:
         nights.tables["notify"] = {"urls": [f"json://127.0.0.1:{server.port}/"], "digest": "none"}
         nights.write()
         nights.run("web")
+        nights.backupd("notify")
         nights.state.chmod(0o770)
+        planted = json.dumps({"format": 1, "ahead": True, "digest": None, "rows": [dict(PLANTED)]})
+        (nights.state / "alarms.json").write_text(planted)
         for _ in range(3):
             nights.backupd("run", "--all", check=False)
             nights.backupd("notify", check=False)
         (message,) = server.json()
+        assert (nights.state / "alarms.json").read_text() == planted
+        metrics = nights.backupd("metrics", check=False).stdout
+        assert 'btrkeep_alarms{event="failure",pool="main"} 1.0' in metrics  # a file remembers it, not the catalogue
         command = printed_command(message["message"])
         assert command[-1] == "check"
         (hint,) = {found["hint"] for found in findings(nights, command[-1]) if found["subject"] == "catalogue"}
+        (nights.state / "alarms.json").unlink()
         work("sh", "-c", hint)
         nights.backupd("notify")
         assert server.json()[-1]["type"] == "success"
