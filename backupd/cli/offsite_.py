@@ -1,6 +1,8 @@
 """`backupd offsite`: sends the newest backups to restic repositories, and lists and checks their contents."""
 
 import time
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -203,7 +205,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
     cancellation = Cancellation()
     with opened(ctx) as context, cancellation.listening():
         for settings in _chosen(context, name):
-            restic = _restic(context, settings)
+            restic = replace(_restic(context, settings), look=cancellation.raise_if_cancelled)
             found: dict[str, Any] = {"offsite": settings.name, "read": sample, "files": 0, "backup": None, "error": None}
             try:
                 now = context.clock.now()
@@ -268,14 +270,18 @@ def _one(
         take_lock(_lock(context, settings), "backupd offsite", format_time(context.clock.now())),
         run.cancellation.listening(),
     ):
-        summary, there, sendings = run.plan(hosts)
+        try:
+            summary, there, sendings = run.plan(hosts)
+        except Cancelled:
+            return _report(OffsiteSummary(settings.name, cancelled=True), run.cancellation, as_json)
         run.send(summary, there, sendings)
         try:
             run.remove(summary, forced)
         except OperatorError as error:  # what was sent is there all the same
             summary.remove_error = error
         if summary.sent and not summary.cancelled:
-            note_size(restic, context.catalogue)
+            with suppress(Cancelled):
+                note_size(run.restic, context.catalogue)
     if not hosts and not summary.cancelled:
         _note(context, settings, summary, begun)
     return _report(summary, run.cancellation, as_json)

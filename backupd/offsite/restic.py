@@ -23,7 +23,9 @@ from btrkeep.config.model import OffsiteSettings
 from btrkeep.config.secret import without_credentials
 from btrkeep.errors import OperatorError
 from btrkeep.process.piped import piped
+from btrkeep.process.proc import bytes_read_below
 from btrkeep.process.programs import ProgramFailed, environment
+from btrkeep.units import format_duration
 
 PROGRAM = "restic"
 INCOMPLETE = 3
@@ -40,6 +42,9 @@ OPENING = 60.0
 tried again for as long as restic likes: the network comes back.
 """
 _NOT_REACHED = re.compile(r"<config/?\w*>\) returned error, retrying after [^:]*: (?P<why>.*)")
+_ALIVE = 1 << 16
+"""Bytes that restic must read within `stall`. A restic whose server does not answer reads a few at most: renewing its lock."""
+_READINGS = 20  # of its counter within `stall`
 _PIECE = 1 << 16
 _SHORTEST_SECRET = 4
 
@@ -62,12 +67,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Restic:
-    """One repository. `cache` is a folder of its own, `hidden` are folders that it has no business in."""
+    """One repository. `cache` is a folder of its own, `hidden` are folders that it has no business in. `look` is called now and
+    then during each command, and may raise.
+    """
 
     settings: OffsiteSettings
     cache: Path
     hidden: tuple[Path, ...]
     variables: Mapping[str, str] = field(repr=False)
+    look: Callable[[], None] = lambda: None
 
     def ask(
         self,
@@ -80,8 +88,8 @@ class Restic:
         """Runs a command of restic. `shown` appears at SHOWN, `written` is a folder that it may write to; `tell` gets each line at
         once, `look` is called now and then, and may raise.
 
-        A stale lock, as `restic unlock` defines it, is removed. Raises ResticFailed, and the exceptions of `look`, which end
-        restic.
+        A stale lock, as `restic unlock` defines it, is removed. Raises ResticFailed, also when the repository has not answered for
+        `stall`, and the exceptions of `look`, which end restic.
         """
         try:
             return self._ask(words, shown, written, tell, look)
@@ -103,18 +111,24 @@ class Restic:
         try:
             with piped(command, extra=self.variables) as program:
 
-                def look_at_both() -> None:
+                silence = _Silence(program.pid, self.settings.stall)
+
+                def look_at_all() -> None:
+                    self.look()
                     look()
+                    if words[0] != "backup" and silence.is_over():  # what a backup does is in its lines
+                        waited = format_duration(self.settings.stall)
+                        raise ResticFailed(f"restic: the repository has not answered for {waited}", "see that its server works")
                     if why := "" if found else opening.fails(program.said):
                         raise ResticFailed(f"restic: the repository is not reached: {self._clean(why)}", "is its server up?")
 
-                for line in _lines(program.output, look_at_both):
+                for line in _lines(program.output, look_at_all):
                     if isinstance(line, dict):
                         tell(line)
                         if line.get("message_type") == "status":
                             continue  # one each second, for days
                     found.append(line)
-                status = program.wait(look)
+                status = program.wait(look_at_all)
                 said = program.said()
         except ProgramFailed as error:
             raise ResticFailed(self._clean(error.message), error.hint) from None
@@ -160,6 +174,26 @@ class Restic:
             if len(secret) >= _SHORTEST_SECRET and secret not in (str(self.settings.password_file), self.settings.repository):
                 text = text.replace(secret, "***")
         return without_credentials(text)
+
+
+class _Silence:
+    """Watches whether restic still reads something: from its repository, its cache, or a backup."""
+
+    def __init__(self, pid: int, stall: float) -> None:
+        self._pid, self._stall = pid, stall
+        self._read, self._since = 0, time.monotonic()
+        self._next = 0.0
+
+    def is_over(self) -> bool:
+        """Returns whether it has read next to nothing for `stall` seconds. Its counter is read now and then."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + self._stall / _READINGS
+        read = bytes_read_below(self._pid)
+        if read is None or read >= self._read + _ALIVE:
+            self._read, self._since = read or self._read, now
+        return now - self._since > self._stall
 
 
 class _Opening:

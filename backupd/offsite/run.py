@@ -7,7 +7,7 @@ It waits for a night, an expiry and a balance, and holds the backup that it read
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
@@ -153,9 +153,12 @@ class OffsiteRun:
     patience: float = 600.0
     _patient_until: float | None = field(default=None, init=False)
 
+    def __post_init__(self) -> None:
+        self.restic = replace(self.restic, look=self.cancellation.raise_if_cancelled)
+
     def plan(self, named: Sequence[str]) -> tuple[OffsiteSummary, list[OffsiteSnapshot], list[tuple[str, str]]]:
         """Reads the repository and returns its contents and the backups to send; hosts that were given up have failed. Raises
-        ResticFailed.
+        ResticFailed, Cancelled.
         """
         there = snapshots(self.restic, self.pool)
         newest, unread, unknown = {}, dict[str, list[str]](), list[HostFailed]()
@@ -296,9 +299,9 @@ class OffsiteRun:
         if summary.doubt:
             return
         known = KnownRepository(self.catalogue, self.settings.name)
-        there = snapshots(self.restic, self.pool)
         look, going = self.cancellation.raise_if_cancelled, list[str]()
         try:
+            there = snapshots(self.restic, self.pool)
             if note_machines(self.restic, there, known.incomplete(there), look):
                 there = snapshots(self.restic, self.pool)
             summary.removal = self.removal(there, forced)

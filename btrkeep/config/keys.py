@@ -75,7 +75,8 @@ TABLE = (
     ConfigKey("attempts", _ALL, kinds.COUNT, 3, "5",
         "How often a broken transfer is tried in one run."),
     ConfigKey("stall", _WITH_COPIES, kinds.DURATION, "30m", '"1h"',
-        "A transfer without progress for this long is ended; so is the fetching or sending of one host's copies."),
+        "A transfer without progress for this long is ended; so is the fetching or sending of one host's copies, "
+        "and a restic that has read nothing from its repository meanwhile."),
     ConfigKey("deadline", _ALL, kinds.DURATION, "6h", '"12h"',
         "A host that takes longer than this in one run is ended and continued in the next."),
     ConfigKey("max_files", _ALL, kinds.COUNT_LIMIT, None, "1000000",

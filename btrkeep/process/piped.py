@@ -21,6 +21,7 @@ class PipedProgram:
         assert process.stdin is not None
         assert process.stdout is not None
         self._process, self._errors, self._pidfd = process, errors, pidfd
+        self.pid = process.pid
         self.input, self.output = process.stdin.fileno(), process.stdout.fileno()
 
     def end_input(self) -> None:

@@ -164,6 +164,16 @@ def _counters(pid: int) -> dict[str, int]:
     return {name: int(count) for name, _, count in (line.partition(": ") for line in lines)}
 
 
+def bytes_read_below(pid: int) -> int | None:
+    """Returns the bytes that a process and its children have read so far, also from sockets; None if that cannot be read."""
+    total = None
+    for number in _pids():
+        with contextlib.suppress(OSError, ValueError):
+            if number == pid or parent_of(number) == pid:
+                total = (total or 0) + _counters(number)["rchar"]
+    return total
+
+
 def flock_holders(file: os.stat_result) -> list[int]:
     """The processes that took a flock(2) on that very file and have it open still. Found by its inode in /proc/locks."""
     found = set()

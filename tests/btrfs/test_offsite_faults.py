@@ -5,7 +5,10 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -192,6 +195,46 @@ def test_a_repository_that_is_not_reached_is_not_waited_for(far: Offsite, monkey
         return
     with pytest.raises(ResticFailed, match=r"not reached: .* connection refused"):
         restic.ask("snapshots")
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Yields the address of a server that accepts connections and never answers."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(64)  # the kernel accepts them
+        yield f"rest:http://127.0.0.1:{server.getsockname()[1]}/"
+
+
+def test_a_server_that_never_answers_ends_a_check_and_a_run_and_is_a_finding(far: Offsite) -> None:
+    fill(far.night.source)
+    far.backup("2026-03-01T22:00:00Z")
+    with silent_server() as address:
+        far.settings(repository=address, stall="1s")
+        for _ in range(3):
+            reported = far.offsite("check", status=1).stderr
+            assert "far: restic: the repository has not answered for 1.0s" in " ".join(reported.split())
+        checked = far.night.backupd("check", check=False).stdout
+        assert "offsite check far: not finished 3 times in a row" in " ".join(checked.split())
+        far.offsite("run", status=1)
+        (copy,) = far.night.json("status")["copies"]
+        assert "has not answered" in copy["error"]
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_signal_ends_a_command_whose_server_never_answers(far: Offsite, command: str) -> None:
+    with silent_server() as address:
+        far.settings(repository=address)
+        program = backupd_start("--config", far.night.config, "offsite", command)
+        wait_for(lambda: "restic" in started_below(program.pid), 30)
+        program.send_signal(signal.SIGTERM)
+        _, errors = program.communicate(timeout=20)
+        assert (program.returncode, "Traceback" in errors) == (143, False), errors
+
+
+def started_below(pid: int) -> str:
+    """Returns the names of the processes below this one."""
+    return work("pstree", str(pid)).stdout
 
 
 def test_a_run_during_a_check_is_told_so_and_fails_nothing(far: Offsite) -> None:
