@@ -54,7 +54,7 @@ def register(app: Flask) -> None:
     app.jinja_env.globals.update(
         path_query=path_query, zone_words=zone_words, document=page, trust_warnings=trust_warnings, copied=copied
     )
-    app.jinja_env.globals.update(backupd=backupd, pool_name=pool_name)
+    app.jinja_env.globals.update(backupd=backupd, pool_option=pool_option)
     app.context_processor(_names)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
 
@@ -68,7 +68,10 @@ def with_commands(text: str) -> Markup:
     """Returns a hint as HTML: text between backquotes becomes a command, which names the pool. Safe to show."""
     pool = pool_name()
     parts = printable(text).split("`")
-    html = (Markup("<code>{}</code>").format(command_for(part, pool)) if number % 2 else part for number, part in enumerate(parts))
+    html = (
+        Markup("<code>{}</code>").format(command_for(part, pool, call())) if number % 2 else part
+        for number, part in enumerate(parts)
+    )
     return Markup("").join(html)
 
 
@@ -80,7 +83,25 @@ def pool_name() -> str:
 
 def backupd() -> str:
     """Returns how `backupd` is called for the pool, for the commands in templates."""
-    return command_for("backupd ", pool_name()).strip()
+    return command_for("backupd ", pool_name(), call()).strip()
+
+
+def pool_option() -> str:
+    """Returns the option that names the pool for btrfs-balancer and btrfs-heatmap, for the commands in templates."""
+    return call().removeprefix("backupd ") or f"--pool {pool_name()}"
+
+
+def call() -> str:
+    """Returns how `backupd` is called for the pool if its name is not enough. A viewer who is limited to hosts reads no names of
+    files.
+    """
+    viewer = logged_in_viewer() if has_app_context() else None
+    if viewer is None or viewer.limited:
+        return ""
+    try:
+        return source().site.call
+    except OperatorError:  # the page itself says so
+        return ""
 
 
 def when(moment: datetime | None, style: str = "both") -> str | Markup:
@@ -141,10 +162,10 @@ def trust_warnings() -> list[tuple[str, str]]:
     except OperatorError:  # the page itself says so
         return []
     text, pool = "The catalogue was lost: it knows none of the backups that are in the pool. On the server:", source().site.name
-    found = [(text, command_for("backupd rebuild", pool))] if lost else []
+    found = [(text, command_for("backupd rebuild", pool, call()))] if lost else []
     if is_copy_old(source(), datetime.now(UTC)):
         old = "These pages are too old: no program has renewed the dashboard's copy of the catalogue. On the server:"
-        found.append((old, command_for("backupd check", pool)))
+        found.append((old, command_for("backupd check", pool, call())))
     return [*found, (f"The clock may be wrong: {clock}.", "timedatectl")] if clock else found
 
 

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import Config, ExpirySettings, HostConfig, Retention, WebSettings
+from btrkeep.config.reading import backupd_command
 from btrkeep.config.values import Listen, parse_listen, parse_window
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_time
@@ -64,6 +65,7 @@ class Published:
     """A pool's configuration without its secrets. `filesystem` is the pool's UUID, which samples and scores are kept under.
 
     `since`: when a host was published first, of those that were not there already when that began to be noted.
+    `call`: how `backupd` is called for a pool whose configuration is not in /etc/btrkeep; "" if its name is enough.
     `replicas`: without their addresses. `are_rights_known`: False if a mistake leaves open what [web] and [serve] have.
     `hosts` have no hooks and no options of ssh. Sizes are bytes, durations seconds, `used_limit` and `ping_goal` shares.
     """
@@ -74,6 +76,7 @@ class Published:
     zone: ZoneInfo = field(default_factory=lambda: ZoneInfo("UTC"))
     rehearsal: bool = False
     filesystem: str | None = None
+    call: str = ""
     min_free: str = str(DEFAULTS["min_free"])
     concurrency: int = DEFAULTS["concurrency"]
     bandwidth: int | None = DEFAULTS["bandwidth"]
@@ -92,7 +95,7 @@ class Published:
 
 _PLAIN = (
     "min_free", "concurrency", "bandwidth", "silent", "used_limit", "ping_goal", "rehearsal", "filesystem", "no_downloads",
-    "no_restores", "are_rights_known",
+    "no_restores", "are_rights_known", "call",
 )  # fmt: skip
 
 
@@ -157,8 +160,10 @@ def published(facts: FactStore, name: str = "main") -> Published:
 
 
 def _pool(config: Config) -> dict[str, Any]:
+    call = backupd_command(config.name, config.file)
     return {
         "name": config.name,
+        "call": call if " --config " in call else "",
         "path": str(config.pool.path),
         "state": str(config.pool.state),
         "zone": config.pool.zone.key,

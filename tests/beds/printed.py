@@ -56,7 +56,7 @@ def printed_commands() -> dict[str, list[str]]:
                 for line, command in _in_module(path):
                     commands.setdefault(command, []).append(f"{name}:{line}")
     for path in sorted((TOP / "web" / "templates").rglob("*.html")):
-        text = path.read_text(encoding="utf-8").replace("{{ backupd() }}", "backupd")
+        text = path.read_text(encoding="utf-8").replace("{{ backupd() }}", "backupd").replace("{{ pool_option() }}", "--pool {}")
         for command in _HTML.findall(re.sub(r"\{\{[^}]*\}\}", "{}", text)):
             for line in command.splitlines():
                 commands.setdefault(_normal(line), []).append(str(path.relative_to(TOP)))

@@ -101,7 +101,7 @@ enviroment_file = {AWS_SECRET_ACCESS_KEY = "hunter2"}
 def test_no_secret_and_no_command_is_published(config: Config) -> None:
     facts = Facts()
     publish(config, facts)
-    text = facts[FACT] or ""
+    text = (facts[FACT] or "").replace(str(config.file), "")  # the folder has the name of this test
     assert "secret" not in text
     assert "dump" not in text
 

@@ -123,10 +123,12 @@ def login_of(role: Role = "operator", hosts: tuple[str, ...] | None = None) -> P
     return _somebody(role, hosts)[0] / "login.sock"
 
 
-def client(state: Path, role: Role = "operator", hosts: tuple[str, ...] | None = None, socket: Path | None = None) -> FlaskClient:
+def client(
+    state: Path, role: Role = "operator", hosts: tuple[str, ...] | None = None, socket: Path | None = None, pool: str = "main"
+) -> FlaskClient:
     """The dashboard of that catalogue, for somebody who is logged in."""
     data, cookie = _somebody(role, hosts)
-    found = dashboard(Settings("main", state, data, socket or state / "nobody.sock", testing=True)).test_client()
+    found = dashboard(Settings(pool, state, data, socket or state / "nobody.sock", testing=True)).test_client()
     found.set_cookie("btrkeep", cookie)
     return found
 

@@ -49,12 +49,12 @@ def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]
     """Returns the open alarms that the viewer may see: the worst kind first, then the oldest."""
     patience = AlarmPatience.of_published(source.site)
     rows = (row for row in source.catalogue.alarms() if patience.stands(row, source.now))
-    return standing(rows, viewer, source.settings.pool)
+    return standing(rows, viewer, source.settings.pool, "" if viewer.limited else source.site.call)
 
 
-def standing(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str) -> tuple[OpenAlarm, ...]:
-    """Returns those of the given open alarms that the viewer may see."""
-    found = [_alarm(row, pool) for row in rows]
+def standing(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call: str = "") -> tuple[OpenAlarm, ...]:
+    """Returns those of the given open alarms that the viewer may see. `call`: as for `advice`."""
+    found = [_alarm(row, pool, call) for row in rows]
     mine = [one for one in found if (viewer.may_see(one.host) if one.host is not None else not viewer.limited)]
     return tuple(sorted(mine, key=lambda one: (_place(one.what), one.since, one.subject)))
 
@@ -74,7 +74,7 @@ def _place(what: str) -> int:
     return _ORDER.index(what) if what in _ORDER else len(_ORDER)
 
 
-def _alarm(row: StoredAlarm, pool: str) -> OpenAlarm:
+def _alarm(row: StoredAlarm, pool: str, call: str) -> OpenAlarm:
     host = row.host
     text, tone = row.text if host is None else host_alarm(row, host), "bad" if row.what in _BAD else "warn"
-    return of_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row, pool))
+    return of_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row, pool, call))

@@ -16,6 +16,7 @@ from btrkeep.backup_states import FINAL, GOING
 from btrkeep.catalogue import Run
 from btrkeep.config import HostConfig, Retention
 from btrkeep.config.published import ALIVE
+from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.decisions.copies import COPIES, copied_backups, copies_of
 from btrkeep.decisions.host_state import COPY
 from btrkeep.decisions.retention_words import policy_words
@@ -174,7 +175,9 @@ def host_page(
         backups=tuple(reversed(backups)),
         kept=sum(one.keep is True for one in backups),
         going=sum(one.keep is False for one in backups),
-        retention=_retention(row, policy),
+        retention=_retention(
+            row, policy, command_for("backupd retention", source.site.name, "" if viewer.limited else source.site.call)
+        ),
         in_doubt=exact is None and any(one.keep and one.state in GOING for one in backups),
         calendar=calendar(marks, source.now.astimezone(zone).date()),
         runs=tuple(runs[:RUNS]),
@@ -202,11 +205,11 @@ def _policy(source: RequestContext, row: HostRow, config: HostConfig | None) -> 
     return replica.retention if replica else None
 
 
-def _retention(row: HostRow, policy: Retention | None) -> str:
+def _retention(row: HostRow, policy: Retention | None, command: str) -> str:
     if policy:
         return f"{policy_words(policy)}, as the replica has it" if row.state == COPY else policy_words(policy)
     if row.state == COPY:
-        return f"the replica's own, not known here: what follows may expire; `backupd retention explain {row.host}` tells"
+        return f"the replica's own, not known here: what follows may expire; `{command} explain {row.host}` shows it"
     return "not configured, so everything is kept"
 
 

@@ -129,10 +129,16 @@ def _urgent(
     """Yields mistakes of the configuration first. A viewer who is limited to hosts reads no names of files or of the pool."""
     for alarm in alarms:
         if alarm.subject == CONFIGURATION:
-            yield Urgent("Configuration", alarm.text, None, command_for("backupd check", source.site.name))
+            yield Urgent(
+                "Configuration",
+                alarm.text,
+                None,
+                command_for("backupd check", source.site.name, "" if viewer.limited else source.site.call),
+            )
     if health.fault:
         text = "the pool cannot be read" if viewer.limited else f"the pool cannot be read: {health.fault}"
-        yield Urgent("Unknown", text, health.pool_looked, "" if viewer.limited else command_for("backupd doctor", source.site.name))
+        command = "" if viewer.limited else command_for("backupd doctor", source.site.name, source.site.call)
+        yield Urgent("Unknown", text, health.pool_looked, command)
     is_late = health.looked is None and last_try is not None and source.now - last_try > stale_after(source)
     if health.is_old or is_late:
         text = "the state of the pool and of its alarms was not checked in the last hour"

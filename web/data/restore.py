@@ -60,12 +60,11 @@ class ByHand:
     server: str
 
 
-def by_hand(wish: RestoreForm, address: str, pool: str) -> ByHand:
-    """Returns the commands for a host that ssh reaches at that address."""
+def by_hand(wish: RestoreForm, address: str, program: str) -> ByHand:
+    """Returns the commands for a host that ssh reaches at that address. `program`: how `backupd` is called."""
     user = address.rpartition("@")[0] or "root"
     rrsync = "rrsync /" if user == "root" else "sudo -n rrsync /"
     paths = [_word(path) for path in wish.paths[:_SHOWN]] + ["PATH..."] * (len(wish.paths) > _SHOWN)
-    program = "backupd" if pool == "main" else f"backupd --pool {pool}"
     return ByHand(
         f"{'/root' if user == 'root' else f'~{user}'}/.ssh/authorized_keys",
         f'restrict,command="{rrsync}" ssh-ed25519 ...',

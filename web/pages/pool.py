@@ -21,6 +21,7 @@ from web.data.heat import FOLDER, wish_of
 from web.data.pool import pool_now
 from web.data.score import Scores, scores
 from web.data.trend import SPANS, Trend, TrendPoint, outlooks, shortest_span, trend
+from web.filters import backupd, pool_option
 from web.pages.pictures import picture, svg
 from web.pages.request_values import number
 from web.source import source
@@ -34,7 +35,7 @@ def filesystem() -> str:
     """Returns the UUID of the samples; aborts with 404 if it is unknown."""
     found = source().site.filesystem
     if found is None:
-        abort(404, "nothing is known of the pool yet: `backupd sample` takes the first look")
+        abort(404, f"nothing is known of the pool yet: `{backupd()} sample` takes the first look")
     return found
 
 
@@ -174,5 +175,5 @@ def picture_latest() -> Response:
     """
     gallery = painter().states.gallery(source().site.filesystem)
     if not gallery.recorded:
-        abort(404, f"there is no picture yet: `btrfs-heatmap nightly --pool {source().site.name}` makes one a night")
+        abort(404, f"there is no picture yet: `btrfs-heatmap nightly {pool_option()}` makes one a night")
     return picture(painter(), gallery, gallery.recorded[-1], wish_of(request.args))

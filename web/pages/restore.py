@@ -14,6 +14,7 @@ from web.access import operator_only, require_folder_right, require_visible_host
 from web.data import files as data
 from web.data import restore
 from web.data.restore import OVERWRITE, RestoreForm
+from web.filters import backupd
 from web.pages.files_errors import add_handlers
 from web.pages.files_links import PageLinks
 from web.pages.request_values import which_of_request
@@ -133,5 +134,5 @@ def _given(wish: RestoreForm) -> dict[str, object]:
     backup = next((one for one in known if one.name == wish.backup), None)
     words = {"overwrite_words": OVERWRITE, "zone": source().site.zone}
     host = source().site.hosts.get(wish.host)
-    hand = restore.by_hand(wish, host.address, source().site.name) if host and host.address else None
+    hand = restore.by_hand(wish, host.address, backupd()) if host and host.address else None
     return {"at": PageLinks(wish.host, wish.backup), "wish": wish, "backup": backup, "hand": hand, **words}
