@@ -1,26 +1,21 @@
 """`backupd host`: hosts are added to the configuration, changed and taken out of it, shown, and tried."""
 
-import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from backupd.cli.check_ import report, show
 from backupd.cli.context import complain_of_faults, complete_host
 from backupd.cli.host_set import set_command
-from backupd.cli.names import expand_hosts
+from backupd.cli.names import expand_hosts, is_pattern
 from backupd.cli.questions import Prompter
-from backupd.cli.reach import ReachResult, probe, reach
 from backupd.cli.recording import record_change
-from backupd.doctor.checks import check_all
-from backupd.doctor.host_checks import check_hosts
-from backupd.hosts.assigning import read_host_list
-from backupd.hosts.files import Files, add_host, add_hosts, remove_host
+from backupd.hosts.assigning import ListedHost, read_host_list
+from backupd.hosts.files import Files, add_host, add_hosts, remove_hosts
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.progress import prose
@@ -28,6 +23,9 @@ from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.findings import Finding
 from btrkeep.errors import ConfigError, Exit, OperatorError, UsageError, did_you_mean, quoted
 from btrkeep.units import counted, printable
+
+if TYPE_CHECKING:
+    from backupd.cli.reach import ReachResult
 
 
 def files_of(ctx: click.Context) -> Files:
@@ -115,13 +113,16 @@ def add_command(
 
 
 def _add_list(files: Files, source: str, common: dict[str, Any], *, as_json: bool) -> int:
-    """Adds the hosts of a list. Raises UsageError, which names the line."""
+    """Adds the hosts of a list. Raises UsageError, which names each wrong line."""
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
     except (OSError, ValueError) as error:
         raise UsageError(f"{source} cannot be read: {error}", "name a file with a host a line: NAME KEY=VALUE...") from None
-    hosts = {name: common | keys for name, keys in read_host_list(text, source).items()}
-    paths = add_hosts(files, hosts)
+    listed = read_host_list(text, source, files.hosts())
+    try:
+        paths = add_hosts(files, {name: common | host.keys for name, host in listed.items()})
+    except ConfigError as error:
+        raise _located_in(source, files, listed, error) from None
     config = files.load_usable()
     for name in paths:
         record_change(config, datetime.now(UTC), "host add", name, f"from {source}")
@@ -133,8 +134,21 @@ def _add_list(files: Files, source: str, common: dict[str, Any], *, as_json: boo
     return Exit.OK
 
 
-def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool) -> tuple[ReachResult, OperatorError | None]:
+def _located_in(source: str, files: Files, listed: Mapping[str, ListedHost], error: ConfigError) -> ConfigError:
+    """Returns the error with the lines of the list in place of those of the hosts' files, which were not written."""
+    lines = {f"{files.own_file(name)}": host.line for name, host in listed.items()}
+    located = []
+    for problem in error.located:
+        file, _, rest = problem.partition(":")
+        number, colon, reason = rest.partition(":")
+        located.append(f"{source}:{lines[file]}:{reason}" if file in lines and colon and number.isdigit() else problem)
+    return ConfigError(error.problems, error.hint, located)
+
+
+def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool) -> "tuple[ReachResult, OperatorError | None]":
     """Returns how the host was reached; or, because it is in the configuration in any case, the error."""
+    from backupd.cli.reach import ReachResult, reach  # here and below: completing a host's name has no need of what tests hosts
+
     try:
         return reach(prompter, config, host, accept=accept), None
     except OperatorError as error:
@@ -144,28 +158,39 @@ def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool)
 def show_findings(prompter: Prompter, findings: tuple[Finding, ...]) -> None:
     """The table of `check`, in text only."""
     if findings and not prompter.as_json:
+        from backupd.cli.check_ import show
+
         show(findings)
 
 
 @command.command("remove")
-@click.argument("name", shell_complete=complete_host)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_host)
 @json_option
 @click.pass_context
-def remove_command(ctx: click.Context, name: str, as_json: bool) -> int:
-    """Remove the host NAME from the configuration. Its backups stay.
+def remove_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> int:
+    """Remove each host NAME from the configuration, all or none. Their backups stay.
 
-    They never expire then, since no policy applies to a host that is not configured. `backupd forget NAME` gives up all of them.
+    These never expire then, since no policy applies to a host that is not configured. `backupd forget NAME` gives up all of them.
+
+    NAME may be a pattern, such as 'web*'.
     """
     files = files_of(ctx)
-    path = remove_host(files, name)
-    record_change(files.load_usable(), datetime.now(UTC), "host remove", name)
+    paths = remove_hosts(files, expand_hosts(names, files.hosts()))
+    config = files.load_usable()
+    for name in paths:
+        record_change(config, datetime.now(UTC), "host remove", name)
     if as_json:
-        echo_json({"host": name, "file": str(path), "file_removed": not path.exists()})
+        rows = [{"host": name, "file": str(path), "file_removed": not path.exists()} for name, path in paths.items()]
+        is_list = len(names) > 1 or is_pattern(names[0])
+        echo_json(rows if is_list else rows[0])
         return Exit.OK
-    prose(
-        f"{name} is no longer backed up: its section was removed from {path}" + ("" if path.exists() else ", and so was the file")
-    )
-    prose(f"its backups stay, all of them; `backupd forget {name}` gives them up")
+    for name, path in paths.items():
+        removed = "" if path.exists() else ", and so was the file"
+        prose(f"{name} is no longer backed up: its section was removed from {path}{removed}")
+    if len(paths) == 1:
+        prose(f"its backups stay, all of them; `backupd forget {next(iter(paths))}` gives them up")
+    else:
+        prose(f"{counted(len(paths), 'host')} removed; their backups stay, all of them; `backupd forget NAME` gives up a host's")
     return Exit.OK
 
 
@@ -226,6 +251,8 @@ def test_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> i
         if name not in config.hosts:
             hint = did_you_mean(name, config.hosts, "`backupd host list` shows those that are")
             raise UsageError(f"no host {quoted(name)} is configured", hint)
+    from backupd.cli.check_ import report
+
     return report(try_hosts(config, [config.hosts[name] for name in hosts]), as_json)
 
 
@@ -236,6 +263,11 @@ def try_hosts(config: Config, hosts: Sequence[HostConfig]) -> list[Finding]:
     remote = {host.name: replace(host, enabled=True) for host in hosts if host.address}
     found = [finding for host in hosts if not host.address for finding in try_host(config, host)]
     if remote:
+        import asyncio
+
+        from backupd.doctor.checks import check_all
+        from backupd.doctor.host_checks import check_hosts
+
         first = next(iter(remote.values()))
         found += [finding for finding in check_all(config, first) if finding.about in ("ssh key", "known_hosts")]
         found += asyncio.run(check_hosts(replace(config, hosts=remote)))
@@ -244,7 +276,11 @@ def try_hosts(config: Config, hosts: Sequence[HostConfig]) -> list[Finding]:
 
 def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:
     """Returns the problems of this host, or one line that says that there are none."""
+    from backupd.doctor.checks import check_all
+
     found = tuple(finding for finding in check_all(config, host) if finding.about in (host.name, "ssh key", "known_hosts"))
     if host.address:
+        from backupd.cli.reach import probe
+
         return (*found, *probe(config, host))
     return found or (Finding("source", "ok", "all of its paths are folders of this machine", subject=host.name),)

@@ -5,10 +5,12 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from btrkeep.config.keys import HOST, LEGAL, RETENTION, WITHIN, ConfigKey
 from btrkeep.config.problems import InvalidValue, RefusedItems, nearest
+from btrkeep.config.sources import require_host_name
 from btrkeep.errors import UsageError
 
 KEYS: Mapping[str, ConfigKey] = LEGAL[HOST] | {
@@ -52,30 +54,55 @@ def assigned(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
     return keys
 
 
-def read_host_list(text: str, source: str) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class ListedHost:
+    """A host in a list: the number of its line, and its keys."""
+
+    line: int
+    keys: dict[str, Any]
+
+
+def read_host_list(text: str, source: str, declared: Mapping[str, Path]) -> dict[str, ListedHost]:
     """Reads a list of hosts, one a line: NAME KEY=VALUE..., with quotes as in a shell; # begins a comment.
 
-    Raises UsageError, which names the line.
+    `declared`: the hosts that are configured already, and the file of each. Raises UsageError, which has a line for each wrong one.
     """
-    hosts: dict[str, dict[str, Any]] = {}
+    hosts: dict[str, ListedHost] = {}
+    wrong: list[tuple[str, str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            name, *words = shlex.split(line, comments=True) or ("",)
-        except ValueError as error:
-            raise UsageError(f"{source}, line {number}: {error}", "close the quote") from None
-        if not name:
-            continue
-        if "=" in name:
-            raise UsageError(f"{source}, line {number}: {name!r} is no host's name", "a line is NAME KEY=VALUE...")
-        if name in hosts:
-            raise UsageError(f"{source}, line {number}: {name} is named twice", "name each host once")
-        try:
-            hosts[name] = assigned(tuple(words), ()) if words else {}
+            name, keys = _read_host(line)
+            if name in hosts:
+                raise UsageError(f"{name} is named twice", "name each host once")
+            if name in declared:
+                raise UsageError(
+                    f"the host {name} is in {declared[name]} already", f"`backupd host set {name} KEY=VALUE` changes it"
+                )
         except UsageError as error:
-            raise UsageError(f"{source}, line {number}: {error.message}", error.hint) from None
+            wrong.append((f"{source}:{number}: {error.message}", error.hint))
+        else:
+            if name:
+                hosts[name] = ListedHost(number, keys)
+    if wrong:
+        hint = wrong[0][1] if len(wrong) == 1 else "correct these lines; no host of the list was added"
+        raise UsageError("\n".join(message for message, _ in wrong), hint)
     if not hosts:
         raise UsageError(f"{source} names no host", "write one a line: NAME KEY=VALUE...")
     return hosts
+
+
+def _read_host(line: str) -> tuple[str, dict[str, Any]]:
+    """Returns the name and the keys of a line; "" for a line without a host. Raises UsageError."""
+    try:
+        name, *words = shlex.split(line, comments=True) or ("",)
+    except ValueError as error:
+        raise UsageError(str(error), "close the quote") from None
+    if not name:
+        return "", {}
+    if "=" in name:
+        raise UsageError(f"{name!r} is no host's name", "a line is NAME KEY=VALUE...")
+    require_host_name(name)
+    return name, assigned(tuple(words), ()) if words else {}
 
 
 def _key(name: str) -> ConfigKey:

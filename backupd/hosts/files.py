@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from backupd.hosts.assigning import Added
-from backupd.hosts.edit import new_host, with_host_keys, without_host
 from btrkeep.capabilities import privilege_hint
 from btrkeep.config import Config, load, load_usable
 from btrkeep.config.files import documents
@@ -140,6 +139,8 @@ def add_host(files: Files, name: str, keys: Mapping[str, Any]) -> Path:
 
 def add_hosts(files: Files, hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
     """Creates a file for each host and returns its path. All are added, or none. Raises UsageError if one exists, ConfigError."""
+    from backupd.hosts.edit import new_host
+
     for name in hosts:
         require_host_name(name)
     with files.alone():
@@ -155,13 +156,20 @@ def add_hosts(files: Files, hosts: Mapping[str, Mapping[str, Any]]) -> dict[str,
     return paths
 
 
-def remove_host(files: Files, name: str) -> Path:
-    """Removes the host's section, and a drop-in that is empty then; returns its file. Raises UsageError without such a host."""
+def remove_hosts(files: Files, names: Iterable[str]) -> dict[str, Path]:
+    """Removes the sections of the hosts, and drop-ins that are empty then; returns the file of each. All are removed, or none.
+
+    Raises UsageError if a host is not configured, ConfigError.
+    """
+    from backupd.hosts.edit import without_host
+
     with files.alone():
-        path = _file_of(files, name)
-        text = without_host(_text(path), name)
-        _change(files, {path: text if text.strip() or path == files.main else None}, ())
-    return path
+        places, paths, texts = files.hosts(), dict[str, Path](), dict[Path, str]()
+        for name in names:
+            path = paths[name] = _file_of(files, name, places)
+            texts[path] = without_host(texts[path] if path in texts else _text(path), name)
+        _change(files, {path: text if text.strip() or path == files.main else None for path, text in texts.items()}, ())
+    return paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +202,8 @@ def set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, wr
 
 
 def _set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, write: bool) -> ChangedHosts:
+    from backupd.hosts.edit import with_host_keys  # here: what only names hosts has no need of tomlkit
+
     places = files.hosts()
     texts: dict[Path, str] = {}
     hosts: dict[str, HostChange] = {}

@@ -110,7 +110,6 @@ class Restic:
         opening = _Opening()
         try:
             with piped(command, extra=self.variables) as program:
-
                 silence = _Silence(program.pid, self.settings.stall)
 
                 def look_at_all() -> None:

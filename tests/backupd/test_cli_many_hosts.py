@@ -1,6 +1,8 @@
 """Patterns and lists of hosts, and errors of many hosts in one line."""
 
 import json
+import re
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from backupd.cli.check_ import merged
 from backupd.cli.names import expand_hosts
 from backupd.cli.night_view import NightLines
 from backupd.cli.status_view import show_all
-from backupd.hosts.assigning import read_host_list
+from backupd.hosts.assigning import ListedHost, read_host_list
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunningTransfer
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.config.problems import Problems, dotted
@@ -36,25 +38,27 @@ def test_a_pattern_is_the_hosts_that_match_and_a_name_stays() -> None:
 
 def test_a_list_of_hosts_is_read_line_by_line() -> None:
     text = "# the shop\nweb1 address=root@web1 'paths=/etc /srv'  # in the cellar\n\nweb2 group=debian\n"
-    assert read_host_list(text, "list") == {
-        "web1": {"address": "root@web1", "paths": ["/etc", "/srv"]},
-        "web2": {"group": "debian"},
+    assert read_host_list(text, "list", {}) == {
+        "web1": ListedHost(2, {"address": "root@web1", "paths": ["/etc", "/srv"]}),
+        "web2": ListedHost(4, {"group": "debian"}),
     }
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("web1\nweb1", "list, line 2: web1 is named twice"),
-        ("web1 'paths", "list, line 1: No closing quotation"),
-        ("\nport=22", "list, line 2: 'port=22' is no host's name"),
-        ("web1 colour=red", "list, line 1: 'colour' is no key of a host"),
+        ("web1\nweb1", "list:2: web1 is named twice"),
+        ("web1 'paths", "list:1: No closing quotation"),
+        ("\nport=22", "list:2: 'port=22' is no host's name"),
+        ("web1 colour=red", "list:1: 'colour' is no key of a host"),
         ("# nothing", "list names no host"),
+        ("db1 port=22", "list:1: the host db1 is in main.toml already"),
+        ("ok\nw/1\nok2\nweb1 colour=red", 'list:2: "w/1" cannot be'),
     ],
 )
 def test_a_list_that_is_wrong_names_the_line(text: str, error: str) -> None:
     with pytest.raises(UsageError) as raised:
-        read_host_list(text, "list")
+        read_host_list(text, "list", {"db1": Path("main.toml")})
     assert raised.value.message.startswith(error)
 
 
@@ -113,6 +117,74 @@ def test_hosts_of_a_list_are_added_all_or_none_and_changed_by_a_pattern(main: Pa
     assert len(wrong.stderr.splitlines()) == 2
 
 
+@pytest.mark.slow
+def test_two_hundred_hosts_in_files_of_their_own(tmp_path: Path) -> None:
+    """Their list is added, changed, removed by a pattern or by names, and completed; what is wrong in it is all named at once."""
+    main, listed = tmp_path / "main.toml", tmp_path / "hosts.txt"
+    main.write_text('[pool]\npath = "/nowhere/pool"\n[group.dmz]\npaths = ["/etc"]\n')
+    names = [f"web{number:03}" for number in range(200)]
+
+    def host(*words: str | Path, status: int = 0) -> "subprocess.CompletedProcess[str]":
+        done = backupd("--config", main, "host", *words, check=False)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done
+
+    def add(lines: list[str], status: int = 0) -> list[str]:
+        listed.write_text("".join(f"{line}\n" for line in lines))
+        return host("add", "--from", listed, "--group", "dmz", status=status).stderr.splitlines()
+
+    for bad, reasons in (
+        (("a b=", "b port"), ("'b' is no key of a host", "'port' is no KEY=VALUE")),
+        (
+            ("a port=99999", "b group=none"),
+            ("host.a.port = 99999: expected a port", 'host.b.group = "none": there is no such group'),
+        ),
+    ):
+        *errors, hint = add([*names[:3], bad[0], *names[3:], bad[1]], status=2)
+        for number, reason, error in zip((4, 202), reasons, errors, strict=True):
+            assert error.startswith(f"error: {listed}:{number}: {reason}"), error
+        assert hint.startswith("hint: ")
+        assert not main.with_suffix(".d").exists() or not list(main.with_suffix(".d").iterdir())
+    assert add(names) == []
+    changed = json.loads(host("set", "web*", "every=2d", "--json").stdout)
+    assert [row["host"] for row in changed if row["written"]] == names
+    removed = json.loads(host("remove", "web00*", "web199", "--json").stdout)
+    assert [row["host"] for row in removed] == [*names[:10], "web199"]
+    assert all(row["file_removed"] for row in removed)
+    assert "no host matches db*" in host("remove", "web01*", "db*", status=2).stderr
+    assert "no host web199 is configured" in host("remove", "web010", "web199", status=2).stderr
+    left = names[10:199]
+    assert [row["host"] for row in json.loads(host("list", "--json").stdout)] == left
+    words = {"_BACKUPD_COMPLETE": "bash_complete", "COMP_WORDS": f"backupd --config {main} host set web1", "COMP_CWORD": "5"}
+    completed = backupd(env=words).stdout.split()
+    assert completed == [f"plain,{name}" for name in left if name.startswith("web1")]
+    for name in left:
+        file = main.with_suffix(".d") / f"{name}.toml"
+        file.write_text(file.read_text().replace('"dmz"', '"gone"'))
+    errors = host("list", status=1).stderr.splitlines()
+    assert len(errors) <= 2, errors
+    assert 'host.*.group = "gone": there is no such group (189 hosts: web010, ' in " ".join(errors)
+
+
+def test_a_name_of_a_command_is_completed_without_loading_the_command() -> None:
+    words = {"_BACKUPD_COMPLETE": "bash_complete", "COMP_WORDS": "backupd ho", "COMP_CWORD": "1", "PYTHONPROFILEIMPORTTIME": "1"}
+    done = backupd(env=words)
+    assert done.stdout.split() == ["plain,host", "plain,hold"]
+    assert "backupd.cli" in done.stderr
+    assert "backupd.cli.host_" not in done.stderr
+    assert "plain,--pool" in backupd(env=words | {"COMP_WORDS": "backupd --"}).stdout.split()
+
+
+@pytest.mark.parametrize("command", ["host set", "host remove", "status"])
+def test_a_name_of_a_host_is_completed_without_loading_what_tests_hosts(main: Path, command: str) -> None:
+    typed = f"backupd --config {main} {command} d"
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    done = backupd(env={"_BACKUPD_COMPLETE": "bash_complete", "PYTHONPROFILEIMPORTTIME": "1", **words})
+    assert done.stdout.split() == ["plain,db1"]
+    for module in ("tomlkit", "asyncio", "backupd.doctor.checks"):
+        assert not re.search(rf"\b{re.escape(module)}\n", done.stderr), module
+
+
 @pytest.mark.btrfs
 def test_status_and_run_take_patterns_states_and_groups(nights: Nights) -> None:
     nights.tables["group"] = {"dmz": {}}
@@ -130,6 +202,10 @@ def test_status_and_run_take_patterns_states_and_groups(nights: Nights) -> None:
     assert shown("--state", "never", "--state", "ok", "web*", "--group", "dmz") == ["web1"]
     assert sorted(shown("db1", "web2")) == ["db1", "web2"]
     assert "1 host: 1 ok" in nights.backupd("status", "web2", "--state", "ok").stdout
+    nights.host("web2", nights.source / "gone", group="dmz")
+    nights.backupd("run", "web2", check=False)
+    assert shown("--state", "failing", "--group", "dmz") == ["web2"]
+    nights.host("web2", nights.source / "web2")
     wrong = nights.backupd("status", "--group", "none", check=False)
     assert wrong.returncode == 2
     assert "there is no group none" in wrong.stderr

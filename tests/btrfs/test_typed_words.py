@@ -47,7 +47,7 @@ ROWS: dict[str, dict[str, tuple[Kind, str] | Kind]] = {
     "host add": {"source": (FILE, "host add --from {}"), "group": (CONFIGURED, "host add h9 --address h9 --path /etc --group {}")}
     | dict.fromkeys(("name", "address", "port", "paths"), REST),
     "host list": {},
-    "host remove": {"name": (HOST, "host remove {}")},
+    "host remove": {"names": (HOST, "host remove {}")},
     "host set": {"words": (HOST, "host set {} every=2d --dry-run"), "unset": REST},
     "host test": {"names": (HOST, "host test {}")},
     "check": {},
