@@ -23,6 +23,7 @@ from btrkeep.decisions.safety_limits import (
 )
 from btrkeep.errors import OperatorError
 from btrkeep.procfs import boot_id
+from btrkeep.trusted_path import untrusted_state
 from btrkeep.units import format_time, parse_time
 
 FACT = "expiry_clock"
@@ -62,12 +63,14 @@ def _fact(fields: Mapping[str, Any]) -> ClockFact | None:
 def recall_clocks(stand_in: Catalogue, state: Path) -> None:
     """Stores the clocks of earlier expiries in a catalogue in memory that was filled from the pool.
 
-    The dashboard's copy in the folder `state` has them. Without it the newest backup stands for them.
+    The dashboard's copy in the folder `state` has them. Without it the newest backup stands for them, and where users other than
+    root may write there: a time in the future would hold back every expiry.
     """
     past = ClockPast()
-    with suppress(OperatorError, OSError), Catalogue.open_copy(state) as copy:
-        if copy.pool_id() == stand_in.pool_id():
-            past = past_clocks(copy)
+    with suppress(OperatorError, OSError):
+        if untrusted_state(state) is None:
+            with Catalogue.open_copy(state) as copy:
+                past = past_clocks(copy) if copy.pool_id() == stand_in.pool_id() else past
     if past.trusted is None and (newest := max((row.started for row in stand_in.states() if row.name), default=None)):
         past = replace(past, trusted=ClockFact(newest, 0.0, _ANOTHER_BOOT))
     if past.trusted:

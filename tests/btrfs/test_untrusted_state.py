@@ -4,12 +4,15 @@ import json
 import os
 import re
 import shlex
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.beds import work
+from tests.beds.expiries import LATER, NOW, Expiries, at
 from tests.beds.nights import Nights
 from tests.beds.receivers import web
 from tests.beds.watch import disagreements
@@ -109,3 +112,16 @@ def printed_command(text: str) -> list[str]:
     match = re.search(r"backupd --config [^)]+", text)
     assert match, text
     return shlex.split(match[0])
+
+
+def test_clocks_that_others_could_write_hold_no_expiry_back(shared_btrfs: Path) -> None:
+    pool = Expiries(shared_btrfs)
+    names = pool.history("web", 6)
+    pool.expire(NOW)
+    with closing(sqlite3.connect(pool.state / "dashboard.sqlite")) as copy, copy:
+        planted = json.dumps({"wall": "2099-01-01T00:00:00Z", "boottime": 0.0, "boot_id": "x"})
+        assert copy.execute("UPDATE about SET value = ? WHERE name = 'expiry_clock'", (planted,)).rowcount == 1
+    pool.state.chmod(0o770)
+    done = pool.backupd("expire", "--json", *at(LATER), check=False)
+    assert (done.returncode, json.loads(done.stdout)["deleted"]) == (1, 3), (done.stdout, done.stderr)
+    assert pool.left("web") == names[3:]
