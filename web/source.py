@@ -8,7 +8,7 @@ from typing import TypeVar
 from flask import Flask, current_app, g, request
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.catalogue.dashboard_copy import COPIED, FILE
+from btrkeep.catalogue.dashboard_copy import COPIED, FILE, TROUBLE
 from btrkeep.config.published import Published, published
 from btrkeep.errors import OperatorError
 from btrkeep.units import parse_time, show_times_in
@@ -61,6 +61,12 @@ class RequestContext:
             return parse_time(self.catalogue.get_fact(COPIED) or "")
         except OperatorError:
             return None
+
+    @cached_property
+    def trouble(self) -> tuple[datetime, str] | None:
+        """Since when the catalogue itself cannot be used, and why; None as far as known."""
+        since, _, reason = (self.catalogue.get_fact(TROUBLE) or "").partition(" ")
+        return (parse_time(since), reason) if reason else None
 
     @cached_property
     def now(self) -> datetime:

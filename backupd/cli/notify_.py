@@ -15,6 +15,7 @@ from backupd.cli.context import complain_of_faults, load_reporting, pass_context
 from backupd.health.pool_facts import look_at_pool
 from backupd.health.status_report import StatusReport, opened_catalogue, status_without_catalogue, with_trouble
 from btrkeep.catalogue import Catalogue, StoredAlarm
+from btrkeep.catalogue.dashboard_copy import report_trouble
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import ReportingConfig, page
@@ -67,6 +68,8 @@ def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_
                 memory = AlarmMemory(config, catalogue if report.is_catalogue_read else None, trouble)
                 told = notify(memory, report, want_digest=digest, dry_run=dry_run)
             trouble = trouble or memory.trouble
+            if trouble and not dry_run and not reporting.is_bare:
+                report_trouble(config.pool.state, trouble.message, moment)
     echo_json(_as_json(told, dry_run=dry_run)) if as_json else _show(told, dry_run=dry_run, test=test)
     missed = any(not one.arrived for one in told.services) if test else bool(told.services) and not told.arrived
     return Exit.ATTENTION if missed or (trouble and not failed) else Exit.OK

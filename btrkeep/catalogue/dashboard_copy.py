@@ -16,7 +16,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from btrkeep.catalogue import tables
 from btrkeep.descriptors import ClosingFd
+from btrkeep.hung_storage import answers
 from btrkeep.units import format_time
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 FILE = "dashboard.sqlite"
 COPIED = "dashboard_copied"
 """The fact, in the copy alone, of when it was made."""
+TROUBLE = "catalogue_trouble"
+"""The fact, in the copy alone, of why the catalogue cannot be used, after the time since when. The next copy has none."""
 _MARK = "dashboard_copied_of"
 _LOCK = "dashboard.lock"
 _RATE = 84 << 10  # bytes a second: 7.4 GB a day; 96,000 backups are 133 MB, so a copy each 27 minutes
@@ -97,11 +100,39 @@ def renew(path: Path, *, is_urgent: bool, every: Callable[[int], float] = interv
         with _alone(path.parent):
             if not _is_due(path, every, is_urgent=is_urgent):  # another program has made one meanwhile
                 return False
-            _copy(path, path.with_name(FILE))
+            _require_space(path)
+            facts = {COPIED: format_time(datetime.now(UTC)), _MARK: json.dumps(_mark_of(path))}
+            _copy(f"file:{quote(str(path))}", path.with_name(FILE), facts)
     except (OSError, sqlite3.Error) as error:
         log.info("the dashboard's copy of %s could not be renewed: %s", path, error)
         return False
     return True
+
+
+def report_trouble(state: Path, reason: str, now: datetime) -> None:
+    """Writes into the copy why the catalogue in `state` cannot be used: the dashboard cannot see that. Logs errors, raises none.
+
+    To be called again and again while it is so. The next copy, which has no such fact, is made as soon as one can be made.
+    """
+    copy = state / FILE
+    if not answers(state):
+        return
+    try:
+        with _alone(state):
+            if not is_plain(copy) or (before := _facts(copy, TROUBLE).get(TROUBLE, "")).partition(" ")[2] == reason:
+                return
+            _require_space(copy)
+            since = before.partition(" ")[0] or format_time(now)
+            _copy(uri_of(copy), copy, {TROUBLE: f"{since} {reason}", _MARK: ""})
+    except (OSError, sqlite3.Error) as error:
+        log.info("the dashboard could not be told why the catalogue cannot be used: %s", error)
+
+
+def _facts(copy: Path, *names: str) -> dict[str, str]:
+    """Returns facts in the copy. Raises sqlite3.Error."""
+    marks = ", ".join("?" * len(names))
+    with closing(sqlite3.connect(uri_of(copy), uri=True)) as connection:
+        return dict(connection.execute(f"SELECT name, value FROM about WHERE name IN ({marks})", names))
 
 
 def _is_due(path: Path, every: Callable[[int], float], *, is_urgent: bool) -> bool:
@@ -152,20 +183,20 @@ def uri_of(copy: Path) -> str:
     return f"file:{quote(str(copy))}?mode=ro&immutable=1"
 
 
-def _copy(path: Path, copy: Path) -> None:
+def _copy(address: str, copy: Path, facts: Mapping[str, str]) -> None:
     """The copy appears under its name when it is complete, readable for the folder's group and on the disk."""
-    _require_space(path)
     unfinished = copy.with_name(f"{copy.name}.tmp")
     unfinished.unlink(missing_ok=True)
-    made, mark = datetime.now(UTC), _mark_of(path)
     try:
         descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with ClosingFd(descriptor) as fd:
-            with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(unfinished, isolation_level=None)) as target:
+            with (
+                closing(sqlite3.connect(address, uri=True)) as source,
+                closing(sqlite3.connect(unfinished, isolation_level=None)) as target,
+            ):
                 target.execute("PRAGMA synchronous = OFF")
                 source.backup(target, progress=_give_up_after(_PATIENCE))
                 target.execute("PRAGMA journal_mode = DELETE")
-                facts = {COPIED: format_time(made), _MARK: json.dumps(mark)}
                 target.executemany("INSERT OR REPLACE INTO about (name, value) VALUES (?, ?)", facts.items())
             _let_read(fd, copy.parent)
             os.fsync(fd)

@@ -11,6 +11,7 @@ import pytest
 
 from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Balance, Catalogue, ComparedBackup, Damage, Progress, Run, Sample, StoredAlarm, VerifiedBackup
+from btrkeep.catalogue.dashboard_copy import report_trouble
 from btrkeep.config import HostConfig, Window
 from btrkeep.config.model import Config, PoolSettings
 from btrkeep.config.published import publish
@@ -449,6 +450,19 @@ def test_what_is_unknown_and_mistakes_of_the_configuration_stand_above_the_night
     assert "the pool cannot be read" in limited
     assert "/srv/backup" not in limited.split("Open alarms")[0]
     assert "main.toml" not in limited
+
+
+def test_a_catalogue_that_cannot_be_used_stands_above_the_night(tmp_path: Path) -> None:
+    write(tmp_path / "state", [host("web1")], [backup("web1", EVENING)], [run("web1", EVENING)]).close()
+    visitors = client(tmp_path / "state"), client(tmp_path / "state", hosts=("web1",))
+    visitors[0].get("/")
+    (tmp_path / "state" / "catalogue.sqlite").write_bytes(b"?" * 8192)
+    report_trouble(tmp_path / "state", "the catalogue /var/lib/btrkeep/main/catalogue.sqlite is damaged", NOW - HOUR)
+    shown, limited = (text_of(visitor.get("/").text) for visitor in visitors)
+    assert "nothing here is newer than this: the catalogue /var/lib/btrkeep/main/catalogue.sqlite is damaged" in shown
+    assert "backupd doctor" in shown
+    assert "nothing here is newer than this" in limited
+    assert "/var/lib" not in limited
 
 
 def test_with_a_recent_look_and_nothing_wrong_nothing_stands_above_the_night(tmp_path: Path) -> None:

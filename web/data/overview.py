@@ -135,6 +135,11 @@ def _urgent(
                 None,
                 command_for("backupd check", source.site.name, "" if viewer.limited else source.site.call),
             )
+    if source.trouble:
+        since, reason = source.trouble
+        text = "the catalogue cannot be used, so nothing here is newer than this" + ("" if viewer.limited else f": {reason}")
+        command = "" if viewer.limited else command_for("backupd doctor", source.site.name, source.site.call)
+        yield Urgent("Unknown", text, since, command)
     if health.fault:
         text = "the pool cannot be read" if viewer.limited else f"the pool cannot be read: {health.fault}"
         command = "" if viewer.limited else command_for("backupd doctor", source.site.name, source.site.call)
