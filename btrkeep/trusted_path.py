@@ -7,6 +7,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from btrkeep.hung_storage import is_remote
+
 _MOST_LINKS = 40
 MOVE_STATE = "set [pool] state to a folder of root's, such as /var/lib/btrkeep, then: `backupd rebuild`"
 _MOVE_CONFIGURATION = "move the configuration to a folder of root's, such as /etc/btrkeep"
@@ -84,8 +86,10 @@ def untrusted_state(folder: Path) -> UntrustedStep | None:
 
 
 def remedy(step: UntrustedStep, for_home: str = _MOVE_CONFIGURATION) -> str:
-    """Returns the command after which root alone may write there; for a home folder, which has to stay its user's, `for_home`."""
-    if not step.is_open and _is_home(step.place):
+    """Returns the command after which root alone may write there; `for_home` for a home folder, which has to stay its user's, and
+    for a folder on a server or a FUSE filesystem: there owners and modes are mostly not ours to change (root_squash, CIFS, sshfs).
+    """
+    if is_remote(step.place) or (not step.is_open and _is_home(step.place)):
         return for_home
     place = shlex.quote(str(step.place))
     return f"chmod go-w {place}" if step.is_open else f"chown -h root {place}"

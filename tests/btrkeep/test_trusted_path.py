@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from btrkeep.trusted_path import remedy, untrusted_config
+from btrkeep import trusted_path
+from btrkeep.trusted_path import MOVE_STATE, UntrustedStep, remedy, untrusted_config
 from tests.beds import session, work
 
 OTHER = 61234
@@ -71,3 +72,12 @@ def test_nobodys_home_becomes_roots(main: Path, monkeypatch: pytest.MonkeyPatch)
     assert step
     assert (step.place, step.reason) == (home, "belongs to the user ada")
     assert remedy(step) == "move the configuration to a folder of root's, such as /etc/btrkeep"
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_what_a_server_owns_is_moved_and_not_changed(main: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool) -> None:
+    """NFS with root_squash refuses the chown, CIFS ignores the chmod: the printed command would be no way out."""
+    step = UntrustedStep(main.parent, "belongs to the user nobody", is_open)
+    assert remedy(step, MOVE_STATE).startswith(("chmod ", "chown "))
+    monkeypatch.setattr(trusted_path, "is_remote", lambda place: place == main.parent)
+    assert remedy(step, MOVE_STATE) == MOVE_STATE
