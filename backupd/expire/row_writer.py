@@ -31,11 +31,12 @@ class RowWriter:
         try:
             change(self._catalogue)
         except (CatalogueBusy, CatalogueUnusable) as error:
-            self._note(error)
+            self.give_up(error)
             return False
         return True
 
-    def _note(self, error: OperatorError) -> None:
+    def give_up(self, error: OperatorError) -> None:
+        """Reports that the catalogue cannot be written; it is not written from now on."""
         log.info("%s", error)
         if self.trouble is None:
             self.trouble = error

@@ -8,7 +8,7 @@ A signal stops it between any two small steps, and everything is consistent then
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,9 +24,10 @@ from backupd.expire.pace import Governor, governor
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import ExpiryProgress, Pause, Summary
 from backupd.expire.words import PAUSES, expiry_words, held_words, stuck_words
-from backupd.repo.reconcile import reconcile
+from backupd.repo.reconcile import Reconciled, reconcile
+from backupd.repo.stand_in import stand_in
 from btrkeep.backup_states import DELETING
-from btrkeep.catalogue import Catalogue
+from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.clock import elapsed
 from btrkeep.decisions.expiry_plan import HostBackups, Plan, make_plan, only
 from btrkeep.decisions.pool_room import lacks_room
@@ -117,7 +118,7 @@ class ExpiryRunner:
         self._last_event = self._last_row = self._looked_for_backups = self._yielded = 0.0
 
     def run(self) -> Summary:
-        """Runs it. Raises PoolUnusable, and OperatorError if the catalogue fails before anything was deleted; the mount option is
+        """Runs it. Raises PoolUnusable, and OperatorError if the catalogue cannot be read at its beginning; the mount option is
         restored in any case.
         """
         context, summary = self.context, self.context.summary
@@ -127,7 +128,8 @@ class ExpiryRunner:
         self._begin_row()
         error: str | None = "internal error"
         try:
-            self._steps()
+            with ExitStack() as held:
+                self._steps(held)
             error = expiry_words(summary.stop) if summary.stop else None
         except (OperatorError, OSError) as trouble:
             error = str(trouble)
@@ -137,8 +139,10 @@ class ExpiryRunner:
             self._end_row(error)
         return summary
 
-    def _steps(self) -> None:
-        """The steps in order. What somebody asked for by name does not depend on the clock."""
+    def _steps(self, held: ExitStack) -> None:
+        """The steps in order; `held` gets what they need to their end. What somebody asked for by name does not depend on the
+        clock.
+        """
         context, past = self.context, None
         if not self.scope.asked:
             verdict, past = judge_clock(context.catalogue, read_clocks(context.now), self.forced, rehearsal=context.pool.rehearsal)
@@ -151,13 +155,30 @@ class ExpiryRunner:
             if verdict.wait:
                 context.sinks.notice(expiry_words(verdict.wait))
         touched = self._finish_killed()
-        if done := reconcile(context.pool, context.catalogue, format_time(context.now)):
+        if done := self._reconcile(held):
             context.sinks.notice(done.sentence)
         self._carry_out(touched)
         if (
             past and context.clock_waits and not context.cancellation
         ):  # one that was killed is not the run that had to be waited for
             self._keep_clocks(past)
+
+    def _reconcile(self, held: ExitStack) -> Reconciled | None:
+        """Brings the catalogue up to date with the pool. If it cannot be written, `held` gets an empty one in memory, which is
+        filled from the pool and takes its place: nothing is deleted by rows that may be old.
+        """
+        context, since = self.context, format_time(self.context.now)
+        if not context.rows.trouble:
+            try:
+                done = reconcile(context.pool, context.catalogue, since)
+                # The trouble of a host may be the catalogue's.
+                if not done.trouble or context.rows.write(lambda catalogue: catalogue.set_pool_id(context.pool.id)):
+                    return done
+            except (CatalogueBusy, CatalogueUnusable) as error:
+                context.rows.give_up(error)
+        held.callback(setattr, context, "catalogue", context.catalogue)
+        context.catalogue = held.enter_context(stand_in(context.pool.id))
+        return reconcile(context.pool, context.catalogue, since)
 
     def _keep_clocks(self, past: ClockPast) -> None:
         self.context.rows.write(lambda catalogue: keep_clocks(catalogue, past))

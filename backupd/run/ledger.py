@@ -4,24 +4,18 @@ The next run adds missing rows from the pool.
 """
 
 import logging
-import os
-import stat
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.remove_tree import remove_tree
+from backupd.repo.stand_in import clear_dead, stand_in
 from btrkeep.catalogue import Backup, Catalogue, CatalogueBusy, CatalogueUnusable, Damage, HostFacts, Progress
 from btrkeep.errors import OperatorError
-from btrkeep.process.proc import start_time
 
 log = logging.getLogger(__name__)
 
-_MEMORY = Path("/dev/shm")  # noqa: S108  each makes a folder of its own there, for root alone
-_STAND_IN = "btrkeep-catalogue-"  # then the pid and start time of whoever has it, and what makes it unique
 _PATIENCE = 1.0  # seconds
 _NONE = 0  # the id of a run that is not in the catalogue
 
@@ -32,8 +26,7 @@ def catalogue_or_stand_in(state: Path, pool_id: str) -> Iterator[tuple[Catalogue
 
     The reconciling at the beginning of every run fills an empty one. Raises OperatorError for one of a newer version.
     """
-    where = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
-    _clear_dead(where)
+    clear_dead()
     try:
         catalogue = Catalogue.open(state)
     except (CatalogueUnusable, CatalogueBusy) as error:
@@ -44,21 +37,8 @@ def catalogue_or_stand_in(state: Path, pool_id: str) -> Iterator[tuple[Catalogue
             if trouble is None:
                 yield catalogue, None
                 return
-    name = f"{_STAND_IN}{os.getpid()}-{start_time(os.getpid())}-"
-    with tempfile.TemporaryDirectory(prefix=name, dir=where) as folder, Catalogue.open(Path(folder), copies=False) as catalogue:
-        catalogue.set_pool_id(pool_id)
+    with stand_in(pool_id) as catalogue:
         yield catalogue, trouble
-
-
-def _clear_dead(where: Path) -> None:
-    """Removes what killed runs left in memory. Anybody may put something with such a name there: it is left alone."""
-    for folder in where.glob(f"{_STAND_IN}*"):
-        pid, _, rest = folder.name.removeprefix(_STAND_IN).partition("-")
-        with suppress(OSError):
-            it = folder.lstat()
-            is_ours = it.st_uid == os.geteuid() and stat.S_ISDIR(it.st_mode)
-            if is_ours and pid.isdecimal() and start_time(int(pid)) != rest.partition("-")[0]:
-                remove_tree(folder)
 
 
 def _why_not(catalogue: Catalogue, pool_id: str) -> OperatorError | None:

@@ -17,10 +17,10 @@ from tests.beds.strangers import holding, writing_once_gone
 from tests.beds.watch import disagreements
 
 
-def impatient(nights: Nights, *words: str) -> "subprocess.CompletedProcess[str]":
+def impatient(nights: Nights, *words: str, bed: tuple[str | Path, ...] = ("impatient.py",)) -> "subprocess.CompletedProcess[str]":
     """Runs `backupd WORDS`, which waits half a second for other writers; it must report that the catalogue is held."""
     done = subprocess.run(
-        [sys.executable, "-P", TOP / "tests/beds/impatient.py", "--config", nights.config, *words],
+        [sys.executable, "-P", TOP / "tests/beds" / bed[0], *bed[1:], "--config", nights.config, *words],
         capture_output=True,
         text=True,
         timeout=60,
@@ -122,6 +122,28 @@ def test_deletions_go_on_when_the_catalogue_is_locked_in_the_middle(shared_btrfs
         assert mount_options(pool.pool) == before
         writer.kill()
         assert writer.communicate()[0] == "holds it\n"
+    pool.expire(LATER)
+    assert pool.left("web") == names[6:]
+    assert pool.consistent() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["expire", "delete"])
+def test_deletions_go_on_when_the_catalogue_is_locked_while_it_is_reconciled(shared_btrfs: Path, command: str) -> None:
+    pool = Expiries(shared_btrfs)
+    names = pool.history("web", 9)
+    pool.expire(NOW)
+    due = names[1:6]
+    work("btrfs", "subvolume", "delete", pool.pool / "hosts" / "web" / names[0])  # so there is something to reconcile
+    bed = ("locked_reconcile.py", pool.state / "catalogue.sqlite")
+    if command == "expire":
+        done = impatient(pool, "expire", "--json", *at(LATER), bed=bed)
+        assert json.loads(done.stdout)["deleted"] == len(due), done.stderr
+    else:
+        done = impatient(pool, "delete", *(f"web@{name}" for name in due), "--now-without-grace", "--json", *at(LATER), bed=bed)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("held by another program") == 1
+    assert pool.left("web") == names[6:]
     pool.expire(LATER)
     assert pool.left("web") == names[6:]
     assert pool.consistent() == []
