@@ -29,7 +29,7 @@ setup(
     packages=find_packages(include=[pattern for name in OURS for pattern in (name, f"{name}.*")]),
     package_data={
         "": ["*.toml"],
-        "btrkeep": ["commit.txt"],
+        "btrkeep": ["archived.txt", "commit.txt"],
         "web": ["templates/*.html", "templates/**/*.html", "static/*"],
         "btrkeep.catalogue.migrations": ["*.py", "*.mako", "versions/*.py"],
     },

@@ -13,14 +13,15 @@ _SHOWN = 12
 
 def version_words() -> str:
     """Returns "0.1.0 (commit 2d68a657a1b2)"; without a commit only the version."""
-    commit = _installed_commit() or _checkout_commit()
+    commit = _recorded("commit.txt") or _recorded("archived.txt") or _checkout_commit()
     return f"{__version__} (commit {commit[:_SHOWN]})" if _COMMIT.fullmatch(commit) else __version__
 
 
-def _installed_commit() -> str:
-    """Returns the commit that install.sh has recorded, "" without one."""
+def _recorded(name: str) -> str:
+    """Returns the commit that install.sh (commit.txt) or `git archive` (archived.txt) has recorded, "" without one."""
     with suppress(OSError):
-        return (_HERE / "commit.txt").read_text().strip()
+        commit = (_HERE / name).read_text().strip()
+        return commit if _COMMIT.fullmatch(commit) else ""
     return ""
 
 

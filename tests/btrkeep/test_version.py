@@ -43,3 +43,16 @@ def test_in_a_checkout_it_is_that_of_git_on_a_branch_packed_or_detached(place: P
 def test_where_it_was_installed_it_is_the_recorded_one(place: Path) -> None:
     (place / "btrkeep/commit.txt").write_text("0123456789ab\n")
     assert shown(place) == f"{__version__} (commit 0123456789ab)"
+
+
+def test_in_an_archive_it_is_that_of_the_archive(place: Path) -> None:
+    shutil.copy(TOP / ".gitattributes", place)
+    shutil.copy(TOP / "btrkeep/archived.txt", place / "btrkeep")
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", place)
+    for step in ("init -q", "add .", "commit -qm first", "archive -o archive.tar HEAD"):
+        work(*git, *step.split())
+    unpacked = place / "unpacked"
+    unpacked.mkdir()
+    work("tar", "-C", unpacked, "-xf", place / "archive.tar")
+    commit = work(*git, "rev-parse", "HEAD").stdout.strip()
+    assert shown(unpacked) == shown(place) == f"{__version__} (commit {commit[:12]})"
