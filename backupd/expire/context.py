@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from backupd.expire.look import HostOnPool, look_again
+from backupd.expire.look import HostOnPool, asked_of, look_again
 from backupd.expire.report import ExpiryEvent, Summary
 from backupd.expire.row_writer import RowWriter
 from backupd.repo.reconcile import RECONCILING
@@ -68,7 +68,10 @@ class ExpiryContext:
         on_pool = look_again(self.pool, self.config, plan.host, plan.rows)
         again = plan_host(on_pool.facts, self.zone, self.now, clock_waits=self.clock_waits)
         for name in plan.names & on_pool.unreadable.keys():
-            self.problem(f"{plan.host} {name} is left alone: {on_pool.unreadable[name]}")
+            if asked_of(on_pool.notes, name):  # nothing more can be done about it, so no later run fails because of it
+                self.sinks.notice(f"{plan.host} {name} was given up and stays on the disk: {on_pool.unreadable[name]}")
+            else:
+                self.problem(f"{plan.host} {name} is left alone: {on_pool.unreadable[name]}")
         return on_pool, agreed(plan, again)
 
     def problem(self, text: str) -> None:
