@@ -266,7 +266,7 @@ def test_a_pool_that_is_not_mounted_is_not_made_anew(site: Site, tmp_path: Path)
     elsewhere = site.config.read_text().replace(f'path = "{site.pool}"', f'path = "{site.pool.parent}/gone"')
     site.config.write_text(elsewhere)
     done = site.setup(*site.for_pool(), *site.for_here(), status=4)
-    assert "mount it" in done.stderr
+    assert "mount the pool" in done.stderr
     assert not (site.pool.parent / "gone").exists()
 
 

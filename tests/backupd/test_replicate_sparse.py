@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,12 @@ def test_a_device_is_not_even_opened(tmp_path: Path, monkeypatch: pytest.MonkeyP
     data.mkdir()
     os.mkfifo(data / "pipe")
     really_open = os.open
-    monkeypatch.setattr(os, "open", lambda path, *rest, **where: opened.append(path) or really_open(path, *rest, **where))
+
+    def noted_open(path: Any, *rest: Any, **where: Any) -> int:
+        opened.append(path)
+        return really_open(path, *rest, **where)
+
+    monkeypatch.setattr(os, "open", noted_open)
     assert lengthen(tmp_path, [SparseFile((b"pipe",), SIZE), SparseFile((b"new",), SIZE)], Cancellation()) == [b"new"]
     assert b"new" in opened
     assert b"pipe" not in opened

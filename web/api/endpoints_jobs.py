@@ -1,5 +1,6 @@
 """Jobs, runs of hosts, alarms and the doctor: as their pages show them."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -58,9 +59,10 @@ class RunsParameters:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """Jobs, newest first."""
+    """Jobs, newest first. `cut`: kinds of which there may be more in these days; only the newest ones are here."""
 
     jobs: tuple[JobRow, ...]
+    cut: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +77,14 @@ def jobs(asked: ApiRequest) -> Jobs:
     here, kind, days = asked.source, asked.given.kind, asked.given.days
     if asked.viewer.limited:
         mine, since = visible_hosts(), here.now - timedelta(days=days)
-        return Jobs(tuple(of_jobs.by_hand(here.catalogue, mine, here.now, since)) if kind in ("", "backup") else ())
+        return _jobs(tuple(of_jobs.by_hand(here.catalogue, mine, here.now, since)) if kind in ("", "backup") else ())
     of, kinds = here.site.filesystem, (kind,) if kind else ()
     goal = here.site.ping_goal
-    return Jobs(here.cached(("jobs", of, days, kinds), lambda: of_jobs.jobs(here.catalogue, of, here.now, days, kinds, goal)))
+    return _jobs(here.cached(("jobs", of, days, kinds), lambda: of_jobs.jobs(here.catalogue, of, here.now, days, kinds, goal)))
+
+
+def _jobs(rows: tuple[JobRow, ...]) -> Jobs:
+    return Jobs(rows, tuple(kind for kind, count in Counter(row.kind for row in rows).items() if count >= of_jobs.LIMIT))
 
 
 def night(asked: ApiRequest) -> NightView:
