@@ -6,7 +6,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from tests.beds.template import with_catalogue
 from tests.web.made import BERLIN, EVENING, FILESYSTEM, backup, client, run, write
+from web.data import jobs
 from web.pages.slow_answers import Answers, ServiceAnswer
 from web.result_cache import ResultCache, catalogue_version
 from web.source import Caches
@@ -301,3 +302,11 @@ def test_a_night_is_judged_alike_on_the_page_and_by_the_api_whoever_asks_first(t
         assert "mostly complete" in said["/jobs?days=366"]
         alone = visitor.get(f"/api/v1/nights/{night['id'].removeprefix('night-')}").text
         assert json.loads(alone)["row"]["state"] == "mostly"
+
+
+def test_jobs_name_the_kinds_of_which_they_may_not_have_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_hand = [run("web", EVENING + timedelta(minutes=20 * number), night=False) for number in range(3)]
+    write(tmp_path, [HostConfig("web")], runs=by_hand).close()
+    for limit, wanted in ((3, ["backup"]), (4, [])):
+        monkeypatch.setattr(jobs, "LIMIT", limit)
+        assert json.loads(client(tmp_path).get("/api/v1/jobs?days=366").text)["cut"] == wanted
