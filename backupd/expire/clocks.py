@@ -22,6 +22,7 @@ from btrkeep.decisions.safety_limits import (
     past_after,
 )
 from btrkeep.errors import OperatorError
+from btrkeep.hung_storage import answers
 from btrkeep.procfs import boot_id
 from btrkeep.trusted_path import untrusted_state
 from btrkeep.units import format_time, parse_time
@@ -68,7 +69,7 @@ def recall_clocks(stand_in: Catalogue, state: Path) -> None:
     """
     past = ClockPast()
     with suppress(OperatorError, OSError):
-        if untrusted_state(state) is None:
+        if answers(state) and untrusted_state(state) is None:
             with Catalogue.open_copy(state) as copy:
                 past = past_clocks(copy) if copy.pool_id() == stand_in.pool_id() else past
     if past.trusted is None and (newest := max((row.started for row in stand_in.states() if row.name), default=None)):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from backupd.offsite.restic import Restic
 from backupd.offsite.run import OffsiteRun, OffsiteSummary
 from btrkeep.config import keep_valid, load_usable
 from btrkeep.decisions.safety_limits import Forced
@@ -32,6 +33,8 @@ def test_an_unreadable_file_may_have_the_zone_so_no_snapshot_is_removed(tmp_path
     config = load_usable(file=main)
     nothing: Any = None
     now = parse_time("2026-11-28T22:00:00Z")
-    run = OffsiteRun(config, nothing, nothing, config.offsites["nas"], nothing, now, ProgressSinks(lambda _: None))
+    offsite = config.offsites["nas"]
+    restic = Restic(offsite, tmp_path, (), {})
+    run = OffsiteRun(config, nothing, nothing, offsite, restic, now, ProgressSinks(lambda _: None))
     with pytest.raises(ConfigError):
         run.remove(OffsiteSummary("nas"), Forced(clock=True))
