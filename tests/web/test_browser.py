@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from btrkeep.catalogue import Catalogue, Progress
 from tests.beds.browser import PHONE, Noticed, enter, log_in, visit
+from tests.beds.copied import copied
 from tests.beds.dashboard import LATIN1, MARKUP, OPERATOR, PASSWORD, Dashboard
 
 PAGES = (
@@ -125,6 +126,7 @@ def test_what_runs_moves_without_a_reload(site: Dashboard, browser: Browser) -> 
         before = next(one for one in catalogue.progress() if one.host == host)
         try:
             catalogue.put_progress(_with(before, files_done=98_765, share=0.87))
+            copied(site.state)  # as a run does, but not each second
             expect(page.locator("body")).to_contain_text("98,765", timeout=8000)
         finally:
             catalogue.put_progress(before)
