@@ -31,7 +31,7 @@ setup(
         "": ["*.toml"],
         "btrkeep": ["archived.txt", "commit.txt"],
         "web": ["templates/*.html", "templates/**/*.html", "static/*"],
-        "btrkeep.catalogue.migrations": ["*.py", "*.mako", "versions/*.py"],
+        "btrkeep.catalogue": ["schema/*.sql"],
     },
     entry_points={
         "console_scripts": [
@@ -42,7 +42,6 @@ setup(
         ]
     },
     install_requires=[
-        "alembic>=1.13",
         "apprise>=1.8",
         "argon2-cffi>=23.1",
         "btrfs>=15",
@@ -57,7 +56,6 @@ setup(
         "prometheus-client>=0.20",
         "pydantic>=2.6",
         "rich>=13.7",
-        "SQLAlchemy>=2.0.25",
         "tomlkit>=0.12",
         "tzdata",
         "waitress>=3.0",

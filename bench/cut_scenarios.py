@@ -6,31 +6,18 @@ between two of them. What `extra` of the site finds is a fact like those of the 
 
 import os
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from bench.cut_site import MIB, Site, Step, run
-from btrkeep.catalogue.migrate import MIGRATIONS
 from tests.beds import btrfs, work
 from tests.beds.expiries import LATER, NOW, at
 from tests.beds.nights import Nights
 
 MANY = 20_000  # small files; bench.power_cuts has an option
 OF_MANY_FILES = ("many", "many_continued")
-_OLD_CATALOGUE = """
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import create_engine
-config = Config()
-config.set_main_option("script_location", {migrations!r})
-with create_engine("sqlite:///{path}").connect() as connection:
-    config.attributes["connection"] = connection
-    command.upgrade(config, "0001")
-    connection.commit()
-"""
 
 
 def _backed_up(site: Site, *hosts: str) -> None:
@@ -200,23 +187,6 @@ def restore(site: Site) -> Iterator[Step]:
     for number in range(2):
         words = ("restore", "web", str(site.source), "--to", str(site.out / str(number)), "--overwrite", "all")
         yield Step(words)
-
-
-def migration(site: Site) -> Iterator[Step]:
-    """A catalogue of the oldest version is brought up by a run."""
-    _backed_up(site, "web")
-    for path in site.state.iterdir():
-        path.unlink()
-    path = site.state / "catalogue.sqlite"
-    _make_old(path)
-    site.change()
-    yield run()
-
-
-def _make_old(path: Path) -> None:
-    work(sys.executable, "-c", _OLD_CATALOGUE.format(migrations=str(MIGRATIONS), path=path))
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("select version_num from alembic_version").fetchone() == ("0001",)
 
 
 def balance(site: Site) -> Iterator[Step]:
@@ -409,7 +379,6 @@ SCENARIOS: Mapping[str, Scenario] = {
         discard,
         rebuild,
         restore,
-        migration,
         balance,
         imported,
         repaired,

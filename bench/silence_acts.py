@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.silence_machine import HOSTS, PLACES, POOL, STATE, Machine
+from btrkeep.catalogue.tables import SCHEMA_VERSION
 
 Act = Callable[[Machine], object]
 
@@ -198,15 +199,11 @@ def new_catalogue(machine: Machine) -> None:
 
 def newer_catalogue(machine: Machine) -> None:
     """As a newer btrkeep would have left it."""
-    version = machine.run(
-        "sqlite3", STATE / "catalogue.sqlite", "SELECT version_num FROM alembic_version", check=True
-    ).stdout.strip()
-    machine.write("/run/silence/version", version)
-    machine.sql(f"UPDATE alembic_version SET version_num = '{'9' * len(version)}'")
+    machine.sql("PRAGMA user_version = 9999")
 
 
 def older_catalogue(machine: Machine) -> None:
-    machine.sql(f"UPDATE alembic_version SET version_num = '{Path('/run/silence/version').read_text()}'")
+    machine.sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def fill_state(machine: Machine) -> None:

@@ -162,7 +162,7 @@ def _recorded_mark(copy: Path) -> Mark | None:
         return None
     try:
         with closing(sqlite3.connect(uri_of(copy), uri=True)) as connection:
-            (version,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
             (text,) = connection.execute("SELECT value FROM about WHERE name = ?", (_MARK,)).fetchone()
         mark: Mark = json.loads(text)
     except (sqlite3.Error, TypeError, ValueError):  # a torn or damaged one

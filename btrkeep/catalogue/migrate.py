@@ -1,8 +1,9 @@
-"""From no file, or an older one, to the schema that this code knows.
+"""Creates the catalogue and migrates an older one to the newest schema. See docs/decisions/0079.
 
-A look at the version is one query. Only when the schema is missing or behind are Alembic and SQLAlchemy imported (0.5 s), by
-upgrade.py: under a lock, so that of several programs that start at once one copies the old file and migrates it while the others
-wait; in one transaction, so that a version and its record come together or not at all. The copy stays beside the new file.
+The folder schema/ has a numbered SQL file for each version. `PRAGMA user_version` is the number of the last file that was run, and
+`PRAGMA application_id` marks the file as a catalogue. The files are run under a lock, so that of several programs that start at the
+same time one copies the old file and migrates it while the others wait. They run in one transaction, together with the change of
+the number, so that a kill or a power cut leaves the old schema or the new one. The copy stays beside the new file.
 """
 
 import errno
@@ -17,14 +18,16 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from btrkeep.catalogue import dashboard_copy, tables
-from btrkeep.catalogue.sqlite import CatalogueUnusable, Session, meaning_of, no_room, opened
+from btrkeep.catalogue.sqlite import BUSY_TIMEOUT, CatalogueUnusable, Session, meaning_of, no_room, opened
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import HINT, PATIENCE, answers
 from btrkeep.trusted_path import MOVE_STATE, remedy, untrusted_state
 
 FILE = "catalogue.sqlite"
-MIGRATIONS = Path(__file__).parent / "migrations"
+SCHEMA = Path(__file__).parent / "schema"
+APPLICATION_ID = 0x6274726B
+"""The letters "btrk", in the header of the file: https://www.sqlite.org/fileformat.html#application_id"""
 READERS = "btrkeep"
 """The group that may read the copy of the catalogue: the dashboard's."""
 _LOCK = "catalogue.lock"
@@ -32,7 +35,7 @@ _BESIDE = "rebuilding"
 
 
 def prepared(state: Path) -> Path:
-    """The catalogue in `state`, which is made or migrated when it has to be.
+    """Returns the path of the catalogue in `state`, which is created or migrated if necessary.
 
     Raises OperatorError when the file is no catalogue, damaged, newer than this code, or cannot be written, and when users other
     than root could replace it.
@@ -173,14 +176,16 @@ def _is_current(session: Session) -> bool:
     return version_of(session) == tables.SCHEMA_VERSION and in_wal_mode
 
 
-def version_of(session: Session) -> str | None:
-    """The schema's version, None of an empty file. Raises OperatorError for what this code must not touch."""
-    names = {name for (name,) in session.all("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if not names:
-        return None
+def version_of(session: Session) -> int:
+    """Returns the version of the schema, 0 for an empty file. Raises OperatorError for a file that this program must not change."""
+    row = session.first(
+        "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_schema) FROM pragma_user_version, pragma_application_id"
+    )
+    version, application, entries = row or (0, 0, 0)
+    if not (version or application or entries):
+        return 0
     path = session.path
-    version = session.value("SELECT version_num FROM alembic_version") if "alembic_version" in names else None
-    if not isinstance(version, str) or not version.isdecimal() or len(version) != len(tables.SCHEMA_VERSION):
+    if application != APPLICATION_ID or version < 1:
         raise OperatorError(
             f"{path} is a database, but no catalogue", "see [pool] state, or move it away and run: `backupd rebuild`"
         )
@@ -189,21 +194,40 @@ def version_of(session: Session) -> str | None:
             f"the catalogue {path} has schema {version}, this btrkeep knows {tables.SCHEMA_VERSION}: a newer one migrated it",
             "use that btrkeep, or move the catalogue away and run: `backupd rebuild`",
         )
-    return version
+    return int(version)
 
 
 def _bring_up(path: Path) -> None:
-    """Migrate, unless somebody else has done so while we waited for the lock."""
+    """Migrates, unless another program has done so while this one waited for the lock."""
     with closing(opened(path)) as session:
         session.run("PRAGMA journal_mode = WAL")
         version = version_of(session)
     if version == tables.SCHEMA_VERSION:
         return
-    if version is not None:
-        _copy(path, path.with_name(f"{FILE}.before-{tables.SCHEMA_VERSION}"))
-    from btrkeep.catalogue.upgrade import upgrade
+    if version:
+        _copy(path, path.with_name(f"{FILE}.before-{tables.SCHEMA_VERSION:04}"))
+    try:
+        _upgrade(path, version)
+    except sqlite3.Error as error:
+        raise (meaning_of(error, path) or error) from error
 
-    upgrade(path, MIGRATIONS)
+
+def _upgrade(path: Path, version: int) -> None:
+    """Runs the SQL files above `version` in one transaction.
+
+    Raises sqlite3.Error, and RuntimeError if rows would refer to rows that do not exist.
+    """
+    newest = tables.SCHEMA_VERSION
+    steps = [(SCHEMA / f"{number:04}.sql").read_text(encoding="utf-8") for number in range(version + 1, newest + 1)]
+    marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {newest};"
+    with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None)) as connection:
+        # A step may have to make a table again; with foreign keys on, dropping the old one would delete the rows that refer to it.
+        # This has no effect within a transaction, so it comes before.
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.executescript("\n".join(("BEGIN IMMEDIATE;", *steps, marks)))
+        if broken := connection.execute("PRAGMA foreign_key_check").fetchone():
+            raise RuntimeError(f"the migration left a row of {broken[0]} that refers to no row")
+        connection.execute("COMMIT")
 
 
 def _copy(path: Path, copy: Path) -> None:

@@ -164,7 +164,7 @@ def _beside(path: Path, suffix: str) -> Path:
 def require_schema(session: Session) -> None:
     """Raises CatalogueUnready when the schema is another than this code knows: who only reads cannot migrate it."""
     version = migrate.version_of(session)
-    if version is None:
+    if not version:
         raise CatalogueUnready(f"the catalogue {session.path} is empty so far", _MADE_BY)
     if version != tables.SCHEMA_VERSION:
         raise CatalogueUnready(

@@ -1,5 +1,5 @@
 """The catalogue's tables, as they are now: their columns are the fields of what a row becomes. How a file gets there, with its
-keys, checks and indexes, is in migrations/; a test holds the two together.
+keys, checks and indexes, is in schema/; a test holds the two together.
 
 `host` has one row for each host that ever had a backup or a run. It lets the newest row of each host be found by one index seek per
 host, however long the history has grown.
@@ -22,8 +22,8 @@ from btrkeep.catalogue.model_verification import ComparedBackup, VerifiedBackup
 from btrkeep.catalogue.sqlite import Session, Values
 from btrkeep.causes import Cause
 
-SCHEMA_VERSION = "0013"
-"""The newest migration. Versions are numbers of four digits, so that text order is their order."""
+SCHEMA_VERSION = 1
+"""The number of the newest file in schema/."""
 
 _KINDS: tuple[tuple[Any, str], ...] = (
     (datetime, "moment"),

@@ -14,6 +14,7 @@ import pytest
 
 from backupd.expire.clocks import keep_clocks
 from btrkeep.catalogue import Catalogue
+from btrkeep.catalogue.tables import SCHEMA_VERSION
 from btrkeep.decisions.safety_limits import ClockFact, ClockPast
 from tests.beds import work
 from tests.beds.cli import command
@@ -137,15 +138,13 @@ def damaged(site: Nights) -> Iterator[None]:
 
 @contextmanager
 def newer(site: Nights) -> Iterator[None]:
-    def schema(version: str) -> str:
+    def set_schema(version: int) -> None:
         with closing(sqlite3.connect(site.state / "catalogue.sqlite")) as connection, connection:
-            (before,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-            connection.execute("UPDATE alembic_version SET version_num = ?", (version,))
-        return str(before)
+            connection.execute(f"PRAGMA user_version = {version}")
 
-    before = schema("9" * 4)
+    set_schema(9999)
     yield
-    schema(before)
+    set_schema(SCHEMA_VERSION)
 
 
 @contextmanager

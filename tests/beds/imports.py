@@ -80,7 +80,6 @@ RESERVED = (
     # The throttle is a small program that rsync starts; it becomes the program that it stands before.
     # Whether a disk answers has to be known before anything else is, by the pool and the catalogue too.
     Reserved(STARTERS, modules=("btrkeep.process", "backupd.rsync.throttle", "btrkeep.hung_storage")),
-    Reserved(("sqlalchemy", "alembic"), modules=("btrkeep.catalogue.upgrade", "btrkeep.catalogue.migrations")),
     # Users and sessions are the login service's own; a table of hard links too large for memory lasts as long as one archive.
     Reserved(("sqlite3",), modules=("btrkeep.catalogue", "web.auth.store", "backupd.files.spool")),
     # Looks at a path by itself, and waits for ever on a mount that is dead.

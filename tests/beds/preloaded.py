@@ -100,7 +100,7 @@ def _import_everything(of: str) -> None:
     for package in (of, "btrkeep"):
         path = import_module(package).__path__
         for module in pkgutil.walk_packages(path, f"{package}."):
-            if not module.name.endswith("__main__") and ".migrations" not in module.name:
+            if not module.name.endswith("__main__"):
                 import_module(module.name)
     gc.freeze()  # so that no child copies pages only to look for garbage in them
 

@@ -1,4 +1,4 @@
-"""An empty catalogue without its migrations, which take longer than most of what a test does with one."""
+"""An empty catalogue, copied from one that was made once."""
 
 import functools
 import shutil

@@ -23,7 +23,7 @@ def test_with_a_catalogue_of_a_newer_version_nothing_is_done_until_it_was_moved_
     nights.run()
     catalogue = nights.state / "catalogue.sqlite"
     with closing(sqlite3.connect(catalogue)) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.execute("PRAGMA user_version = 9999")
         connection.execute("CREATE TABLE of_the_newer_one (x)")
     (tree / "file").write_bytes(os.urandom(100_000))
     names, before = nights.names("web"), catalogue.read_bytes()

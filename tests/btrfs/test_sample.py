@@ -192,7 +192,7 @@ sys.argv = ["backupd", "--config", sys.argv[1], "sample"]
 try:
     main()
 finally:
-    print(",".join(name for name in ("numpy", "rich", "matplotlib", "alembic", "PIL") if name in sys.modules), file=sys.stderr)
+    print(",".join(name for name in ("numpy", "rich", "matplotlib", "PIL") if name in sys.modules), file=sys.stderr)
 """
 
 

@@ -249,15 +249,18 @@ def test_a_catalogue_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("version", "words"), [("0001", "older schema 0001"), ("9999", "has schema 9999")])
-def test_another_schema_is_said_and_left_alone(state: Path, version: str, words: str) -> None:
+@pytest.mark.parametrize(("newest", "words"), [(6, "older schema 5,"), (4, "has schema 5,")])
+def test_a_reader_refuses_another_schema_and_changes_nothing(
+    state: Path, monkeypatch: pytest.MonkeyPatch, newest: int, words: str
+) -> None:
     Catalogue.open(state).close()
-    with sqlite3.connect(state / "catalogue.sqlite") as connection:
-        connection.execute("UPDATE alembic_version SET version_num = ?", (version,))
-    connection.close()
-    assert version != tables.SCHEMA_VERSION
+    with closing(sqlite3.connect(state / "catalogue.sqlite")) as connection, connection:
+        connection.execute("PRAGMA user_version = 5")
+    before = (state / "catalogue.sqlite").read_bytes()
+    monkeypatch.setattr(tables, "SCHEMA_VERSION", newest)
     with pytest.raises(OperatorError, match=words):
         Catalogue.open_readonly(state)
+    assert (state / "catalogue.sqlite").read_bytes() == before
 
 
 def test_a_file_that_is_no_catalogue_is_said_to_be_none(state: Path) -> None:

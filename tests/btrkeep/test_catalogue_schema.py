@@ -1,12 +1,13 @@
-"""How a catalogue file comes to be, grows older and breaks. The file is looked at with sqlite3 and Alembic themselves."""
+"""How a catalogue file comes to be, grows older and breaks. The file is examined with sqlite3 itself."""
 
 import re
 import shutil
+import signal
 import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import fields, replace
@@ -17,10 +18,6 @@ from types import UnionType
 from typing import Any, get_args, get_origin
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine
 
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue import (
@@ -55,7 +52,7 @@ from tests.beds import TOP
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
 BACKUP = Backup("web1", "n1", "/p", "complete", NOW, NOW, 1.0, 1, 1, 1, None, detail={"a": 1})
-NOW_VERSION, NEXT_VERSION = tables.SCHEMA_VERSION, f"{int(tables.SCHEMA_VERSION) + 1:04}"
+NOW_VERSION, NEXT_VERSION = tables.SCHEMA_VERSION, tables.SCHEMA_VERSION + 1
 
 
 def ask(file: Path, statement: str) -> list[tuple[Any, ...]]:
@@ -89,7 +86,7 @@ def test_a_missing_catalogue_is_made_for_its_owner_only(tmp_path: Path, monkeypa
     assert {"catalogue.sqlite", "catalogue.sqlite-wal", "catalogue.sqlite-shm"} <= modes.keys()
     assert set(modes.values()) == {0o600}
     assert ask(state / "catalogue.sqlite", "PRAGMA journal_mode") == [("wal",)]
-    assert ask(state / "catalogue.sqlite", "SELECT version_num FROM alembic_version") == [(tables.SCHEMA_VERSION,)]
+    assert ask(state / "catalogue.sqlite", "PRAGMA user_version") == [(tables.SCHEMA_VERSION,)]
 
 
 def is_document(of_type: object) -> bool:
@@ -106,7 +103,7 @@ ROWS: dict[str, type] = {
 OPTIONAL = {"warnings", "last_lines", "before", "after"}  # nothing in them is NULL
 
 
-def test_migrations_lead_to_a_column_for_each_field_of_a_row(tmp_path: Path) -> None:
+def test_the_schema_has_a_column_for_each_field_of_a_row(tmp_path: Path) -> None:
     Catalogue.open(tmp_path).close()
     assert {table.name for table in tables.TABLES} == ROWS.keys()
     for table, row in ROWS.items():
@@ -139,50 +136,26 @@ def test_migrations_lead_to_a_column_for_each_field_of_a_row(tmp_path: Path) -> 
 def test_the_database_knows_the_words_that_the_code_knows(tmp_path: Path, table: str, column: str, known: tuple[str, ...]) -> None:
     Catalogue.open(tmp_path).close()
     ((sql,),) = ask(tmp_path / "catalogue.sqlite", f"SELECT sql FROM sqlite_master WHERE name = '{table}'")
-    (words,) = re.findall(rf"CHECK \({column} IN \((.*?)\)\)", sql)
+    (words,) = re.findall(rf"CHECK \({column} IN \((.*?)\)\)", sql, re.DOTALL)
     assert tuple(re.findall(r"'([^']+)'", words)) == known
 
 
-def test_the_newest_migration_is_the_version_that_the_code_knows() -> None:
-    config = Config()
-    config.set_main_option("script_location", str(migrate.MIGRATIONS).replace("%", "%%"))
-    revisions = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
-    assert revisions == sorted(revisions, reverse=True)
-    assert revisions[0] == tables.SCHEMA_VERSION
+def test_the_schema_has_a_file_for_each_version() -> None:
+    names = sorted(path.name for path in migrate.SCHEMA.iterdir())
+    assert names == [f"{number:04}.sql" for number in range(1, tables.SCHEMA_VERSION + 1)]
 
 
 def test_pragmas_are_said_where_the_database_is_known_only() -> None:
     folder = TOP / "btrkeep" / "catalogue"
     sources = {path.name: re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL) for path in folder.glob("*.py")}
-    found = {name for name, source in sources.items() if re.search(r"PRAGMA|sqlite_master|sqlite3\.connect", source)}
-    assert found == {"dashboard_copy.py", "migrate.py", "readonly.py", "sqlite.py", "upgrade.py"}
-
-
-FRESH = """
-import sys
-from datetime import UTC, datetime
-from pathlib import Path
-from btrkeep.catalogue import Catalogue
-catalogue = Catalogue.open(Path(sys.argv[1]))
-"""
-
-
-def fresh(code: str, state: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", FRESH + code, str(state)], cwd=TOP, text=True, capture_output=True, check=True)
-
-
-@pytest.mark.slow
-def test_alembic_and_sqlalchemy_are_imported_only_to_migrate(tmp_path: Path) -> None:
-    code = "catalogue.host_facts(datetime.now(UTC)); print('alembic' in sys.modules, 'sqlalchemy' in sys.modules)"
-    assert fresh(code, tmp_path).stdout.split() == ["True", "True"]
-    assert fresh(code, tmp_path).stdout.split() == ["False", "False"]
+    found = {name for name, source in sources.items() if re.search(r"PRAGMA|sqlite_(master|schema)|sqlite3\.connect", source)}
+    assert found == {"dashboard_copy.py", "migrate.py", "readonly.py", "sqlite.py"}
 
 
 # Everything is imported before, so that the openings really meet; many folders, since each race is short.
 OPEN_MANY = """
 import sys
 from pathlib import Path
-import alembic.command, alembic.autogenerate
 from btrkeep.catalogue import Catalogue
 print("ready", flush=True)
 sys.stdin.readline()
@@ -208,35 +181,38 @@ def test_first_openings_at_the_same_time_all_succeed(tmp_path: Path) -> None:
     for number in range(5):
         file = tmp_path / str(number) / "catalogue.sqlite"
         assert ask(file, "SELECT count(*) FROM run") == [(4,)]
-        assert ask(file, "SELECT version_num FROM alembic_version") == [(tables.SCHEMA_VERSION,)]
+        assert ask(file, "PRAGMA user_version") == [(tables.SCHEMA_VERSION,)]
 
 
-def newer_code(monkeypatch: pytest.MonkeyPatch, folder: Path, upgrade: Iterable[str]) -> None:
-    """As if the next version of btrkeep had been installed."""
-    shutil.copytree(migrate.MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    lines = ["import sqlalchemy as sa", "from alembic import op", f"revision, down_revision = '{NEXT_VERSION}', '{NOW_VERSION}'"]
-    (folder / "versions" / f"version_{NEXT_VERSION}.py").write_text(
-        "\n".join([*lines, "def upgrade() -> None:", *(f"    {line}" for line in upgrade)])
-    )
-    monkeypatch.setattr(migrate, "MIGRATIONS", folder)
+def newer_code(monkeypatch: pytest.MonkeyPatch, folder: Path, step: str) -> None:
+    """Simulates the next version of btrkeep, with one more SQL file."""
+    shutil.copytree(migrate.SCHEMA, folder)
+    (folder / f"{NEXT_VERSION:04}.sql").write_text(step)
+    monkeypatch.setattr(migrate, "SCHEMA", folder)
     monkeypatch.setattr(tables, "SCHEMA_VERSION", NEXT_VERSION)
+
+
+ADD_NOTE = "ALTER TABLE run ADD COLUMN note TEXT; -- as 0002.sql might"
 
 
 @pytest.mark.slow
 def test_an_older_catalogue_is_migrated_and_a_copy_kept_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = tmp_path / "state"
-    file, copy = state / "catalogue.sqlite", state / f"catalogue.sqlite.before-{NEXT_VERSION}"
+    file, copy = state / "catalogue.sqlite", state / f"catalogue.sqlite.before-{NEXT_VERSION:04}"
     with Catalogue.open(state) as still_open:
         still_open.put_backup(BACKUP)  # which is in the journal only, as long as somebody has the catalogue open
-        drop_a_column = ["with op.batch_alter_table('backup', recreate='always') as batch:", "    batch.drop_column('uuid')"]
-        newer_code(monkeypatch, tmp_path / "next%40", ["op.add_column('run', sa.Column('note', sa.Text))", *drop_a_column])
+        ((sql,),) = ask(file, "SELECT sql FROM sqlite_schema WHERE name = 'backup'")
+        columns = ", ".join(row[1] for row in ask(file, "PRAGMA table_info(backup)") if row[1] != "uuid")
+        make = re.sub(r"\s+uuid TEXT,", "", sql).replace("TABLE backup", "TABLE new_backup")
+        move = f"INSERT INTO new_backup SELECT {columns} FROM backup; DROP TABLE backup; ALTER TABLE new_backup RENAME TO backup;"
+        newer_code(monkeypatch, tmp_path / "next", f"{ADD_NOTE}\n{make};\n{move}")
         migrate.prepared(state)
     assert "note" in [row[1] for row in ask(file, "PRAGMA table_info(run)")]
     assert "uuid" not in [row[1] for row in ask(file, "PRAGMA table_info(backup)")]
     # The table was built anew; what refers to it must not have gone with the old one.
     assert ask(file, "SELECT * FROM backup_detail") == [("web1", "n1", '{"a":1}')]
-    assert ask(file, "SELECT version_num FROM alembic_version") == [(NEXT_VERSION,)]
-    assert ask(copy, "SELECT version_num, host FROM alembic_version, backup") == [(NOW_VERSION, "web1")]
+    assert ask(file, "PRAGMA user_version") == [(NEXT_VERSION,)]
+    assert (ask(copy, "PRAGMA user_version"), ask(copy, "SELECT host FROM backup")) == ([(NOW_VERSION,)], [("web1",)])
     assert "uuid" in [row[1] for row in ask(copy, "PRAGMA table_info(backup)")]
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert not list(state.glob("*.tmp"))
@@ -246,171 +222,97 @@ def test_an_older_catalogue_is_migrated_and_a_copy_kept_beside_it(tmp_path: Path
 def test_of_two_that_find_an_older_catalogue_one_migrates_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = tmp_path / "state"
     Catalogue.open(state).close()
-    newer_code(monkeypatch, tmp_path / "next", ["op.add_column('run', sa.Column('note', sa.Text))"])
+    newer_code(monkeypatch, tmp_path / "next", ADD_NOTE)
     copied: list[tuple[Any, ...]] = []
     copy = migrate._copy
 
     def slow_copy(file: Path, to: Path) -> None:
         sleep(0.3)
-        copied.extend(ask(file, "SELECT version_num FROM alembic_version"))
+        copied.extend(ask(file, "PRAGMA user_version"))
         copy(file, to)
 
     monkeypatch.setattr(migrate, "_copy", slow_copy)
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(migrate.prepared, [state, state])) == [state / "catalogue.sqlite"] * 2
     assert copied == [(NOW_VERSION,)]
-    assert ask(state / f"catalogue.sqlite.before-{NEXT_VERSION}", "SELECT version_num FROM alembic_version") == [(NOW_VERSION,)]
-    assert ask(state / "catalogue.sqlite", "SELECT version_num FROM alembic_version") == [(NEXT_VERSION,)]
+    assert ask(state / f"catalogue.sqlite.before-{NEXT_VERSION:04}", "PRAGMA user_version") == [(NOW_VERSION,)]
+    assert ask(state / "catalogue.sqlite", "PRAGMA user_version") == [(NEXT_VERSION,)]
 
 
-OLD_ROWS = r"""
-INSERT INTO about VALUES ('pool_id', 'the-pool');
-INSERT INTO host VALUES ('web1'), ('caf\udce9');
-INSERT INTO backup VALUES
-  ('web1', '2026-11-20T220003Z', 'hosts/web1/2026-11-20T220003Z', 'complete', '2026-11-20T22:00:03.000000Z',
-   '2026-11-20T22:01:04.500000Z', 61.5, 1234, 1099511627776, 77, NULL, '["one", "two"]', '2026-11-19T220003Z', 300, 'u-1'),
-  ('web1', 'n2', 'p2', 'suspect', '2026-11-21T22:00:03.000000Z', NULL, NULL, NULL, NULL, NULL, 'lost', NULL, NULL, NULL, NULL),
-  ('web1', 'n3', 'p3', 'failed', '2026-11-22T22:00:03.000000Z', NULL, NULL, NULL, NULL, NULL, 'gone', NULL, NULL, 302, 'u-3'),
-  ('caf\udce9', '', 'p4', 'partial', '2026-11-20T22:00:03.000000Z', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'n1', 303, 'u-4');
-INSERT INTO backup_detail VALUES ('web1', '2026-11-20T220003Z', '{"a":1}'), ('web1', 'n2', '{"b":[2]}');
-INSERT INTO run (id, host, started, finished, outcome, backup, attempts, last_lines, pid, night) VALUES
-  (7, 'web1', '2026-11-20T22:00:03.000000Z', '2026-11-20T22:01:04.500000Z', 'complete', '2026-11-20T220003Z', 1, '["x"]', 4242, 1),
-  (9, 'caf\udce9', '2026-11-20T22:00:03.000000Z', NULL, NULL, NULL, 2, NULL, 4243, 0);
-INSERT INTO progress VALUES ('caf\udce9', 9, 4243, '99', '/srv', 1, NULL, 3, NULL, 0.5, '2026-11-20T22:00:09.000000Z');
-"""
-
-
-def made_at(version: str, file: Path) -> None:
-    """A catalogue of an older btrkeep, by the migrations that it had, and Alembic itself."""
-    engine = create_engine(f"sqlite:///{file}")
-    config = Config()
-    config.set_main_option("script_location", str(migrate.MIGRATIONS).replace("%", "%%"))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, version)
-    engine.dispose()
-
-
-def rows_of(file: Path, columns: dict[str, str]) -> dict[str, list[tuple[Any, ...]]]:
-    return {table: sorted(ask(file, f"SELECT {names} FROM {table}"), key=repr) for table, names in columns.items()}
-
-
-def test_a_catalogue_of_the_first_schema_keeps_every_row_and_value(tmp_path: Path) -> None:
-    file = tmp_path / "catalogue.sqlite"
-    made_at("0001", file)
-    tables_then = ("about", "host", "backup", "backup_detail", "run", "progress")
-    columns = {name: ", ".join(row[1] for row in ask(file, f"PRAGMA table_info({name})")) for name in tables_then}
-    assert "held" not in columns["backup"]
-    with closing(sqlite3.connect(file)) as connection:
-        connection.executescript(OLD_ROWS)
-    before = rows_of(file, columns)
-    assert all(before.values())
-    with Catalogue.open(tmp_path) as catalogue:
-        found = list(catalogue.backups(with_detail=True))
-        assert [(one.host, one.name, one.outcome, one.held_why, one.expired) for one in found] == [
-            ("caf\udce9", None, None, None, None),
-            ("web1", "2026-11-20T220003Z", "complete", None, None),
-            ("web1", "n2", "suspect", None, None),
-            ("web1", "n3", "failed", None, None),
-        ]
-        assert (found[1].warnings, found[1].bytes, found[1].detail) == (("one", "two"), 2**40, {"a": 1})
-        assert (len(catalogue.runs()), len(catalogue.progress()), catalogue.pool_id()) == (2, 1, "the-pool")
-        assert catalogue.start_run("web1", NOW, 1, None, False) == 10
-    after = rows_of(file, columns)
-    after["run"] = [row for row in after["run"] if row[0] != 10]
-    assert after == before
-    assert rows_of(tmp_path / f"catalogue.sqlite.before-{NOW_VERSION}", columns) == before
-    assert (ask(file, "PRAGMA integrity_check"), ask(file, "PRAGMA foreign_key_check")) == ([("ok",)], [])
-
-
-ROWS_SINCE_0002 = r"""
-UPDATE backup SET outcome = 'complete', state = 'expired', held = 'held until 2027-01-01T00:00:00Z: the audit: caf\udce9
-two lines', expired = '2026-11-21T00:00:00.000000Z'
-  WHERE name = '2026-11-20T220003Z';
-UPDATE backup SET held = 'held' WHERE name = 'n2';
-UPDATE backup SET held = 'until May' WHERE name = 'n3';
-INSERT INTO expiry VALUES
-  (3, '2026-11-20T22:00:03.000000Z', '2026-11-20T22:01:04.500000Z', 'complete', 1, '9', 5, 4, 3, 2, 1, 0, 7, 0.5, NULL, 99, 'ssd',
-   NULL, NULL, '2026-11-20T22:01:04.500000Z'),
-  (4, '2026-11-21T22:00:03.000000Z', NULL, NULL, 2, NULL, 1, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, 'backups run', NULL,
-   '2026-11-21T22:01:04.500000Z');
-"""
-
-
-@pytest.mark.slow
-def test_a_catalogue_of_the_second_schema_keeps_every_row_and_value(tmp_path: Path) -> None:
-    file = tmp_path / "catalogue.sqlite"
-    made_at("0001", file)
-    with closing(sqlite3.connect(file)) as connection:
-        connection.executescript(OLD_ROWS)
-    made_at("0002", file)
-    with closing(sqlite3.connect(file)) as connection:
-        connection.executescript(ROWS_SINCE_0002)
-    tables_then = ("about", "host", "backup", "backup_detail", "run", "progress", "expiry")
-    columns = {name: ", ".join(row[1] for row in ask(file, f"PRAGMA table_info({name})")) for name in tables_then}
-    assert " held," in columns["backup"]
-    assert "balance" not in {name for (name,) in ask(file, "SELECT name FROM sqlite_master")}
-    before = rows_of(file, columns)
-    assert all(before.values())
-    with Catalogue.open(tmp_path) as catalogue:
-        assert [one.id for one in catalogue.expiries()] == [4, 3]
-        assert [one.paused for one in catalogue.unfinished_expiries()] == ["backups run"]
-        assert [(one.name, one.held_until, one.held_why) for one in catalogue.backups() if one.held_why is not None] == [
-            ("2026-11-20T220003Z", datetime(2027, 1, 1, tzinfo=UTC), "the audit: caf\udce9\ntwo lines"),
-            ("n2", None, ""),
-            ("n3", None, "until May"),
-        ]
-        assert not catalogue.scores("any")
-        assert not catalogue.unfinished_balances()
-    assert rows_of(tmp_path / f"catalogue.sqlite.before-{NOW_VERSION}", columns) == before
-    kept = {**columns, "backup": columns["backup"].replace(" held,", "")}
-    assert rows_of(file, kept) == rows_of(tmp_path / f"catalogue.sqlite.before-{NOW_VERSION}", kept)
-    assert ask(file, "SELECT version_num FROM alembic_version") == [(NOW_VERSION,)]
-    assert (ask(file, "PRAGMA integrity_check"), ask(file, "PRAGMA foreign_key_check")) == ([("ok",)], [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("version", ["0001", "0002", "0003"])
-def test_a_migrated_catalogue_has_the_shape_of_a_new_one(tmp_path: Path, version: str) -> None:
-    made_at(version, tmp_path / "catalogue.sqlite")
-    Catalogue.open(tmp_path).close()
-    Catalogue.open(tmp_path / "new").close()
-    assert shape(tmp_path / "catalogue.sqlite") == shape(tmp_path / "new" / "catalogue.sqlite")
-
-
-@pytest.mark.parametrize("last", ["raise RuntimeError('half way')", "op.execute('DELETE FROM host')"])
-def test_a_migration_that_fails_half_way_leaves_the_old_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+@pytest.mark.parametrize(("last", "error"), [("SELECT * FROM nowhere", sqlite3.Error), ("DELETE FROM host", RuntimeError)])
+def test_a_migration_that_fails_half_way_leaves_the_old_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, error: type[Exception]
+) -> None:
     state = tmp_path / "state"
     with Catalogue.open(state) as catalogue:
         catalogue.put_backup(BACKUP)
     before = shape(state / "catalogue.sqlite")
     with monkeypatch.context() as patch:
-        newer_code(patch, tmp_path / "next", ["op.add_column('run', sa.Column('note', sa.Text))", last])
-        with pytest.raises(RuntimeError):
+        newer_code(patch, tmp_path / "next", f"{ADD_NOTE}\n{last};")
+        with pytest.raises(error):
             Catalogue.open(state)
     assert shape(state / "catalogue.sqlite") == before
-    assert ask(state / "catalogue.sqlite", "SELECT version_num FROM alembic_version") == [(NOW_VERSION,)]
+    assert ask(state / "catalogue.sqlite", "PRAGMA user_version") == [(NOW_VERSION,)]
     with Catalogue.open(state) as catalogue:
         assert list(catalogue.backups(with_detail=True)) == [BACKUP]
+
+
+# The rows are more than the page cache, so the -wal has part of the transaction long before its end.
+MIGRATE_SLOWLY = """
+import sys
+from pathlib import Path
+from btrkeep.catalogue import Catalogue, migrate, tables
+migrate.SCHEMA, tables.SCHEMA_VERSION = Path(sys.argv[2]), tables.SCHEMA_VERSION + 1
+Catalogue.open(Path(sys.argv[1]))
+"""
+MANY_ROWS = """
+INSERT INTO about WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000)
+  SELECT 'fact ' || i, 'a value that takes some bytes' FROM n;
+"""
+
+
+def test_a_migration_that_was_killed_leaves_the_old_schema_and_is_done_by_the_next_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, folder = tmp_path / "state", tmp_path / "next"
+    with Catalogue.open(state) as catalogue:
+        catalogue.put_backup(BACKUP)
+    before, file = shape(state / "catalogue.sqlite"), state / "catalogue.sqlite"
+    newer_code(monkeypatch, folder, ADD_NOTE + MANY_ROWS)
+    child = subprocess.Popen([sys.executable, "-c", MIGRATE_SLOWLY, str(state), str(folder)], cwd=TOP)
+    wal = state / "catalogue.sqlite-wal"
+    while not (wal.exists() and wal.stat().st_size > 4 << 20):
+        assert child.poll() is None, "it was too quick to be killed"
+        sleep(0.001)
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
+    assert (shape(file), ask(file, "PRAGMA user_version")) == (before, [(NOW_VERSION,)])
+    (folder / f"{NEXT_VERSION:04}.sql").write_text(ADD_NOTE)
+    with Catalogue.open(state) as catalogue:
+        assert list(catalogue.backups(with_detail=True)) == [BACKUP]
+    assert ask(file, "PRAGMA user_version") == [(NEXT_VERSION,)]
+    assert "note" in [row[1] for row in ask(file, "PRAGMA table_info(run)")]
 
 
 def test_a_newer_catalogue_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     Catalogue.open(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = '0099'")
+        connection.execute("PRAGMA user_version = 99")
     before = (tmp_path / "catalogue.sqlite").read_bytes()
-    with pytest.raises(OperatorError, match="0099") as caught:
+    with pytest.raises(OperatorError, match="has schema 99, this btrkeep knows 1: a newer one migrated it") as caught:
         Catalogue.open(tmp_path)
-    assert "newer" in caught.value.message
-    assert caught.value.hint
+    assert "backupd rebuild" in caught.value.hint
     assert (tmp_path / "catalogue.sqlite").read_bytes() == before
 
 
-def test_a_database_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("header", ["user_version = 0", "user_version = 1", "user_version = 9999", "application_id = 5"])
+def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path, header: str) -> None:
     with closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as connection, connection:
         connection.execute("CREATE TABLE cookies (name)")
-    with pytest.raises(OperatorError, match="no catalogue"):
+        connection.execute(f"PRAGMA {header}")
+    with pytest.raises(OperatorError, match="no catalogue") as caught:
         Catalogue.open(tmp_path)
+    assert "backupd rebuild" in caught.value.hint
     assert ask(tmp_path / "catalogue.sqlite", "SELECT name FROM sqlite_master") == [("cookies",)]
 
 

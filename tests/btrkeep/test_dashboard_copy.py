@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnready, dashboard_copy
+from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnready, dashboard_copy, tables
 from btrkeep.catalogue.dashboard_copy import COPIED, MOST_A_DAY, TROUBLE, interval, most_a_day, old_after, seldom_interval
 from btrkeep.units import parse_time
 from tests.beds import work
@@ -282,11 +282,12 @@ def test_a_torn_copy_is_made_again_by_the_next_program_and_a_left_part_of_one_is
     assert not (state / "dashboard.sqlite.tmp").exists()
 
 
-def test_a_copy_of_an_older_schema_is_renewed_although_nothing_changed(state: Path) -> None:
+def test_a_copy_of_an_older_schema_is_renewed_although_nothing_changed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Catalogue.open(state).close()
-    with closing(sqlite3.connect(state / "dashboard.sqlite")) as copy, copy:
-        copy.execute("UPDATE alembic_version SET version_num = '0001'")
-    with pytest.raises(CatalogueUnready, match="older schema 0001"):
+    with closing(sqlite3.connect(state / "catalogue.sqlite")) as live, live:
+        live.execute("PRAGMA user_version = 2")
+    monkeypatch.setattr(tables, "SCHEMA_VERSION", 2)  # the copy has version 1
+    with pytest.raises(CatalogueUnready, match="older schema 1,"):
         Catalogue.open_copy(state)
     Catalogue.open(state).close()
     assert in_copy(state) is None

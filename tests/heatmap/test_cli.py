@@ -69,7 +69,7 @@ def test_help_imports_neither_numpy_nor_pillow_nor_python_btrfs() -> None:
 
 def test_a_picture_imports_no_more_than_it_needs() -> None:
     """What others have measured as slow to start, and what nothing here is for."""
-    script = "import sys, heatmap.cli.drawing; print({'asyncio', 'rich', 'sqlalchemy', 'subprocess', 'balancer'} & {*sys.modules})"
+    script = "import sys, heatmap.cli.drawing; print({'asyncio', 'rich', 'subprocess', 'balancer'} & {*sys.modules})"
     assert work(sys.executable, "-c", script, cwd=TOP).stdout == "set()\n"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from btrkeep.catalogue.tables import SCHEMA_VERSION
 from tests.beds import TOP, work
 from tests.beds.anyone import readable, without_rights
 from tests.beds.steps import Done
@@ -321,38 +322,29 @@ def test_the_dashboard_is_told_where_the_state_folder_is_and_what_is_configured_
     assert done["5"].out.splitlines()[-1] == "127.0.0.1:9001"
 
 
-def test_a_catalogue_is_migrated_and_what_it_was_is_kept() -> None:
-    old = """
-import sys
-from pathlib import Path
-from sqlalchemy import create_engine
-from alembic import command
-from alembic.config import Config
-from btrkeep.catalogue.migrate import MIGRATIONS
-state = Path("/var/lib/btrkeep/main"); state.mkdir(parents=True)
-config = Config(); config.set_main_option("script_location", str(MIGRATIONS))
-with create_engine(f"sqlite:///{state}/catalogue.sqlite").connect() as connection:
-    config.attributes["connection"] = connection
-    with connection.begin():
-        command.upgrade(config, "0001")
-"""
-    version = "sqlite3 {} 'select version_num from alembic_version'"
+def test_an_upgrade_migrates_the_catalogue_and_keeps_a_copy_of_the_old_one() -> None:
+    folder = "/var/lib/btrkeep/main"
+    make = f"from pathlib import Path; from btrkeep.catalogue import Catalogue; Catalogue.open(Path('{folder}')).close()"
+    version = "sqlite3 {} 'pragma user_version'"
+    newest, following = SCHEMA_VERSION, SCHEMA_VERSION + 1
+    copy = f"{folder}/catalogue.sqlite.before-{following:04}"
+    add = f"echo 'ALTER TABLE run ADD COLUMN note TEXT;' >btrkeep/catalogue/schema/{following:04}.sql"
+    count = f"sed -i 's/^SCHEMA_VERSION = .*/SCHEMA_VERSION = {following}/' btrkeep/catalogue/tables.py"
     done = told(
-        f"PYTHONPATH=/source {shlex.quote(sys.executable)} -c '{old}'",
-        version.format("/var/lib/btrkeep/main/catalogue.sqlite"),
+        f"mkdir -p {folder}; PYTHONPATH=/source {shlex.quote(sys.executable)} -c {shlex.quote(make)}",
+        version.format(f"{folder}/catalogue.sqlite"),
         "./install.sh --no-packages",
-        version.format("/var/lib/btrkeep/main/catalogue.sqlite"),
-        "./install.sh --no-packages --rebuild",
-        version.format("/var/lib/btrkeep/main/catalogue.sqlite"),
-        version.format("/var/lib/btrkeep/main/catalogue.sqlite.before-*"),
-        "echo broken >/var/lib/btrkeep/main/catalogue.sqlite; ./install.sh --no-packages; backupd x",
+        version.format(f"{folder}/catalogue.sqlite"),
+        f"{NEWER}; {add}; {count}; ./install.sh --no-packages",
+        version.format(f"{folder}/catalogue.sqlite"),
+        version.format(copy),
+        f"echo broken >{folder}/catalogue.sqlite; ./install.sh --no-packages; backupd x",
     )
     assert outcomes(done)[:7] == [0] * 7, all_of(done)
-    newest = max(path.name[8:12] for path in (TOP / "btrkeep/catalogue/migrations/versions").glob("version_*.py"))
-    assert [done[number].out.strip() for number in ("2", "6", "7")] == ["0001", newest, "0001"]
-    assert "the catalogue of main is migrated; what it was before: /var/lib/btrkeep/main/catalogue.sqlite.before-" in (
-        done["3"].out + done["5"].out
-    )
+    assert [done[number].out.strip() for number in ("2", "4", "6", "7")] == [
+        str(each) for each in (newest, newest, following, newest)
+    ]
+    assert f"the catalogue of main is migrated; what it was before: {copy}" in done["5"].out
     assert (done["8"].status, "attention: the catalogue of main" in done["8"].err) == (1, True)
 
 

@@ -33,7 +33,7 @@ FILESYSTEM = "11111111-2222-4333-8444-555555555555"
 def made(top: Path, zone: str = "Europe/Berlin") -> Settings:
     """Settings of a dashboard below `top`, with a catalogue that programs have opened and published to."""
     state = top / "state"
-    for file in _pattern(zone).iterdir():  # migrations take longer than all else here
+    for file in _pattern(zone).iterdir():
         state.mkdir(exist_ok=True)
         shutil.copy(file, state)
     return Settings("demo", state, top / "data", top / "no.sock", hosts=("backup.example.org",), proxies=("10.0.0.1",))
