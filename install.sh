@@ -17,7 +17,7 @@ cd "$TOP"
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
 
-STEPS=(packages version programs units manuals documents completion swap system catalogues users daemons old configuration timers)
+STEPS=(packages version programs units manuals documents completion swap system catalogues daemons old configuration timers)
 PROGRAMS=(backupd btrfs-balancer btrfs-heatmap btrkeep-web)
 SOURCES=(setup.py pyproject.toml btrkeep backupd heatmap balancer web docs)
 HOME_FOLDER=/opt/btrkeep
@@ -411,12 +411,6 @@ step_completion() {
 # From here on the new version is the installed one.
 step_swap() {
     local program
-    if [ -e "$HOME_FOLDER/pyvenv.cfg" ]; then # installed by hand, as the documentation of the first version said
-        act rm -rf "$HOME_FOLDER"/{pyvenv.cfg,bin,lib,lib64,include,share} # still running programs have read what they are
-        for program in "${PROGRAMS[@]}"; do
-            [[ $(readlink "/usr/local/bin/$program") != "$HOME_FOLDER"/* ]] || act rm "/usr/local/bin/$program"
-        done
-    fi
     link "${NEW#"$HOME_FOLDER/"}" "$CURRENT"
     UNFINISHED=''
     link current/bin "$HOME_FOLDER/bin"
@@ -533,23 +527,6 @@ step_configuration() {
     chmod 0600 "$example.new" # it may come to hold passwords, for alarms
     mv -nT "$example.new" "$example"
     note "$example is an example"
-}
-
-# Users of an earlier version, which the dashboard kept itself, go to the login service. It is done before a dashboard starts, and once:
-# what lies at the old place afterwards may be the work of whoever has taken over the dashboard.
-step_users() {
-    local pool
-    local -a running=()
-    [ -n "$DRY_RUN" ] || getent passwd btrkeep-login >/dev/null || return 0
-    for pool in $(pools); do
-        running=()
-        if [ -e "/var/lib/btrkeep-web/$pool/users.sqlite" ] && has_systemd && systemctl is-active --quiet "btrkeep-web@$pool.service"; then
-            running=("btrkeep-web@$pool.service")
-            act systemctl stop "${running[@]}"
-        fi
-        act "$CURRENT/bin/btrkeep-web" --pool "$pool" user move || attention "the users of $pool were not moved: btrkeep-web --pool $pool user move"
-        [ "${#running[@]}" -eq 0 ] || act systemctl start "${running[@]}" || attention "${running[0]} did not start again"
-    done
 }
 
 timers() { find systemd \( -name 'btrkeep-*@.timer' -o -name 'btrkeep-*@.socket' \) -printf '%f\n' | sort; }

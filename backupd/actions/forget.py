@@ -21,8 +21,6 @@ from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import counted, format_size, format_time
 
-_FORMER_WORDS = "host forgotten"  # in marks without codes, which older versions wrote
-
 
 @dataclass(frozen=True, slots=True)
 class RemainingBackups:
@@ -109,6 +107,4 @@ def undo_forget(pool: Pool, catalogue: Catalogue, host: str, now: datetime, *, b
 
 def _was_forgotten(note: Mapping[str, Any] | None) -> bool:
     """Returns True if a backup was marked because its host was forgotten, and not because somebody asked for it."""
-    if note is None or ASKED in note:
-        return False
-    return RetentionCode.FORGOTTEN in note[RULES] if RULES in note else note.get("why") == _FORMER_WORDS
+    return note is not None and ASKED not in note and RetentionCode.FORGOTTEN in note.get(RULES, ())

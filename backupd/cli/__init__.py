@@ -66,9 +66,8 @@ COMMANDS = {
     "completion": "print the script for completion in a shell",
 }
 
-HIDDEN = {"run-job": "run_job", "asked": "run_job", "send-only": "send_only", "receive-only": "receive_only"}
-"""For units and for forced commands of ssh, not for people. `asked` is the former name: units that systemd has not read again since
-an upgrade use it, and so does a service that runs from a checkout and was started before."""
+HIDDEN = {"run-job": "run_job", "send-only": "send_only", "receive-only": "receive_only"}
+"""For units and for forced commands of ssh, not for people."""
 
 
 @click.group(

@@ -9,7 +9,7 @@ REPORTING = frozenset(("status", "check", "notify", "metrics"))
 """They go on without the catalogue, so the fault is reported at once."""
 SHOWING = frozenset(("list", "log", "doctor", "day", "trend", "forecast"))
 """They end with an error."""
-WORKING = frozenset(("run", "run-job", "asked", "expire", "sample"))
+WORKING = frozenset(("run", "run-job", "expire", "sample"))
 """The same, but later: they may rightly wait for a server that is started again."""
 WORK_PATIENCE = 600.0  # seconds
 _DONE = "btrkeep.outlives"

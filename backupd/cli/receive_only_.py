@@ -59,13 +59,7 @@ def command(ctx: click.Context, replica: str) -> int:
 def _take(context: PoolContext, replica: ReplicaSettings, out: int) -> int:
     room = read_room(context.pool.path)
     free = max(0, room.available - context.config.pool.min_free.bytes_of(room.total))
-    says = {
-        "may_wait": True,
-        "tells_waits": True,
-        "version": __version__,
-        "now": format_time(datetime.now(UTC)),
-        "free": free,
-    }  # for `check --connect` over there
+    says = {"version": __version__, "now": format_time(datetime.now(UTC)), "free": free}  # for `check --connect` over there
     far = FarPool(OwnStreams(out, 0), lambda: None, says, replica.stall)
 
     @contextmanager

@@ -282,7 +282,7 @@ def _chosen(context: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorab
 
 
 def _tell_catalogue(context: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
-    """Updates the catalogue from earlier results: a run was killed between, or an earlier version wrote no rows."""
+    """Updates the catalogue from earlier results: a `verify` was killed before it wrote the rows."""
     rows = [verified_row(one.host, one.name, known) for one, known in chosen if known]
     told = {host: context.catalogue.verifications(host) for host in {one.host for one in rows}}
     if news := [one for one in rows if told[one.host].get(one.name) != one]:

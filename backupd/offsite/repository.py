@@ -109,7 +109,7 @@ def _notes(pool: Pool) -> dict[str, Notes]:
 
 
 def _proven(pool: Pool, notes: Mapping[str, Notes], one: OffsiteSnapshot) -> OffsiteSnapshot:
-    """Returns a snapshot without the id of a machine (of an older version, or of a pool that was read-only) with that of the host
+    """Returns a snapshot without the id of a machine (its pool was read-only) with that of the host
     in whose folder its backup is, as one of a host of that name. Without that proof it may be of anybody who had the name.
     """
     found = {

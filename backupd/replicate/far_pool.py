@@ -113,7 +113,7 @@ class FarPool:
         look long for what has changed. Raises FarPoolMissing.
         """
         self._program, self.look = program, look
-        self._tells_waits = bool(says and says.get("tells_waits"))
+        self._is_pushed = says is not None
         os.set_blocking(program.input, False)
         self.pace: Callable[[int], None] = lambda _: None
         """Is given each count of bytes that came, and may take its time: the other side waits meanwhile."""
@@ -133,13 +133,13 @@ class FarPool:
         engines = said.get("engines")
         self.sends_by_rsync = isinstance(engines, list) and "rsync" in engines
         self.now = time_in(said)
-        """What its clock said just now; None: an earlier version does not tell."""
+        """What its clock said just now; None: what it sent is no time."""
         self.waits: Callable[[str], None] = lambda _: None
         """Is given why the other side sends nothing yet."""
         self.free, self.used = size_in(said, "free"), size_in(said, "used")
-        """Bytes of data that fit there, and that are used there; None: an earlier version does not say."""
+        """Bytes of data that fit there, and that are used there; None: it could not read them."""
         self._frames.patience = patience
-        self._pulse = PULSE if says and said.get("beats") is True else None
+        self._pulse = PULSE if self._is_pushed else None
         """Within how many seconds the other side says something while it sends, where nothing sees that the line is dead."""
 
     def _count(self, size: int) -> None:
@@ -218,14 +218,13 @@ class FarPool:
     def tell_wait(self, who: str) -> None:
         """Tells whoever began the connection, and gives up one on which nothing comes, what this side gives way to.
 
-        Raises ConnectionBroken.
+        Raises ConnectionBroken, Refused.
         """
-        if not self._tells_waits:
+        if not self._is_pushed:
             return
         self._ask({"verb": "waits", "who": who})
-        with suppress(Refused):  # an earlier version there does not know it, and waits all the same
-            for _ in self._frames.answer():
-                pass
+        for _ in self._frames.answer():
+            pass
 
     def note_end(self, error: str, failed: dict[str, str]) -> None:
         """Tells the other side that all was asked for: what went wrong, and with which hosts. Raises ConnectionBroken, Refused."""

@@ -27,7 +27,6 @@ _MOST_HOSTS, _LONGEST_REASON = 100_000, 1000
 _LOOK = 0.5  # seconds
 _PAUSE, _TELL = 1.0, 60.0
 _FIRST_WORD = 60.0  # seconds
-_LONGEST_QUIET = 86400.0  # seconds: an earlier version there gives way to a night without a word
 _STANDS_STILL = "see what its backupd does there; `stall` of the [push] section says how long it may take"
 RECEIVES_NOT = 'that server needs restrict,command="backupd receive-only --replica NAME" before the key'
 
@@ -92,8 +91,7 @@ class Push:
         self._asks = select.poll()
         self._asks.register(program.output, select.POLLIN)
         self._bytes = 0
-        self._may_wait = False  # an earlier version there knows no waiting
-        self._is_met, self._tells_waits = False, False
+        self._is_met = False
         self._since, self._is_answering, self._gave_up = time.monotonic(), False, ""
         self._is_through = threading.Event()
 
@@ -152,9 +150,7 @@ class Push:
 
     def _limit(self) -> float:
         """Returns the seconds in which something must come or go now."""
-        if not self._is_met:
-            return min(self._patience, _FIRST_WORD)
-        return self._patience if self._is_answering or self._tells_waits else max(self._patience, _LONGEST_QUIET)
+        return self._patience if self._is_met else min(self._patience, _FIRST_WORD)
 
     def _send(self, asked: Mapping[str, Any]) -> None:
         begun, self._bytes = time.monotonic(), 0
@@ -167,8 +163,6 @@ class Push:
         """Gives way to a night, an expiry and a balance of this pool, and tells the other side, which would give up otherwise."""
         told = 0.0
         while not self._cancellation and (who := at_work(self._sender.pool.locks)):
-            if not self._may_wait:
-                return
             if time.monotonic() - told >= _TELL:
                 told = time.monotonic()
                 self._wait_told(who)
@@ -179,8 +173,6 @@ class Push:
             self._since = time.monotonic()
 
     def _hello(self, asked: Mapping[str, Any]) -> None:
-        self._may_wait = asked.get("may_wait") is True or self._may_wait
-        self._tells_waits = asked.get("tells_waits") is True or self._tells_waits
         self._is_met = True
         self._sender.verbs["hello"](asked)
 

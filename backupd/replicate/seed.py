@@ -24,7 +24,7 @@ from btrkeep.pool.atomic import write_atomically
 
 SEED = "seed.json"
 STREAM = 1
-"""Of the first version: whatever receives it there knows that."""
+"""The version of the kernel's stream that every receiving kernel has."""
 _FORMAT = 1
 _LONGEST = 16 << 20  # bytes of a seed.json
 

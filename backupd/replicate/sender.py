@@ -122,7 +122,7 @@ class BackupSender:
 
     def _hello(self, _: Mapping[str, Any]) -> None:
         said: dict[str, Any] = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
-        said |= {"engines": list(ENGINES), "beats": True}
+        said |= {"engines": list(ENGINES)}
         with suppress(OSError):  # it only helps the other side to say before the first fetch whether all of it fits
             room = read_room(self.pool.path)
             said |= {"free": room.available, "used": max(0, room.total - room.available)}
@@ -325,7 +325,7 @@ class BackupSender:
         replica, copied = self.replica or str(asked["replica"]), asked.get("copied")
         hosts = self._merged(common_with(self.pool, replica), said) if isinstance(said, dict) else said
         write_common(self.pool, replica, hosts, fetched=self._fetched(asked))
-        if isinstance(copied, dict):  # an older btrkeep does not say it
+        if isinstance(copied, dict):  # too long a list is not sent
             with suppress(OSError):  # it is for the dashboard alone, and what it is asked for is done
                 write_copied(self.pool, replica, self._merged(copied_to(self.pool, replica), copied))
         self.after_common()
@@ -333,9 +333,9 @@ class BackupSender:
     def _fetched(self, asked: Mapping[str, Any]) -> datetime | None:
         """Returns the time of the fetch of which was told; None if nothing was fetched, as by `demote`, or when every host failed.
 
-        The other side's clock is not believed but in rehearsals. An older btrkeep does not say whether it has fetched.
+        The other side's clock is not believed but in rehearsals.
         """
-        fetch = asked.get("fetch", {})
+        fetch = asked["fetch"]
         if fetch is None:
             return None
         said = time_in(fetch) if self.pool.rehearsal and isinstance(fetch, dict) else None

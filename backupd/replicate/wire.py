@@ -55,7 +55,7 @@ class UnreadableThere(Refused):
 
 
 UNREADABLE, UNREADABLE_PARENT = "unreadable", "unreadable-parent"
-"""What END says as its `code` beside the error, for UnreadableThere. An earlier version says none."""
+"""What END says as its `code` beside the error, for UnreadableThere."""
 
 
 def frame(kind: bytes, content: bytes) -> bytes:

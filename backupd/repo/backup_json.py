@@ -58,7 +58,7 @@ class PathOutcome(StrEnum):
 class PathResult:
     """One source path of a run, as backup.json keeps it. `numbers` are rsync's statistics, by short name, in bytes and counts.
 
-    `cause` and `exit_cause` (an ExitCause) are what `reason` and `meaning` say, as data; earlier versions wrote words alone.
+    `cause` and `exit_cause` (an ExitCause) are what `reason` and `meaning` say, as data; None where that has words alone.
 
     `left_out`: folders of the host whose content `one_file_system` leaves out; None, and not in the file, if that is not known.
     """
@@ -169,9 +169,7 @@ class Record:
 
     @property
     def left_out(self) -> tuple[Condition, ...]:
-        """Returns the folders whose content `one_file_system` leaves out, and since when. A record of an earlier version has only
-        its own night.
-        """
+        """Returns the folders whose content `one_file_system` leaves out, and since when."""
         standing = {condition.key.name: condition for condition in self.lasting if condition.kind is ConditionKind.LEFT_OUT}
         for result in self.paths:
             for folder in result.left_out or ():

@@ -3,8 +3,7 @@
     {"format": 1, "next": {SLICES: {"slice", "after"}},
      "backups": {NAME: {"at", "files", "alike", "changed", "differing", "differs": [PATHS]}}}
 
-One that cannot be read counts as empty: nothing is deleted or kept on the strength of it. Earlier versions wrote one slice as
-"next", for any number of them.
+One that cannot be read counts as empty: nothing is deleted or kept on the strength of it.
 """
 
 import json
@@ -61,12 +60,10 @@ class HostComparisons:
 
     slices: Mapping[int, NextSlice] = field(default_factory=dict)
     backups: Mapping[str, Comparison] = field(default_factory=dict)
-    any_slice: int = 0
-    """The slice that is next where `slices` does not tell it."""
 
     def next_of(self, slices: int) -> NextSlice:
         """Returns the next of so many slices."""
-        return self.slices.get(slices, NextSlice(self.any_slice))
+        return self.slices.get(slices, NextSlice())
 
 
 def read_compared(folder: Path) -> HostComparisons:
@@ -76,8 +73,6 @@ def read_compared(folder: Path) -> HostComparisons:
         if fields["format"] != _FORMAT:
             return HostComparisons()
         backups = {str(name): _parse(one) for name, one in fields["backups"].items()}
-        if isinstance(fields["next"], int):
-            return HostComparisons({}, backups, fields["next"])
         return HostComparisons({int(slices): _parse_next(one) for slices, one in fields["next"].items()}, backups)
     except FileNotFoundError:
         return HostComparisons()
@@ -130,7 +125,7 @@ def _parse_next(fields: Mapping[str, Any]) -> NextSlice:
 
 def _parse(fields: Mapping[str, Any]) -> Comparison:
     files, alike, changed, differing = (number_of(fields[name]) for name in ("files", "alike", "changed", "differing"))
-    differs = tuple(map(path_of, fields.get("differs", ())))  # earlier versions kept none
+    differs = tuple(map(path_of, fields["differs"]))
     return Comparison(parse_time(fields["at"]), files, alike, changed, differing, differs)
 
 

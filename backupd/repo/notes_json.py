@@ -8,7 +8,7 @@ any action that depends on it. If it cannot be read, nothing of this host is del
      "deleted": {NAME: {"asked", "at", "why"}}, "replica": {"pool", "name", "at", "demoted"}, "machine": ID,
      "actions": [{"at", "what", "by", "host", "backup", "why"}]}
 
-"by" in a note is the login name of the user who asked for it; notes of older versions have none. "actions" are what users did,
+"by" in a note is the login name of the user who asked for it. "actions" are what users did,
 the newest ones, so a hold leaves a trace after its release. A backup whose deletion was requested also has
 {"asked": {"last", "at_once"}} in its `expired`.
 """
@@ -38,7 +38,7 @@ ACCEPTED, HOLD = "accepted", "hold"  # keys of a backup's notes, beside EXPIRED
 ALTERED_NOTE = ALTERED  # another: it was changed after it was final (seals.py)
 BY = "by"  # a key of each note that a user asked for: the login name
 ASKED = "asked"  # a key of EXPIRED: what was asked for with `backupd delete`
-RULES = "rules"  # another: the codes of the reasons that `why` tells in words; notes of older versions have none
+RULES = "rules"  # another: the codes of the reasons that `why` tells in words
 DEMOTED = "demoted"  # a key of `replica`: the host was backed up here before
 _REMEMBERED = 500  # deletions by hand of a host: the newest
 _ACTIONS = 100  # of users on a host: the newest

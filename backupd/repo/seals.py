@@ -10,7 +10,7 @@ sharing of data (`backupd dedupe`, duperemove) raises it too. A backup is *alter
 seal. Every change by a program sets that time; sharing, balance and the read-only flag do not.
 
 A copy from another pool that has no seal has an implicit one: it was made by one snapshot, whose transaction and time it has.
-Any other backup without a seal (of an older version, or imported with the pool) is unknown, not altered. It gets its seal at the
+Any other backup without a seal (imported with the pool) is unknown, not altered. It gets its seal at the
 next check, so changes from then on are noticed.
 
 A seals.json that is damaged or missing is made again from the catalogue, which has the ctransid of each seal, and from the notes of
@@ -203,7 +203,7 @@ def first_change(notes: Notes, name: str) -> int | None:
     if note is None:
         return None
     sealed = note.get(SEALED_AT)
-    return sealed if type(sealed) is int else 0  # an earlier version did not note it
+    return sealed if type(sealed) is int else 0  # a damaged note: all files may be changed
 
 
 def with_change_accepted(notes: Notes, name: str, now: datetime, by: str) -> Notes:

@@ -70,7 +70,7 @@ def linked_since(base: FinalBackup | None) -> int:
     """Returns the generation before which no file in a snapshot of `base` can have been linked: a hundredth of the tree to search.
 
     Every run splits before its rsync, so the links in a backup were made after the snapshot that it started from. A base that does
-    not record this (of an earlier version, or made by hand) is searched as a whole, and so is a subvolume without a base, and one
+    not record this (made by hand) is searched as a whole, and so is a subvolume without a base, and one
     that came from another pool: it was made here after all of its links.
     """
     is_known = base is not None and base.record.links_split and not base.subvolume.received_uuid

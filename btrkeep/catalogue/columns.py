@@ -56,7 +56,7 @@ def bound(value: Any) -> Any:
     """Converts a value for the catalogue. Raises ValueError for a time without a zone.
 
     A number that is too large becomes the nearest one that a database can hold. The engine already bounds numbers that come from
-    hosts or from records of earlier versions. This catches the ones it misses, because a single number out of range would fail the
+    hosts or from records. This catches the ones it misses, because a single number out of range would fail the
     whole transaction, including the rows of other hosts.
     """
     kind = type(value)

@@ -60,7 +60,7 @@ class HistoryStore(AboutStore):
         return counts
 
     def unknown_spans(self) -> tuple[Span, ...]:
-        """Times of whose runs the catalogue cannot know: before it was made, or lost. None in one of an earlier version."""
+        """Times of whose runs the catalogue cannot know: before it was made, or lost."""
         return _spans(self.get_fact(_UNKNOWN))
 
     def know_since(self, moment: datetime) -> None:

@@ -55,7 +55,7 @@ class Backup:
     expired: datetime | None = None
     """When retention marked it; None when it did not."""
     cause: Cause | None = None
-    """What `error` says, as data; None where that has words alone: a hook's, or of an earlier version."""
+    """What `error` says, as data; None where that has words alone, such as a hook's."""
     shared_bytes: int | None = None
     """Of what it added, bytes that share the data of the other host's backup (`share_with`); None: nothing was to be shared."""
     sealed: int | None = None
@@ -113,7 +113,7 @@ class Run:
     exit_code: int | None
     """rsync's; negative for a signal."""
     meaning: str | None
-    """What `exit_code` means: an ExitCause, or words that an earlier version wrote; without one KILLED, or nothing."""
+    """What `exit_code` means: an ExitCause; without one KILLED, or nothing."""
     error: str | None
     last_lines: tuple[str, ...]
     literal_bytes: int | None

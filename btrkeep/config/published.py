@@ -50,7 +50,7 @@ class PublishedReplica:
     """A replica, a server that is sent to, a pool that fetches, or an offsite repository. `oldest`: the age in seconds from which
     on it needs a look; `comes_and_goes`: its pool may be away until then.
 
-    `retention`: of what a replica fetches; None where an older version published it.
+    `retention`: of what a replica fetches.
     """
 
     name: str

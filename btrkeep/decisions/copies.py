@@ -270,7 +270,6 @@ def _session(said: dict[str, Any]) -> ReplicaSession:
     at, newest = said.pop("at"), said.pop("newest", None)
     tried = said.pop("tried", at)
     said["fetched"] = int(said.get("fetched", 0))
-    said.pop("failed", None)  # of the first version
     at, newest = (parse_time(text) if text else None for text in (at, newest))
     return ReplicaSession(parse_time(tried), at, newest=newest, behind=behind, gone=gone, **said)
 

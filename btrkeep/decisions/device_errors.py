@@ -100,8 +100,5 @@ def read_seen(facts: FactReader) -> SeenErrors:
 
 def _parsed(given: Mapping[str, Any]) -> SeenErrors:
     counters = {int(devid): int(count) for devid, count in given["counters"].items()}
-    if "unexplained" in given:
-        unexplained = tuple((parse_time(moment), int(count)) for moment, count in given["unexplained"])
-    else:  # as an earlier version wrote it
-        unexplained = ((parse_time(given["since"]), int(given["unnamed"])),) if given["since"] else ()
+    unexplained = tuple((parse_time(moment), int(count)) for moment, count in given["unexplained"])
     return SeenErrors(counters, str(given["boot"]), int(given["message"]), unexplained)

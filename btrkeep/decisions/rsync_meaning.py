@@ -232,7 +232,7 @@ _NO_PROTOCOL = Meaning(ExitKind.BROKEN, ExitCause.NO_PROTOCOL)
 
 
 def exit_words(cause: str, exit_code: int | None) -> str:
-    """The words for a cause that was stored beside its exit status; earlier versions stored words, which are given as they are."""
+    """The words for a cause that was stored beside its exit status; KILLED and other words are returned unchanged."""
     try:
         known = ExitCause(cause)
     except ValueError:

@@ -286,9 +286,7 @@ def read_begin(facts: FactReader) -> ScrubBegin:
     return parse_fact(facts.get_fact(_BEGUN), _scrub_begin, ScrubBegin())
 
 
-def _scrub_begin(given: Mapping[str, Any] | int) -> ScrubBegin:
-    if isinstance(given, int):  # as an earlier version wrote it
-        return ScrubBegin(given)
+def _scrub_begin(given: Mapping[str, Any]) -> ScrubBegin:
     return ScrubBegin(int(given["newest"]), parse_time(given["at"]))
 
 

@@ -15,7 +15,7 @@ from btrkeep.errors import OperatorError
 VARIABLE = "BTRKEEP_ERRORS"
 """The environment's variable that holds the number of the descriptor."""
 ERROR_MARK = "error: "
-"""Begins a line of standard error that is an error of our programs. Earlier versions write and read it as well."""
+"""Begins a line of standard error that is an error of our programs, also on the other server of a replica."""
 _LONGEST = 1 << 16
 
 

@@ -67,25 +67,25 @@ def test_why_a_backup_is_suspect_is_kept_as_data_and_not_lost_with_the_catalogue
     assert [json.loads(cause) for (cause,) in rows(shrunk, "SELECT cause FROM run WHERE outcome = 'suspect'")] == [because]
     for _ in range(2):
         assert [json.loads(cause) for (cause,) in rows(shrunk, "SELECT cause FROM backup WHERE state = 'suspect'")] == [because]
-        assert rows(shrunk, "SELECT error FROM backup WHERE cause IS NOT NULL") == [(words,)], "for who has an older btrkeep"
+        assert rows(shrunk, "SELECT error FROM backup WHERE cause IS NOT NULL") == [(words,)], "for who reads the table by hand"
         (shrunk.state / "catalogue.sqlite").unlink()
         shrunk.backupd("rebuild")
 
 
-def test_words_that_an_earlier_version_stored_are_shown_as_they_are_and_of_codes_the_words_are_made(shrunk: Nights) -> None:
+def test_of_stored_codes_the_words_are_made_and_words_alone_are_shown_as_they_are(shrunk: Nights) -> None:
     with closing(sqlite3.connect(shrunk.state / "catalogue.sqlite")) as database, database:
         assert database.execute("SELECT DISTINCT meaning FROM run").fetchall() == [("complete",)]
         words = "UPDATE backup SET error = ?, cause = ? WHERE state = 'suspect'"
-        database.execute(words, ("an older sentence", None))
+        database.execute(words, ("a sentence", None))
         database.commit()
-        assert shrunk.status("web")["error"] == shrunk.listed("web")[0]["error"] == "an older sentence"
-        database.execute(words, ("an older sentence", '{"code": "from-next-year", "number": 1}'))
+        assert shrunk.status("web")["error"] == shrunk.listed("web")[0]["error"] == "a sentence"
+        database.execute(words, ("a sentence", '{"code": "from-next-year", "number": 1}'))
         database.commit()
-        assert shrunk.status("web")["error"] == shrunk.listed("web")[0]["error"] == "an older sentence"
-        database.execute(words, ("an older sentence", '{"code": "deadline", "path": "/srv"}'))
+        assert shrunk.status("web")["error"] == shrunk.listed("web")[0]["error"] == "a sentence"
+        database.execute(words, ("a sentence", '{"code": "deadline", "path": "/srv"}'))
         database.commit()
         assert shrunk.status("web")["error"] == shrunk.listed("web")[0]["error"] == "/srv: the deadline has passed"
-        for stored, exit_code, shown in (("connection-broke", 12, "the connection broke"), ("an older one", 12, "an older one")):
+        for stored, exit_code, shown in (("connection-broke", 12, "the connection broke"), ("other words", 12, "other words")):
             database.execute("UPDATE run SET meaning = ?, exit_code = ?", (stored, exit_code))
             database.commit()
             assert {one["meaning"] for one in shrunk.json("log", "web")} == {shown}

@@ -181,13 +181,12 @@ def test_bash_completes_commands_options_and_hosts_with_the_printed_script(tmp_p
     assert complete(f"backupd --config {tmp_path}/none.toml run w") == set()
 
 
-def test_every_command_of_the_units_is_there_and_the_former_name_of_run_job_is_one_for_an_upgrade() -> None:
+def test_every_command_of_the_units_is_there_and_run_job_is_hidden() -> None:
     units = [unit.read_text(encoding="utf-8") for unit in (TOP / "systemd").glob("*.service")]
     lines = [shlex.split(line)[1:] for unit in units for line in re.findall(r"^ExecStart=\S*/(backupd .*)$", unit, re.MULTILINE)]
     words = {next(word for word in line if word in {*COMMANDS, "run-job"}) for line in lines}
     assert {"run", "run-job", "serve", "expire"} <= words
     assert "run-job" not in backupd("--help").stdout
-    assert backupd("run-job", "--help").stdout.splitlines()[1:] == backupd("asked", "--help").stdout.splitlines()[1:]
 
 
 def test_commands_that_are_printed_name_the_pool_of_the_command_line() -> None:

@@ -278,7 +278,7 @@ def test_notes_survive_a_power_cut_as_soon_as_they_are_written(btrfs_mount: Path
 
 @pytest.mark.parametrize("number", [2**63 - 1, 2**63, 10**400, -5])
 def test_a_number_that_no_host_can_have_comes_back_as_one_that_sqlite_can_keep_however_many_add_up(number: int) -> None:
-    """As an earlier version wrote what a host had made our rsync print."""
+    """A host may have our rsync print any number."""
     fields = json.loads(FORMAT_1)
     fields["paths"] = [{"path": f"/{each}", "outcome": "complete", "numbers": {"literal": number}} for each in range(3)]
     total = parse(json.dumps(fields)).total("literal")

@@ -102,13 +102,6 @@ def test_the_other_servers_clock_is_not_believed(nights: Nights) -> None:
     assert before <= said["told"] <= format_time(datetime.now(UTC))
 
 
-def test_one_by_an_older_btrkeep_which_does_not_say_what_it_fetched_counts(two: TwoPools) -> None:
-    asked = {"verb": "common", "replica": "office", "hosts": {}}
-    words = [sys.executable, "-m", "backupd", "--config", str(two.first.config), "send-only"]
-    work(*words, input=f"{json.dumps(asked)}\n")
-    assert "told" in json.loads((two.first.pool / ".btrkeep/common/office.json").read_text())
-
-
 def test_one_that_nobody_has_fetched_yet_is_waited_for(two: TwoPools) -> None:
     assert copies(two, 0)[0]["state"] == "never"
     assert alarms(two, 0) == []

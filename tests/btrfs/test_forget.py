@@ -94,9 +94,9 @@ def test_sizes_are_told_as_far_as_they_are_known(pool: Nights, host: str) -> Non
 def test_undo_takes_it_back_and_revives_what_expired_because_of_it(pool: Nights, host: str) -> None:
     first, second, third = pool.names(host)
     marks = {
-        first: {"expired": {"at": SOON, "why": "host forgotten"}},
+        first: {"expired": {"at": SOON, "why": "host forgotten", "rules": ["forgotten"]}},
         second: {"expired": {"at": SOON, "why": "no rule keeps it"}},
-        third: {"accepted": {"at": SOON, "why": "x"}, "expired": {"at": SOON, "why": "host forgotten"}},
+        third: {"accepted": {"at": SOON, "why": "x"}, "expired": {"at": SOON, "why": "host forgotten", "rules": ["forgotten"]}},
     }
     write_down(pool, host, forgotten={"at": SOON}, backups=marks)
     database = pool.state / "catalogue.sqlite"
@@ -189,7 +189,9 @@ def test_forgetting_and_taking_back_that_were_killed_are_done_when_given_again(p
     pool.backupd("forget", host, "--yes")
     assert notes_of(pool, host)["forgotten"] == at
     first, *_ = pool.names(host)
-    write_down(pool, host, forgotten=at, backups={first: {"expired": {"at": SOON, "why": "host forgotten"}}})
+    write_down(
+        pool, host, forgotten=at, backups={first: {"expired": {"at": SOON, "why": "host forgotten", "rules": ["forgotten"]}}}
+    )
     killed(pool, "before", "notes.json replaced", "forget", host, "--undo")
     assert notes_of(pool, host)["forgotten"] == at
     pool.backupd("forget", host, "--undo")

@@ -129,7 +129,7 @@ def test_a_lock_on_a_full_pool_is_held_and_its_holder_is_known_although_no_text_
 
 
 def test_without_a_reserve_what_is_marked_is_deleted_although_nothing_more_can_be_marked(full: Expiries) -> None:
-    """As in a pool of an older version: the deletions come first, and what they free lets the marks be written."""
+    """The deletions come first, and what they free lets the marks be written."""
     full.expire(NOW)  # takes the reserve
     before = full.left("web")
     fill(full.top, into=full.backup("db", full.left("db")[-1]))

@@ -172,7 +172,7 @@ def test_what_is_being_deleted_cannot_be_kept(pool: Nights, host: str, command: 
 @pytest.mark.parametrize("command", ["hold", "unexpire"])
 def test_nothing_of_a_forgotten_host_can_be_kept_before_that_is_taken_back(pool: Nights, host: str, command: str) -> None:
     first, *_ = pool.names(host)
-    expired = {first: {"expired": {"at": SOON, "why": "host forgotten"}}}
+    expired = {first: {"expired": {"at": SOON, "why": "host forgotten", "rules": ["forgotten"]}}}
     write_down(pool, host, forgotten={"at": SOON}, backups=expired)
     error, hint = fails(pool, command, host, first, status=1)
     assert "is forgotten" in error

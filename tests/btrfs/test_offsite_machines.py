@@ -110,14 +110,14 @@ def test_a_copy_of_the_former_machine_is_none_of_the_new_one(far: Offsite) -> No
 
 
 def without_machines(far: Offsite) -> str:
-    """Makes the snapshots that are there such of an older version, which knew no ids; returns the id of web1."""
+    """Makes the snapshots that are there such of a read-only pool, without ids; returns the id of web1."""
     machine = str(json.loads((far.night.pool / "hosts/web1/notes.json").read_text())["machine"])
     far.restic("tag", "--remove", f"machine:{machine}")
     assert "machine:" not in far.restic("snapshots", "--json")
     return machine
 
 
-def test_what_an_older_version_sent_is_of_the_host_whose_backup_it_is(far: Offsite) -> None:
+def test_what_was_sent_without_an_id_is_of_the_host_whose_backup_it_is(far: Offsite) -> None:
     """Where the pool still has that backup, so there is proof; what has none is removed by nobody, and keeps nothing else."""
     machine = without_machines(far)
     assert left(far) == [("web1", "2026-03-02"), ("web1", "2026-03-03")]
@@ -130,7 +130,7 @@ def test_what_an_older_version_sent_is_of_the_host_whose_backup_it_is(far: Offsi
         assert ("web1", "2026-03-02") in left(far)
 
 
-def test_what_an_older_version_sent_of_a_renamed_host_is_not_of_the_one_that_has_its_name(far: Offsite) -> None:
+def test_what_was_sent_without_an_id_of_a_renamed_host_is_not_of_the_one_that_has_its_name(far: Offsite) -> None:
     machine = without_machines(far)
     far.night.backupd("rename", "web1", "old1", "--yes")
     far.night.tables["host"]["old1"] = {**far.night.tables["host"].pop("web1"), "enabled": False}

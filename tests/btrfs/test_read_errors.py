@@ -224,9 +224,6 @@ def test_a_look_at_everything_forgets_what_was_counted_before_it_began_and_what_
         forget_unnamed(catalogue, seen, None if until is None else moments[until], own)
         told = read_seen(catalogue)
         assert (told.unnamed, told.counters, told.since is None) == (left, {1: 9}, left == 0)
-        earlier = {"counters": {"1": 9}, "boot": "b", "message": 5, "unnamed": 7, "since": "2026-03-20T22:00:00Z"}
-        catalogue.set_fact("device_errors", json.dumps(earlier))
-        assert read_seen(catalogue).unexplained == ((NOW, 7),)
 
 
 @pytest.mark.btrfs

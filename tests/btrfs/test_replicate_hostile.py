@@ -49,8 +49,14 @@ def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
     uuid = json.loads((two.first.pool / "hosts/db1" / hidden / "backup.json").read_text())["uuid"]
     asked = [
         {"verb": "send", "host": "db1", "name": hidden, "uuid": uuid},
-        {"verb": "common", "replica": "other", "hosts": {"web1": first}, "copied": {"web1": ["../../etc"]}},
-        {"verb": "common", "replica": "other", "hosts": {"db1": first, "web1": first}, "copied": {"db1": [first], "web1": [first]}},
+        {"verb": "common", "fetch": None, "replica": "other", "hosts": {"web1": first}, "copied": {"web1": ["../../etc"]}},
+        {
+            "verb": "common",
+            "fetch": None,
+            "replica": "other",
+            "hosts": {"db1": first, "web1": first},
+            "copied": {"db1": [first], "web1": [first]},
+        },
     ]
     said = work(*answers, input="".join(f"{json.dumps(one)}\n" for one in asked)).stdout
     assert "there is no such host" in said
@@ -65,7 +71,7 @@ def test_a_key_of_some_hosts_takes_away_nothing_that_a_replica_has_of_others(nig
     pool, name = open_pool(nights.pool), "2026-03-01T220000Z"
     write_common(pool, "backup2", {"web1": name, "db1": name})
     write_copied(pool, "backup2", {"web1": [name], "db1": [name]})
-    asked = {"verb": "common", "replica": "backup2", "hosts": {"db1": "2026-03-02T220000Z"}, "copied": {}}
+    asked = {"verb": "common", "fetch": None, "replica": "backup2", "hosts": {"db1": "2026-03-02T220000Z"}, "copied": {}}
     words = [sys.executable, "-m", "backupd", "--config", str(nights.config), "send-only", "--host", "web*"]
     work(*words, input=f"{json.dumps(asked)}\n")
     assert common_with(pool, "backup2") == {"db1": name}

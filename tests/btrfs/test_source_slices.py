@@ -188,14 +188,6 @@ def test_what_a_host_has_printed_takes_back_nothing_that_was_said() -> None:
         assert judged(reader.items[b"a file"]) is ContentVerdict.DIFFERS, lines
 
 
-def test_an_earlier_versions_place_is_that_of_every_share(nights: Nights) -> None:
-    nights.run("web")
-    file = nights.pool / "hosts/web/compared.json"
-    file.write_text(json.dumps({"format": 1, "next": 7, "backups": {}}))
-    compared(nights, "--sample", "1%")
-    assert known(nights)["next"] == {"100": {"slice": 8, "after": None}}
-
-
 def test_a_comparison_goes_with_its_backup(nights: Nights) -> None:
     nights.run("web")
     compared(nights)

@@ -104,7 +104,7 @@ def test_files_that_were_read_say_it_in_part_and_then_whole_also_after_a_rebuild
     nights.backupd("rebuild")
     assert looks(nights) == [None, ("whole", "verify")]
     with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
-        connection.execute("DELETE FROM verification")  # as an earlier version left it
+        connection.execute("DELETE FROM verification")  # as a kill leaves it
         connection.commit()
     assert looks(nights) == [None, None]
     nights.backupd("verify", newest, "--time", "0s")  # reads nothing, and has the catalogue know what is known

@@ -229,17 +229,6 @@ def test_a_pool_and_a_catalogue_in_the_folder_of_the_programs_are_not_uninstalle
     assert "  /opt/btrkeep, for there is something else in it" in done["3"].out
 
 
-def test_the_manual_installation_of_the_first_version_is_taken_over() -> None:
-    done = told(
-        "mkdir -p /opt/btrkeep/bin /opt/btrkeep/lib; touch /opt/btrkeep/pyvenv.cfg /opt/btrkeep/bin/backupd",
-        "ln -s /opt/btrkeep/bin/backupd /usr/local/bin/",
-        "./install.sh --no-packages; backupd x; ls -A /opt/btrkeep; ls /usr/local/bin/backupd",
-    )
-    assert "backupd /opt/btrkeep/versions/" in done["3"].out
-    assert "pyvenv.cfg" not in done["3"].out
-    assert "cannot access '/usr/local/bin/backupd'" in done["3"].err
-
-
 def test_packages_are_asked_of_apt_and_other_distributions_get_a_clear_line() -> None:
     asks = "mkdir -p /fake; printf '#!/bin/sh\\necho \"$*\" >>/asked\\n[ -e /apt-works ]\\n' >/fake/apt-get; chmod +x /fake/apt-get"
     none = "printf '#!/bin/sh\\n' >/fake/dpkg-query; chmod +x /fake/dpkg-query"

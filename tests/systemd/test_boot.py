@@ -269,14 +269,6 @@ def test_users_and_sessions_are_the_login_services_alone(web: Booted) -> None:
     assert {line.split()[-1] for line in web.read("own-after").splitlines()} == {"btrkeep", "btrkeep-login"}
 
 
-def test_users_of_an_earlier_version_are_moved_once_with_their_sessions_and_leave_no_hash_behind(web: Booted) -> None:
-    assert "1 user moved" in web.read("moved")
-    assert web.read("moved-from") == "k" * 32 + "cookie.key\n"
-    assert web.read("moved-sessions") == "alice|192.0.2.7\n"
-    assert web.read("moved-again").startswith("error: ")  # what the dashboard has put there since
-    assert "eve" not in web.read("users-after")
-
-
 COULD = {
     "carol browses web1": "could",
     "carol sees versions of web1": "could",

@@ -1,7 +1,6 @@
-"""The commands of btrkeep-web that are printed while the users of an earlier version are in the dashboard's folder."""
+"""The commands of btrkeep-web that take users to another server."""
 
 import os
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,20 +39,6 @@ def call(tmp_path: Path) -> str:
 
 def listed(typist: Typist, call: str) -> str:
     return typist.type(f"{call} user list").stdout
-
-
-@types("btrkeep-web user move")
-def test_users_that_the_dashboard_kept_are_moved_by_the_command_that_it_logs(call: str, typist: Typist) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        serve = f"timeout --signal=TERM 4 {call} --listen 127.0.0.1:{free.getsockname()[1]}"
-    logged = typist.type(serve, status=None)
-    assert "nobody can log in" in logged.stderr
-    assert "alice" not in listed(typist, call)
-    moved = typist.follow(logged, "btrkeep-web user move")
-    assert "1 user moved" in moved.stderr
-    assert "alice" in listed(typist, call)
-    assert "nobody can log in" not in typist.type(serve, status=None).stderr
 
 
 @types("btrkeep-web --users OLD-FOLDER user export")

@@ -78,7 +78,7 @@ def told_to_limited(catalogue: object, text: str, cause: Cause | None) -> str | 
 def test_what_a_hook_or_this_machine_said_is_withheld_whatever_it_names(name: str) -> None:
     source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")))
     for text in (f"before: {name} is not frozen", "/srv: the deadline has passed", f"lab is locked by {name}"):
-        assert told_to_limited(source, text, None) == WITHHELD, "words alone, also those of an earlier version"
+        assert told_to_limited(source, text, None) == WITHHELD, "words alone"
     assert told_to_limited(source, "anything", Cause(CauseCode.DEADLINE, "/srv")) == "/srv: the deadline has passed"
 
 

@@ -11,15 +11,13 @@ FILE = "cookie.key"
 _LENGTH = 32
 
 
-def cookie_key(data: Path, first: bytes | None = None) -> bytes:
-    """Returns the same bytes each time. If the file is missing, makes it from `first`, or from random bytes. Raises
-    OperatorError.
-    """
+def cookie_key(data: Path) -> bytes:
+    """Returns the same bytes each time. Makes the file from random bytes if it is missing. Raises OperatorError."""
     path = data / FILE
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            _write(path, first or secrets.token_bytes(_LENGTH))
+            _write(path, secrets.token_bytes(_LENGTH))
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             found = file.read(_LENGTH + 1)
     except OSError as error:

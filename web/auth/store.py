@@ -301,12 +301,6 @@ class Store:
             known = "INSERT OR REPLACE INTO known SELECT name, ?, ? FROM user WHERE name = ?"  # who may have been removed
             connection.execute(known, (address, _number(now), name))
 
-    def old_cookie_key(self) -> bytes | None:
-        """Returns the key of the dashboard's cookies from the time when the dashboard kept this database itself."""
-        with self.reading() as connection:
-            row = connection.execute("SELECT value FROM secret WHERE name = 'cookies' AND length(value) = 32").fetchone()
-        return bytes(row[0]) if row else None
-
     # --- whether there has been anybody
 
     def begin(self) -> bool:

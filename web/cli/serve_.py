@@ -7,14 +7,12 @@ import threading
 
 import click
 
-from btrkeep.cli.progress import with_calls
 from btrkeep.config import Listen, state_of
 from btrkeep.config.values import parse_listen
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.service import tell
 from btrkeep.serving.protocol import socket_of
 from web.app import create_app
-from web.auth.store import FILE
 from web.cli.as_owner import become_owner
 from web.cli.global_options import GlobalOptions
 from web.cli.published import published_of
@@ -45,8 +43,6 @@ def serve(chosen: GlobalOptions, listen: str | None) -> None:
     if os.geteuid() == 0:
         become_owner(settings.data)
     app = create_app(settings)
-    if chosen.users_folder != settings.data and (settings.data / FILE).exists():
-        log.error("%s", with_calls(f"nobody can log in: users are still in {settings.data}; as root: `btrkeep-web user move`"))
     where = Listen(settings.host, settings.port)
     try:
         server = server_of(app, settings)

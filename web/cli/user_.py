@@ -1,6 +1,5 @@
 """btrkeep-web user: who may log in."""
 
-import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,13 +10,12 @@ import click
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.serving.viewer import ROLES
-from btrkeep.units import counted, format_time, printable
+from btrkeep.units import format_time, printable
 from web.auth.model import User, checked_name, parse_hosts
 from web.auth.passwords import hashed
 from web.auth.store import Store
-from web.cli.as_owner import become_owner, opened
-from web.cli.global_options import GlobalOptions
-from web.cli.move_users import exported, imported, move_users, retired
+from web.cli.as_owner import opened
+from web.cli.exported_users import exported, imported
 
 _ROLES_HELP = "viewer: read only; operator: also start, hold and restore; admin: also restore into other folders of hosts."
 T = TypeVar("T")
@@ -120,27 +118,6 @@ def import_(ctx: click.Context) -> None:
     """Read what `user export` printed, from standard input; only where there have never been users."""
     with opened(ctx) as store:
         imported(store, sys.stdin.read())
-
-
-@command.command
-@click.option("--retire", is_flag=True, help="Only remove the old database in --users, once its users are elsewhere.")
-@click.pass_context
-def move(ctx: click.Context, retire: bool) -> None:
-    """Move the users of an earlier version, which the dashboard kept itself, to the login service. install.sh does it."""
-    chosen = ctx.obj
-    assert isinstance(chosen, GlobalOptions)
-    if retire:
-        if os.geteuid() == 0:
-            become_owner(chosen.users_folder)
-        return retired(chosen.users_folder)
-    if os.geteuid() != 0:
-        raise UsageError("only root can move users from one user's folder to another's", "run `btrkeep-web user move` as root")
-    if chosen.users_folder == chosen.data_folder:
-        raise UsageError(f"{chosen.data_folder} is both", "say where to: --users DIR")
-    count = move_users(chosen.data_folder, chosen.users_folder)
-    if count is not None:
-        click.echo(f"{counted(count, 'user')} moved to {chosen.users_folder}; look at them: btrkeep-web user list", err=True)
-    return None
 
 
 def _object(user: User) -> dict[str, object]:

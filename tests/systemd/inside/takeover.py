@@ -174,19 +174,11 @@ def main() -> None:
     tried("opens the catalogue", lambda: Path("/var/lib/btrkeep/main/catalogue.sqlite").open("rb").close())
     tried("reads the copy of the catalogue", lambda: Path("/var/lib/btrkeep/main/dashboard.sqlite").open("rb").close())
     flood(carol, olga)
-    plant()
 
 
 def another_password(session: str) -> Any:
     words = {"password": "a guess of hers", "new": "another good password", "address": "", "browser": ""}
     return RootServiceClient(LOGIN, "", session=session).ask("password", **words)
-
-
-def plant() -> None:
-    """Users at the old place, for root to find and move."""
-    with closing(sqlite3.connect(OWN / "users.sqlite")) as store, store:
-        store.execute("CREATE TABLE user (name, role, hosts, hash, created, changed)")
-        store.execute("INSERT INTO user VALUES ('eve', 'admin', NULL, '$argon2id$x', 0, 0)")
 
 
 if __name__ == "__main__":

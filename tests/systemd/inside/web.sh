@@ -18,18 +18,10 @@ chmod 600 /etc/btrkeep/main.toml # as backupd setup makes it
 backupd run here web1 >/dev/null
 systemctl start btrkeep-sample@main.service
 attempt btrkeep-heatmap@main.service
-# users of an earlier version, which the dashboard kept itself; one is logged in
 python() { /opt/btrkeep/current/bin/python -I "$@"; }
-old=/var/lib/btrkeep-web/main
-rm -rf /var/lib/btrkeep-login/main
-install -d -m 700 -o btrkeep -g btrkeep "$old"
-python earlier.py "$old"
-chown btrkeep:btrkeep "$old"/*
-btrkeep-web user move 2>moved
-{ head -c 32 "$old/cookie.key" && ls -A "$old"; } >moved-from
+echo 'four words to remember' | btrkeep-web user add alice --role operator 2>/dev/null
 stat -c '%a %U' /var/lib/btrkeep-login /var/lib/btrkeep-login/main /var/lib/btrkeep-login/main/users.sqlite >own
 asked() { sqlite3 /var/lib/btrkeep-login/main/users.sqlite "$1"; }
-asked 'SELECT user, address FROM session' >moved-sessions
 find /var/lib/btrkeep \( -name 'catalogue.sqlite*' -o -name dashboard.sqlite -o -path '*/pictures*' -o -type d \) -printf '%P %m %g\n' | sort >state
 
 # visit ADDRESS...: logs in as alice and looks at each; a line for each with its status and how much came
@@ -82,7 +74,6 @@ chown -R btrkeep /run/taken
     setpriv --reuid=btrkeep --regid=btrkeep --init-groups --no-new-privs --bounding-set=-all --inh-caps=-all \
         /opt/btrkeep/current/bin/python -I takeover.py "$(systemctl show -P MainPID btrkeep-login@main.service)" "$job"
 ) >taken-over 2>taken-over-errors
-btrkeep-web user move 2>moved-again || true
 who >users-after
 cat /srv/backup/hosts/*/notes.json >holds
 journalctl --no-pager -o cat -u btrkeep-serve@main.service >journal-serve

@@ -1,43 +1,18 @@
-"""Moves the users of an earlier version, which the dashboard itself kept, out of the dashboard's reach.
-
-Root starts a process for each half, which becomes the owner of its folder, because an attacker who controlled the dashboard may
-have changed the old file in any way. It is done once: afterwards a file at the old place is ignored, or the dashboard could put one
-there.
-"""
+"""Writes all users of a dashboard as JSON, and reads them on another server."""
 
 import json
-import os
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from btrkeep.errors import UsageError
-from btrkeep.process.programs import run
-from btrkeep.process.watched import our_command
 from btrkeep.serving.viewer import role_of
 from btrkeep.units import printable
-from web.auth.cookie_key import cookie_key
 from web.auth.model import LoginSession, Token, User, checked_name, parse_hosts
-from web.auth.store import FILE, Store
+from web.auth.store import Store
 
 _HASH = "$argon2id$"
 _KEY = 32
-
-
-def move_users(old: Path, users: Path) -> int | None:
-    """Moves the users from the folder `old` and returns their number; None if there was nothing to move. Raises OperatorError."""
-    if not os.path.lexists(old / FILE):
-        _command(users, "import", given=json.dumps(_NOTHING))
-        return None
-    exported = _command(old, "export")
-    _command(users, "import", given=exported)
-    _command(old, "move", "--retire")
-    return len(json.loads(exported)["users"])
-
-
-def _command(users: Path, *words: str, given: str = "") -> str:
-    return run((*our_command("web"), "--users", str(users), "user", *words), given=given).stdout
 
 
 def exported(store: Store) -> dict[str, Any]:
@@ -65,9 +40,6 @@ def exported(store: Store) -> dict[str, Any]:
             for one, key in store.token_keys()
         ],
     }
-
-
-_NOTHING: Mapping[str, Any] = {"format": 1, "users": [], "sessions": [], "tokens": []}
 
 
 def imported(store: Store, text: str) -> None:
@@ -109,13 +81,6 @@ def imported(store: Store, text: str) -> None:
         raise UsageError(
             f"these are no users: {printable(str(error))}", "give the output of btrkeep-web --users OLD-FOLDER user export"
         ) from None
-
-
-def retired(users: Path) -> None:
-    """Deletes the old database, after copying the key of the cookies from it, so that sessions stay valid."""
-    cookie_key(users, Store(users).old_cookie_key())
-    for name in (FILE, f"{FILE}-journal"):
-        (users / name).unlink(missing_ok=True)
 
 
 def _times(one: Any, *names: str) -> dict[str, str]:
