@@ -5,7 +5,6 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -57,8 +56,6 @@ def fetch_one(context: PoolContext, replica: ReplicaSettings, wanted: Replicatio
 
     Raises LockHeld, FarPoolMissing, UsageError, and other OperatorErrors.
     """
-    if wanted.seed:  # its parts are streams
-        replica = replace(replica, engine="send")
     running = RunningRecord(context.catalogue, replica.name, context.clock.now())
     with ExitStack() as held:
         observer = _observer(wanted, running, held)

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import load_config
-from backupd.replicate.rsync_sender import may_confine, send_by_rsync, words_of_remote_command
 from backupd.replicate.seed import SeedSender
 from backupd.replicate.sender import BackupSender, request_lines, serve
 from backupd.repo.context import open_configured
@@ -24,19 +23,14 @@ from btrkeep.process.cancellation import exit_on_sigterm
 
 _log = logging.getLogger(__name__)
 
-_BY_SSH = "SSH_ORIGINAL_COMMAND"
-
 
 @click.command("send-only")
 @click.option("--replica", metavar="NAME", help="This server's name for the copy, whatever the other one calls it.")
 @click.option("--host", "hosts", metavar="PATTERN", multiple=True, help="Only these hosts exist for the other server.")
 @click.option("--path", type=GivenPath(path_type=Path), help="The pool in this folder, instead of a configured one.")
 @click.option("--seed", type=GivenPath(path_type=Path), help="A seed in this folder, instead of a pool.")
-@click.argument("rsync", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.pass_context
-def command(
-    ctx: click.Context, replica: str | None, hosts: tuple[str, ...], path: Path | None, seed: Path | None, rsync: tuple[str, ...]
-) -> int:
+def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], path: Path | None, seed: Path | None) -> int:
     """List and send backups to another backup server, and do nothing else.
 
     It is the forced command of the key that the other server fetches with. In authorized_keys of this server:
@@ -47,8 +41,7 @@ def command(
     With --replica the key can only say for that copy what both servers have in common; without it, for any, and what they have in
     common does not expire. --host can be given several times.
 
-    It reads requests from its standard input, answers on its standard output, and ends with its input. If the other server's rsync
-    asks for one of these backups (engine = "rsync" there), it runs `rsync --server --sender` for that backup's folder, in a cell.
+    It reads requests from its standard input, answers on its standard output, and ends with its input.
     """
     if sys.stdin.isatty() or sys.stdout.isatty():
         raise UsageError(
@@ -58,7 +51,6 @@ def command(
         raise UsageError(f"--replica {replica!r} {fault}")
     exit_on_sigterm()
     out = os.dup(1)
-    rsync = rsync or (words_of_remote_command(os.environ.get(_BY_SSH, "")) if not (path or seed) else ())
     os.dup2(2, 1)  # whatever else prints must not end up among the answers
     with ExitStack() as held:
         sender: BackupSender | SeedSender
@@ -69,12 +61,8 @@ def command(
         else:
             config = load_config(ctx)
             pool = open_configured(config)
-            catalogue = None if rsync else _catalogue(held, config.pool.state, pool.id)
+            catalogue = _catalogue(held, config.pool.state, pool.id)
             sender = BackupSender(pool, catalogue, out, replica, hosts, after_common=partial(_tell, config.pool.state, pool))
-        if rsync:
-            if not isinstance(sender, BackupSender):
-                raise UsageError("a seed is sent as a stream")
-            return send_by_rsync(sender, rsync, confined=may_confine(is_foreign=path is None))
         os.set_blocking(out, False)  # who reads no more would keep a backup from expiring for ever
         try:
             serve(request_lines(0), sender.verbs, out)

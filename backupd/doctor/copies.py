@@ -177,7 +177,7 @@ def reach_copies(config: Config) -> Iterator[Finding]:
                 count = sum(1 for _ in far.hosts())
                 pool = open_configured(config)
                 itself = far.id == pool.id
-                clock, by_rsync = far.now, far.sends_by_rsync
+                clock = far.now
                 lacking = "" if common_with(pool, one.name) else lacking_room(config, far)
         except OperatorError as error:
             level = "note" if one.comes_and_goes else "error"
@@ -185,10 +185,6 @@ def reach_copies(config: Config) -> Iterator[Finding]:
             continue
         if itself:
             yield Finding(_CHECK, "error", "that is this very pool", "fetch from another one", subject=f"replica {one.name}")
-            continue
-        if one.engine == "rsync" and not by_rsync:
-            text = f"btrkeep {far.version} there cannot send by rsync"
-            yield Finding(_CHECK, "error", text, 'update it, or leave out engine = "rsync"', subject=f"replica {one.name}")
             continue
         text = f"reached, btrkeep {far.version}, {counted(count, 'host')} to fetch from" + _room_words(far.free, far.used)
         against = [*(_of_key(config, one, "send-only") if one.address else ()), *_of_clock(one, clock)]

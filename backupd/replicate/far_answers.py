@@ -7,7 +7,6 @@ from datetime import datetime
 from sys import intern
 from typing import Any
 
-from backupd.replicate.sparse_files import SparseFile, sparse_files_in
 from backupd.replicate.wire import ConnectionBroken
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.replication import FarBackup
@@ -42,19 +41,6 @@ class Announced:
     bytes: int | None
     stream: int
     total: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CopyAnnouncement(Announced):
-    """What the other pool says of a backup before it comes by rsync. `transid`: the generation of its last change there.
-
-    `size_and_time`: each file that has other content than in the common backup has another size or time, so rsync sees it.
-    `sparse`: files with large holes that were changed since.
-    """
-
-    transid: int = 0
-    size_and_time: bool = False
-    sparse: tuple[SparseFile, ...] = ()
 
 
 def size_in(said: Mapping[str, Any], name: str) -> int | None:
@@ -116,11 +102,3 @@ def announced_in(said: dict[str, Any], version: int) -> Announced:
     stream = said.get("stream")
     stream = stream if type(stream) is int and 0 < stream <= version else 1
     return Announced(kept, size_in(said, "bytes"), stream, size_in(said, "total"))
-
-
-def copy_announced_in(said: dict[str, Any]) -> CopyAnnouncement:
-    """Returns what the other side says of a backup that rsync fetches. Raises ConnectionBroken."""
-    told, transid = announced_in(said, 1), said.get("transid")
-    known = transid if type(transid) is int and 0 <= transid < 1 << 63 else 0
-    is_seen, sparse = said.get("size_and_time") is True, sparse_files_in(said.get("sparse"))
-    return CopyAnnouncement(told.notes, told.bytes, told.stream, told.total, known, is_seen, sparse)

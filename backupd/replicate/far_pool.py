@@ -11,10 +11,8 @@ from typing import Any, Protocol
 
 from backupd.replicate.far_answers import (
     Announced,
-    CopyAnnouncement,
     FarHost,
     announced_in,
-    copy_announced_in,
     host_in,
     size_in,
     time_in,
@@ -130,8 +128,6 @@ class FarPool:
             raise FarPoolMissing(f"it speaks another protocol ({said.get('protocol')!r})", "use the same btrkeep on both")
         self.id, self.version = said["pool"], printable(str(said.get("version")))[:40]
         self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
-        engines = said.get("engines")
-        self.sends_by_rsync = isinstance(engines, list) and "rsync" in engines
         self.now = time_in(said)
         """What its clock said just now; None: what it sent is no time."""
         self.waits: Callable[[str], None] = lambda _: None
@@ -161,7 +157,9 @@ class FarPool:
 
     def fetch(self, host: str, fetch: Fetch, version: int) -> tuple[Announced, Iterator[bytes]]:
         """Requests a stream: returns its announcement, and its pieces. Raises ConnectionBroken, Refused."""
-        self._ask({"verb": "send", "stream": version} | _asked(host, fetch))
+        parent = fetch.parent
+        asked = {"verb": "send", "stream": version, "host": host, "name": fetch.backup.name, "uuid": fetch.backup.uuid}
+        self._ask(asked | ({"parent": parent.name, "parent_uuid": parent.uuid} if parent else {}))
         answer, end = self._frames.answer(), time.monotonic() + _LONGEST_WAIT
         next_told = 0.0
         while True:
@@ -186,16 +184,6 @@ class FarPool:
                 raise ConnectionBroken("the other side says something in the middle of a stream")
             if content:
                 yield content
-
-    def announce_copy(self, host: str, fetch: Fetch) -> CopyAnnouncement:
-        """Announces a copy that rsync will fetch by its own connection; returns the answer. Raises ConnectionBroken, Refused."""
-        if not self.sends_by_rsync:
-            raise Refused('the btrkeep there cannot send by rsync: update it, or leave out engine = "rsync"')
-        self._ask({"verb": "copy"} | _asked(host, fetch))
-        found = list(self._frames.objects())
-        if len(found) != 1:
-            raise ConnectionBroken("the other side does not say what it sends")
-        return copy_announced_in(found[0])
 
     def note_common(
         self,
@@ -276,9 +264,3 @@ class FarPool:
         """The program's last error, else its last line, when it has had the time to say it."""
         self._program.end()
         return printable(last_remote_error(self._program.said()))[:_LONGEST_REASON]
-
-
-def _asked(host: str, fetch: Fetch) -> dict[str, Any]:
-    parent = fetch.parent
-    asked = {"host": host, "name": fetch.backup.name, "uuid": fetch.backup.uuid}
-    return asked | ({"parent": parent.name, "parent_uuid": parent.uuid} if parent else {})

@@ -36,7 +36,7 @@ from btrkeep.decisions.replication import (
 )
 from btrkeep.decisions.stream_limit import longest_stream
 from btrkeep.errors import OperatorError, is_caused_by_damage
-from btrkeep.pool.locks import Lock, take_lock
+from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume
 from btrkeep.units import format_size, format_time, printable
@@ -154,11 +154,8 @@ class HostCopies:
         while left and self.watched.wait() and left:  # what comes beside it may have taken the rest
             try:
                 with ExitStack() as held:
-                    lock = self._locked(held)
-                    if self._by_rsync:
-                        self._copy(left, lock)
-                    else:
-                        self._receive(left, held)
+                    self._lock(held)
+                    self._receive(left, held)
             except (OperatorError, OSError) as error:
                 if not self._passes_over(left, error):
                     raise
@@ -200,37 +197,16 @@ class HostCopies:
             return is_unreadable(self.context.pool.host(self.host) / backup.name)
         return False
 
-    def _locked(self, held: ExitStack) -> Lock:
+    def _lock(self, held: ExitStack) -> None:
         """Takes the host's lock, which `held` gives back; nothing is left of an earlier time then."""
         context, host = self.context, self.host
         what, since = f"replication of {host}", format_time(context.now)
-        is_sealed = self._by_rsync and context.confined  # rsync in its cell inherits the lock
-        lock = held.enter_context(take_lock(context.pool.host_lock(host), what, since, sealed=is_sealed))
+        held.enter_context(take_lock(context.pool.host_lock(host), what, since))
         context.pool.host(host).mkdir(mode=0o700, exist_ok=True)
         require_marked(context, self.far, host)
         held.callback(drop_empty_mark, context.pool, host)
         discard_received(context.pool, host)
         held.callback(point_latest, context.pool, host)
-        return lock
-
-    @property
-    def _by_rsync(self) -> bool:
-        return self.context.replica.engine == "rsync"
-
-    def _copy(self, left: FetchQueue, lock: Lock) -> None:
-        """Fetches by rsync, one after the other, until something else works in the pool."""
-        from backupd.replicate.rsync_engine import fetch_by_rsync  # only this engine needs asyncio
-
-        context, host = self.context, self.host
-        while left and self.watched.may_go_on():
-            fetch, begun = left.take(), time.monotonic()
-            _require_parent(context.pool, host, fetch.parent)
-            forget_gone(context.pool, host, fetch.backup.name)
-            size = fetch_by_rsync(context, self.far, lock, host, fetch, self.watched.follow)
-            found = own_backup(context.pool.host(host) / fetch.backup.name, host)
-            left.end(fetch.backup.name)
-            if found:
-                self._tell(fetch, size, time.monotonic() - begun, *found)
 
     def _receive(self, left: FetchQueue, held: ExitStack) -> None:
         """Receives some as streams, until something else works in the pool, and has what `held` holds end when they have names."""

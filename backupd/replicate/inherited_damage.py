@@ -28,7 +28,7 @@ _PIECE = 1 << 20
 _MOST_EXTENTS = 1000  # of a file; one with more counts as sharing damaged data
 
 
-def recorded_damages(pool: Pool, host: str, name: str) -> list[Damage]:
+def _recorded_damages(pool: Pool, host: str, name: str) -> list[Damage]:
     """Returns what is recorded beside the backups as damaged in one of them."""
     return forgotten_damages(pool, host, {name}, (), recorded_damage)
 
@@ -38,7 +38,7 @@ def inherited_damages(pool: Pool, host: str, parent: str, name: str, path: Path)
 
     A file inherits damage if it is the same inode, under any of its names, and refers to data of the damaged part.
     """
-    rows = recorded_damages(pool, host, parent)
+    rows = _recorded_damages(pool, host, parent)
     found = describe(path) if rows else None
     if found is None:
         return []
@@ -98,7 +98,7 @@ def still_damaged(pool: Pool, host: str, name: str, now: datetime) -> list[Damag
     """Reads the files that are recorded as damaged in a backup, which is another subvolume now, and returns the damages that it
     still has, and those of the host's other backups that have the same files.
     """
-    rows = recorded_damages(pool, host, name)
+    rows = _recorded_damages(pool, host, name)
     paths = {os.fsencode(row.path) for row in rows}
     bad = list[FoundDamage]()
     with Tree(pool.host(host) / name) as tree:

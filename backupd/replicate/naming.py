@@ -31,7 +31,6 @@ from btrkeep.fs.exchange import exchange
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume, delete, describe, opened, snapshot
-from btrkeep.pool.syncfs import Syncfs
 from btrkeep.treescan import has_readable_tree
 
 
@@ -56,17 +55,6 @@ class Expected:
     def of(cls, host: str, fetch: Fetch) -> "Expected":
         """Returns what comes of a host by that fetch."""
         return cls(host, fetch.backup.name, fetch.backup.uuid, fetch.parent, fetch.again)
-
-
-def publish_copy(pool: Pool, expected: Expected, path: Path, disk: Syncfs) -> tuple[Subvolume, Record]:
-    """Gives the backup's name to what lies at `path` in `.receiving`, if it is the whole backup; what it is.
-
-    `disk` was opened before the first byte of it was written. Raises NotReceived, OSError.
-    """
-    require_alone(path.parent, (path.name,), expected.host)
-    record = require_whole(path, expected)
-    disk.sync()
-    return named(pool, expected, path), record
 
 
 def named(pool: Pool, expected: Expected, path: Path, pulse: Pulse = steady) -> Subvolume:

@@ -152,7 +152,7 @@ class Receiving:
         place, mark = self._folder / f"{_PARENT}{len(self._stand_ins) + 1}", str(uuid4())
         self._stand_ins.append(place.name)
         snapshot(path, place)
-        set_received(place, mark, 0)
+        set_received(place, mark)
         set_read_only(place)
         return place, mark
 

@@ -18,9 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from backupd.replicate.changes import size_and_time_tell
 from backupd.replicate.far_answers import time_in
-from backupd.replicate.sparse_files import as_json, changed_sparse_files
 from backupd.replicate.wire import (
     BEAT,
     END,
@@ -55,8 +53,6 @@ from btrkeep.process.threads import NoThread, start
 from btrkeep.treescan import last_changes
 from btrkeep.units import format_time, parse_backup_name
 
-ENGINES = ("send", "rsync")
-"""By what the other side can fetch a backup from here."""
 SENT = (COMPLETE, SUSPECT)
 """The states of backups that are worth a copy: those that expire go, and what failed is no backup."""
 _LONGEST_REQUEST = 8 << 20
@@ -118,11 +114,10 @@ class BackupSender:
     @property
     def verbs(self) -> Verbs:
         """Returns the verbs that it answers."""
-        return {"hello": self._hello, "list": self._list, "send": self._send, "copy": self._copy, "common": self._common}
+        return {"hello": self._hello, "list": self._list, "send": self._send, "common": self._common}
 
     def _hello(self, _: Mapping[str, Any]) -> None:
         said: dict[str, Any] = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
-        said |= {"engines": list(ENGINES)}
         with suppress(OSError):  # it only helps the other side to say before the first fetch whether all of it fits
             room = read_room(self.pool.path)
             said |= {"free": room.available, "used": max(0, room.total - room.available)}
@@ -203,16 +198,6 @@ class BackupSender:
                 write_all(self.out, object_frame({**said, "stream": version}))
                 self._stream(chosen.path, parent.subvolume.id if parent else None, version)
 
-    def _copy(self, asked: Mapping[str, Any]) -> None:
-        """An object: the same for a backup that the other side fetches by rsync, on a connection of its own (rsync_sender.py)."""
-        with self._naming_unreadable(asked):
-            chosen, parent, said = self._asked(asked)
-            with lock_for_reading(chosen.path), lock_for_reading(parent.path if parent else chosen.path):
-                is_seen = parent is None or size_and_time_tell(self.pool, str(asked["host"]), chosen, parent)
-                sparse = changed_sparse_files(chosen.path, parent.subvolume.written if parent else 0)
-        fields = {"transid": chosen.subvolume.written, "size_and_time": is_seen, "sparse": as_json(sparse)}
-        write_all(self.out, object_frame({**said, **fields}))
-
     @contextmanager
     def _naming_unreadable(self, asked: Mapping[str, Any]) -> Iterator[None]:
         """Raises SendRefused, with a code, when the disk does not give back the backup that is asked for, or its parent: the other
@@ -243,10 +228,6 @@ class BackupSender:
             "total": chosen.record.total("bytes"),
         }
         return chosen, parent, said
-
-    def look_up(self, host: str, name: str, uuid: str) -> FinalBackup:
-        """The backup of that host, name and UUID, if the other side may have it. Raises SendRefused, UnreadableRecord."""
-        return self._backup(host, name, uuid, self._notes(host))
 
     def _notes(self, host: str) -> Notes:
         if name_fault(host) or not self._may_know(host):

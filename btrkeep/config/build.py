@@ -32,7 +32,6 @@ from btrkeep.config.keys import (
 from btrkeep.config.merge import Sections, TomlSection
 from btrkeep.config.problems import InvalidValue, Problems, dotted, nearest, quoted, show
 from btrkeep.config.self_exclusion import SelfExclusion, self_exclusions
-from btrkeep.config.value_types import CopySource
 from btrkeep.errors import ConfigError
 from btrkeep.units import counted
 
@@ -42,7 +41,6 @@ STATE = Path("/var/lib/btrkeep")
 """Below it each pool has its state folder, unless its configuration has another."""
 _INHERITED = {key.name for key in LEGAL[HOST].values() if key.inherited}
 _SOME = 3  # hosts that are named; the others are counted
-_NO_RSYNC = 'is not for from = "push": there is one connection, which rsync cannot share; leave it out, or fetch'
 _COPIES = {REPLICA: "a replica", PUSH: "a [push] section", FETCHED_BY: "a [fetched_by] section", OFFSITE: "a repository"}
 _SAME_NAME = "{} has that name already; `status` shows both in one table"
 _NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # they say how a host is reached
@@ -191,8 +189,6 @@ def _replicas(sections: Sections, policies: Policies, problems: Problems) -> Ite
         if source is None and "from" not in table.given:
             reason = 'missing: the other pool, such as from = "ssh://root@backup1"'
             problems.add(table.file, dotted(REPLICA, name, "from"), reason, (REPLICA, name))
-        if source is CopySource.PUSH and values.get("engine") == "rsync":
-            problems.add(table.file, dotted(REPLICA, name, "engine"), _NO_RSYNC, (REPLICA, name, "engine"))
         where = {"folder": source} if isinstance(source, Path) else {"address": source} if isinstance(source, str) else {}
         values[RETENTION] = policies.of(table.values)
         yield name, model.ReplicaSettings(name, **where, **values)

@@ -286,10 +286,6 @@ TABLE = (
         "with backups that are never deleted.", False),
     ConfigKey("longest_hold", (REPLICA,), kinds.TIME_LIMIT, "none", '"90d"',
         "How long a hold that comes with a copy holds it here at most, from the time when it is fetched.", False),
-    ConfigKey("engine", (REPLICA,), kinds.ENGINE, "send", '"rsync"',
-        "By what backups are fetched: ``send``, the streams of ``btrfs send``, or ``rsync``, which compares files, for where "
-        "``btrfs send`` is slow or fails, such as with large files of very many shared pieces. Can be changed at any time. Not "
-        "with ``from = \"push\"``.", False),
     ConfigKey("max_age", (VERIFY, DRILL, REPLICA, PUSH, FETCHED_BY, OFFSITE), kinds.DURATION, None, '"3d"',
         "How old the newest copy of a host's backup may be before that needs a look, and how long a disk may be away. Without it: "
         "twice ``every``. In [fetched_by.NAME]: for how long no pool may have fetched from this one as the copy NAME, such as that "

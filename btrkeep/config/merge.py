@@ -13,6 +13,7 @@ from btrkeep.config.sources import name_fault
 
 _COMMANDS = ("before", "after", "boot_checks")
 _OPTIONS = "ssh_options"  # such as ProxyCommand, whose command may have a password
+_REMEDY = "; remove it or correct it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def _is_table(content: Any, file: Path, where: tuple[str, ...], problems: Proble
 
 def _unknown_section(name: str, content: Any, file: Path, problems: Problems) -> None:
     if not isinstance(content, dict):
-        reason = _misplaced(name, "") or f"unknown key{nearest(name, SECTIONS)}"
+        reason = _misplaced(name, "") or f"unknown key{nearest(name, SECTIONS) or _REMEDY}"
         problems.add(file, _written((name,), content), reason, (name,))
         return
     meant = nearest_of(name, SECTIONS)
@@ -104,7 +105,7 @@ def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[s
         try:
             if name not in legal:
                 reason = _misplaced(name, _head(section, where)) or _name_with_dots(section, (*where, name), raw)
-                raise InvalidValue(reason or f"unknown key{nearest(name, (*legal, *within))}")
+                raise InvalidValue(reason or f"unknown key{nearest(name, (*legal, *within)) or _REMEDY}")
             values[name] = legal[name].kind(raw)
         except InvalidValue as refused:
             problems.add(file, _written((*where, name), raw), refused.reason, (*where, name))

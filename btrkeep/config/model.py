@@ -266,7 +266,6 @@ class ReplicaSettings(CopySettings):
     newest_only: bool = DEFAULTS["newest_only"]
     take_holds: bool = DEFAULTS["take_holds"]
     longest_hold: float | None = DEFAULTS["longest_hold"]
-    engine: Literal["send", "rsync"] = DEFAULTS["engine"]
     retention: Retention = field(default_factory=Retention)
 
     kind: ClassVar[str] = "replica"

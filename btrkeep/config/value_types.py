@@ -382,7 +382,6 @@ RESTIC_REPOSITORY = ValueKind(
     "restic repository", 'a repository such as "rest:https://copies.example.org/main"', _restic_repository
 )
 CONFINE = _one_of(("auto", "always", "never"))
-ENGINE = _one_of(("send", "rsync"))
 IN_PLACE = _one_of(("always", "large", "never"))
 PATTERNS = ValueKind("list of exclude patterns", 'a list of patterns such as ["/var/cache/*", "*.tmp"]', parse_patterns)
 PING = ValueKind("URL", 'a URL such as "https://hc-ping.com/UUID", http or https, without ? and #', _ping)

@@ -149,12 +149,12 @@ def set_read_only(path: Path) -> None:
 
 
 @Checkpoint("copy marked")
-def set_received(path: Path, origin: str, transid: int) -> None:
-    """Notes in a writable subvolume the UUID of the subvolume that it is a copy of, and that one's generation, as `btrfs receive`
-    does. The kernel writes its own generation and time beside it. Raises OSError; needs CAP_SYS_ADMIN.
+def set_received(path: Path, origin: str) -> None:
+    """Notes in a writable subvolume the UUID of the subvolume that it is a copy of, as `btrfs receive` does. The kernel writes its
+    own generation and time beside it. Raises OSError; needs CAP_SYS_ADMIN.
     """
     with opened(path) as fd:
-        fcntl.ioctl(fd, _SET_RECEIVED_SUBVOL, _RECEIVED.pack(uuid.UUID(origin).bytes, transid, 0, 0))
+        fcntl.ioctl(fd, _SET_RECEIVED_SUBVOL, _RECEIVED.pack(uuid.UUID(origin).bytes, 0, 0, 0))
 
 
 def marked_copies(folder: Path, origin: str) -> list[int]:

@@ -249,13 +249,6 @@ class EndlessDelta(Sender):
 
 
 @attack
-class EndlessZeros(EndlessDelta):
-    """The same of zeros, which become a hole: however many come, they need no room."""
-
-    piece = bytes(PIECE)
-
-
-@attack
 class EndlessBlocks(Sender):
     """The same of a file that is there already: four bytes from the host for each block of it that is written once more.
 

@@ -60,8 +60,7 @@ class History:
         self.servers = {name: self._server(make()) for name in _LINKS}
         for name, sources in _LINKS.items():
             for source in sources:
-                table = {"from": str(self.servers[source].pool), "engine": self.chance.choice(("send", "send", "rsync"))}
-                self.servers[name].tables[f"replica.{source}"] = table
+                self.servers[name].tables[f"replica.{source}"] = {"from": str(self.servers[source].pool)}
             self.servers[name].write()
         self.machines = {name: Machine(self.top / name, self.chance) for name in ("web1", "db1")}
         self.truth = dict[str, tuple[str, Path]]()

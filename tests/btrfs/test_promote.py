@@ -24,16 +24,12 @@ def content(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {path.name: (path.read_bytes(), path.stat().st_mode) for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("engine", ["send", "rsync"])
 @pytest.mark.parametrize("nights", [0, 2])
-def test_names_that_the_host_separates_after_promote_are_separate(
-    make_btrfs: Callable[..., Path], engine: str, nights: int
-) -> None:
+def test_names_that_the_host_separates_after_promote_are_separate(two: TwoPools, nights: int) -> None:
     """So many nights after it. Of names that are one inode in the base, rsync would write the new content of one to both.
 
     The files are thousands, since only a tree of several leaves has parts that a search may leave out.
     """
-    two = TwoPools(make_btrfs(), make_btrfs(), engine=engine)
     many = two.source / "many"
     many.mkdir()
     for number in range(4000):

@@ -20,10 +20,10 @@ MIB = 1 << 20
 NOW = "2026-03-20T12:00:00Z"
 
 
-@pytest.fixture(params=["send", pytest.param("rsync", marks=pytest.mark.long)])
-def two(request: pytest.FixtureRequest, make_btrfs: Callable[..., Path]) -> TwoPools:
+@pytest.fixture
+def two(make_btrfs: Callable[..., Path]) -> TwoPools:
     """Three copies; the first two share a file that is damaged in the second pool."""
-    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"), engine=request.param)
+    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"))
     content = os.urandom(MIB)
     (two.source / "large").write_bytes(content)
     two.night("2026-03-01T22:00:00Z", "a")
@@ -151,11 +151,8 @@ def test_what_a_power_cut_brought_back_goes_also_when_nothing_is_to_be_fetched(t
     assert len(two.names(two.second.pool)) == 3
 
 
-@pytest.mark.parametrize("engine", ["send", pytest.param("rsync", marks=pytest.mark.long)])
-def test_a_copy_that_comes_again_after_the_first_was_lost_is_not_known_as_that_was(
-    make_btrfs: Callable[..., Path], engine: str
-) -> None:
-    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"), engine=engine)
+def test_a_copy_that_comes_again_after_the_first_was_lost_is_not_known_as_that_was(make_btrfs: Callable[..., Path]) -> None:
+    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"))
     for day in (1, 2):
         two.night(f"2026-03-0{day}T22:00:00Z", str(day))
     two.fetch()

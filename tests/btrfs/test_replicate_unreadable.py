@@ -25,7 +25,6 @@ from tests.beds.work import work
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 MIB = 1 << 20
-ENGINES = pytest.mark.parametrize("engine", ["send", pytest.param("rsync", marks=pytest.mark.long)])
 
 
 def at(day: int, hour: int = 22) -> str:
@@ -52,9 +51,9 @@ def known(two: TwoPools) -> dict[str, list[str]]:
     return found
 
 
-def with_a_damaged_copy(make_btrfs: Callable[..., Path], engine: str) -> TwoPools:
+def with_a_damaged_copy(make_btrfs: Callable[..., Path]) -> TwoPools:
     """One copy, one file of which is damaged, and known to be."""
-    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"), engine=engine)
+    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"))
     content = os.urandom(MIB)
     (two.source / "database").write_bytes(content)
     (two.source / "other").write_bytes(os.urandom(MIB))
@@ -66,7 +65,7 @@ def with_a_damaged_copy(make_btrfs: Callable[..., Path], engine: str) -> TwoPool
 
 
 def test_a_copy_inherits_the_damage_of_its_parent_and_both_are_fetched_again(make_btrfs: Callable[..., Path]) -> None:
-    two = with_a_damaged_copy(make_btrfs, "send")
+    two = with_a_damaged_copy(make_btrfs)
     path = str(two.source / "database")
     two.night(at(2), "b")
     two.fetch(now=at(2, 23))
@@ -80,18 +79,9 @@ def test_a_copy_inherits_the_damage_of_its_parent_and_both_are_fetched_again(mak
     assert (known(two), unreadable(two, first), unreadable(two, second)) == ({}, [], [])
 
 
-@pytest.mark.long
-def test_rsync_fetches_damaged_files_of_the_parent_again(make_btrfs: Callable[..., Path]) -> None:
-    two = with_a_damaged_copy(make_btrfs, "rsync")
-    two.night(at(2), "b")
-    two.fetch(now=at(2, 23))
-    first, second = two.names(two.second.pool)
-    assert (list(known(two)), unreadable(two, second)) == ([first], [])
-
-
 def test_damage_stays_known_until_the_copy_that_came_again_was_read(make_btrfs: Callable[..., Path]) -> None:
     """The parent of what came again has the same damage, and nobody knew."""
-    two = with_a_damaged_copy(make_btrfs, "send")
+    two = with_a_damaged_copy(make_btrfs)
     path = str(two.source / "database")
     two.night(at(2), "b")
     two.fetch(now=at(2, 23))
@@ -161,11 +151,8 @@ def test_only_what_shares_the_damaged_part_inherits_it(make_btrfs: Callable[...,
     assert inherited - {"begin"} == {"same", "touched", "longer", "end", "elsewhere", "linked"}
 
 
-@ENGINES
-def test_a_parent_whose_metadata_cannot_be_read_is_passed_over_though_nobody_knew(
-    make_btrfs: Callable[..., Path], engine: str
-) -> None:
-    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M", mkfs=("-m", "single")), engine=engine)
+def test_a_parent_whose_metadata_cannot_be_read_is_passed_over_though_nobody_knew(make_btrfs: Callable[..., Path]) -> None:
+    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M", mkfs=("-m", "single")))
 
     def fill(word: str) -> None:
         for number in range(500):
@@ -194,17 +181,11 @@ def test_a_parent_whose_metadata_cannot_be_read_is_passed_over_though_nobody_kne
 
 @pytest.mark.parametrize(
     ("what", "way"),
-    [
-        ("data", "ssh"),
-        ("metadata", "ssh"),
-        ("metadata", "folder"),
-        pytest.param("data", "rsync", marks=pytest.mark.long),
-    ],
+    [("data", "ssh"), ("metadata", "ssh"), ("metadata", "folder")],
 )
 def test_a_backup_that_cannot_be_sent_keeps_no_newer_one_back(make_btrfs: Callable[..., Path], what: str, way: str) -> None:
     """Of a folder there is no catalogue."""
-    engine = "rsync" if way == "rsync" else "send"
-    two = TwoPools(make_btrfs(size="300M", mkfs=("-m", "single")), make_btrfs(size="300M"), engine=engine)
+    two = TwoPools(make_btrfs(size="300M", mkfs=("-m", "single")), make_btrfs(size="300M"))
     for day in (1, 2, 3):
         for number in range(300):
             (two.source / f"file-{number:06}").write_text(f"day {day} {number}")

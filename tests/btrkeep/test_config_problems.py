@@ -40,7 +40,7 @@ def of_host(folder: Path, line: str) -> list[str]:
     ("line", "problem"),
     [
         ('pathss = ["/x"]', 'pathss = ["/x"]: unknown key; did you mean "paths"?'),
-        ("quux = 1", "quux = 1: unknown key"),
+        ("quux = 1", "quux = 1: unknown key; remove it or correct it"),
         ("Enabled = true", 'Enabled = true: unknown key; did you mean "enabled"?'),
         ("concurrency = 3", "concurrency = 3: belongs in [backup] or [group.NAME] or [replica.NAME], not in [host.NAME]"),
         ('min_free = "5%"', 'min_free = "5%": belongs in [pool], not in [host.NAME]'),
@@ -187,7 +187,7 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
         (f"backup = 3\n{POOL}", "backup = 3: expected a section, [backup]"),
         (f"{POOL}[retension]\ndaily = 1", 'retension: unknown section; did you mean [retention]?'),
         (f"{POOL}[retention]\ndayly = 1", 'retention.dayly = 1: unknown key; did you mean "daily"?'),
-        (f"{POOL}[retention]\nx = 1", "retention.x = 1: unknown key"),
+        (f"{POOL}[retention]\nx = 1", "retention.x = 1: unknown key; remove it or correct it"),
         (f"{POOL}retention.daily = 1", "pool.retention = {daily = 1}: is a section of its own, [retention] or [gr"),
         (f"{POOL}[backup.retention]\ndaily = 1", "backup.retention = {daily = 1}: is a section of its own, [retention] or "),
         (f"retention = 14\n{POOL}", "retention = 14: expected a section, [retention]"),
