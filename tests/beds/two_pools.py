@@ -18,12 +18,9 @@ from tests.beds.watch import wait_for
 NOW = "2026-03-20T12:00:00Z"
 RELAY = """
 import os, sys, time
-def put(data):  # rsync has made the pipe that it reads from one that does not wait
+def put(data):
     while data:
-        try:
-            data = data[os.write(1, data):]
-        except BlockingIOError:
-            time.sleep(0.001)
+        data = data[os.write(1, data):]
 left = int(sys.argv[2])
 while data := bytearray(os.read(0, 65536)):
     if 0 <= left < len(data):
@@ -74,8 +71,7 @@ class TwoPools:
         """The same by ssh, for which lines of the shell stand in: "$@" is what answers on the other server."""
         answers = shlex.join([sys.executable, "-m", "backupd", "--config", str(self.first.config), "send-only"])
         file = self.second.top / "ssh"
-        forced = f"export SSH_ORIGINAL_COMMAND=$*\nset -- {answers}"
-        file.write_text(f"#!/bin/bash\ncd {shlex.quote(str(TOP))}\nRELAY='{RELAY}'\n{forced}\n{script}\n")
+        file.write_text(f"#!/bin/bash\ncd {shlex.quote(str(TOP))}\nRELAY='{RELAY}'\nset -- {answers}\n{script}\n")
         file.chmod(0o755)
         self.second.settings("ssh", command=str(file))
         self.second.tables["replica.office"]["from"] = "ssh://root@first"

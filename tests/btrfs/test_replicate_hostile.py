@@ -191,8 +191,9 @@ def test_by_ssh_the_key_lists_and_sends_and_does_nothing_else(two: TwoPools, ssh
         json.dumps({"verb": "send", "host": "../..", "name": "etc", "uuid": "x"}),
         json.dumps({"verb": "delete"}),
     ]
-    for line in asked:
-        said = work(*sshd.ssh(key), sshd.address, "cat", "/etc/passwd", input=line + "\n", check=False)
+    sending = "rsync --server --sender -logDtprXe.iLsfxCIvu . /etc/passwd"
+    for line, command in [*((line, "cat /etc/passwd") for line in asked), (asked[0], sending)]:
+        said = work(*sshd.ssh(key), sshd.address, command, input=line + "\n", check=False)
         assert "root:" not in said.stdout
         assert "error" in said.stdout
     assert two.names(two.first.pool) == [first]
