@@ -433,7 +433,7 @@ def no_sudo(machine: Machine) -> None:
 
 # --- copies
 
-_OFFICE = '[replica.office]\nfrom = "ssh://root@127.0.0.1"\nport = 2204\npool_name = "office"\nengine = "send"\n'
+_OFFICE = '[replica.office]\nfrom = "ssh://root@127.0.0.1"\nport = 2204\npool_name = "office"\n'
 PASSWORD = Path("/etc/btrkeep/offsite.password")
 _OFFSITE = f'[offsite.box]\nrepository = "/srv/restic"\npassword_file = "{PASSWORD}"\n'
 

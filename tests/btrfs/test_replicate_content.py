@@ -170,7 +170,7 @@ def test_a_replication_that_is_killed_anywhere_costs_no_backup(two: TwoPools) ->
     assert two.names(two.second.pool) == names
 
 
-def test_a_configuration_with_the_engine_of_earlier_versions_says_what_to_do(two: TwoPools) -> None:
+def test_a_configuration_with_the_removed_key_engine_says_what_to_do(two: TwoPools) -> None:
     """No backup is deleted for it, and after the line is removed the replica goes on."""
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.fetch()
