@@ -367,14 +367,14 @@ def test_nothing_that_btrkeep_lives_on_is_put_back_on_this_machine(config: Confi
 
 @pytest.mark.parametrize("path", ["/opt/x", "/usr/bin", "/etc/cron.d/x", "/var/spool/cron", "/root/.ssh", "/srv/wwwx", "/srv", "/"])
 def test_of_this_machine_only_that_is_put_back_which_the_administrator_has_named(config: Config, path: str) -> None:
-    for in_place in ((), ("/srv/www", "/home")):
+    for in_place in ((), ("/srv/www", "/export")):
         wish = {**RESTORE, "host": "here", "paths": ["/srv/www/a", path]}
         with pytest.raises(RequestRefused, match="not below a folder") as refused:
             command_of(asked("restore", in_place=in_place, **wish), config, PROGRAM)
         assert refused.value.kind == "refused"
-    fine = {**RESTORE, "host": "here", "paths": ["/srv/www/a", "/home"]}
-    line = command_of(asked("restore", in_place=("/srv/www", "/home"), **fine), config, PROGRAM)
-    assert {"--to-host", "--only-below=/srv/www", "--only-below=/home"} <= set(line)
+    fine = {**RESTORE, "host": "here", "paths": ["/srv/www/a", "/export"]}
+    line = command_of(asked("restore", in_place=("/srv/www", "/export"), **fine), config, PROGRAM)
+    assert {"--to-host", "--only-below=/srv/www", "--only-below=/export"} <= set(line)
 
 
 def test_a_folder_for_restores_has_a_place_for_each_backup() -> None:

@@ -20,16 +20,24 @@ from backupd.serve.answering import answer
 from backupd.serve.call import Call, Frames
 from backupd.serve.context import ServiceContext
 from backupd.serve.limits import ConcurrencyLimit
-from backupd.serve.rights import Right
+from backupd.serve.rights import ROOT, Right
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.clock import Clock
 from btrkeep.serving.client import Absent, RootServiceClient
 from btrkeep.serving.protocol import FAILED, KINDS, LONGEST_REQUEST, RequestRefused, decoded, encoded, read_request
 from btrkeep.serving.wire import ClientGone, Wire
+from tests.beds.asked import asked_by_root
 
-ME = frozenset((os.getuid(),))
+ME = frozenset((ROOT,))
 SERVICE = ServiceContext("none", Path("/nowhere/none.toml"), Clock(), systemd=False)
 FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _as_root() -> Iterator[None]:
+    """The requests here name who asks, which only root may."""
+    with asked_by_root():
+        yield
 
 
 def said(data: bytes, allowed: frozenset[int] = ME, *, end: bool = True) -> bytes:
@@ -258,7 +266,7 @@ def test_each_request_is_logged_with_who_and_what_in_one_line(caplog: pytest.Log
     (record,) = caplog.records
     text = record.getMessage()
     assert all(char.isprintable() for char in text)
-    assert all(word in text for word in ("browse", "al\\nice", "web1", "/a\\nb", f"user {os.getuid()}"))
+    assert all(word in text for word in ("browse", "al\\nice", "web1", "/a\\nb", f"user {ROOT}"))
 
 
 def test_a_fault_of_ours_is_told_without_its_traceback_and_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

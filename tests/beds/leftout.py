@@ -78,6 +78,10 @@ def reason(words: str, why: str) -> str:
     return f"left out: {words} ({why})"
 
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason=reason("as root", "no root"))
+"""For a quick test that needs root. The marker `root` would leave it out of `--unit` for root too."""
+
+
 def summary(reasons: Iterable[str]) -> str:
     """One line out of the skip reasons of all tests that did not run; "" when none was left out."""
     counts = Counter(match[1] for text in reasons if (match := _REASON.search(text)))

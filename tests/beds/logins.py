@@ -13,14 +13,14 @@ from web.auth.store import Store
 
 
 @cache
-def logins_at(path: Path, users: Path, asks: int = 0) -> LoginService:
-    """Answers at the socket `path`, where the user `asks` may ask too, until the session of tests ends; the same one whoever asks
-    for it.
-    """
+def logins_at(path: Path, users: Path, asks: int | None = None) -> LoginService:
+    """Answers at the socket `path` until the session of tests ends: this process's user, and the user `asks`; one for each path."""
+    asks = os.geteuid() if asks is None else asks
     users.mkdir(mode=0o700, parents=True, exist_ok=True)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))
-    os.chown(path, asks, -1)
+    if asks != os.geteuid():
+        os.chown(path, asks, -1)
     listening.listen(64)
     service = LoginService(Store(users))
     server = Server(partial(service.answer, allowed=allowed_users((str(asks), str(os.geteuid())))), listening, at_once=40)

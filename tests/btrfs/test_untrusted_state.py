@@ -1,7 +1,6 @@
 """A state folder that users other than root may write to: nothing is written there, backups go on, the printed command mends it."""
 
 import json
-import os
 import re
 import shlex
 import sqlite3
@@ -13,6 +12,7 @@ import pytest
 
 from tests.beds import work
 from tests.beds.expiries import LATER, NOW, Expiries, at
+from tests.beds.leftout import needs_root
 from tests.beds.nights import Nights
 from tests.beds.receivers import web
 from tests.beds.watch import disagreements
@@ -30,7 +30,7 @@ PLANTED = {
     "cleared": None,
 }
 """An alarm that counts as sent: what a member of the group could write."""
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+pytestmark = needs_root
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ from btrkeep.catalogue import Catalogue, CatalogueDamaged, CatalogueUnready, mig
 from btrkeep.errors import OperatorError
 from tests.beds import work
 from tests.beds.anyone import readable
+from tests.beds.leftout import needs_root
 from tests.beds.strangers import STRANGER, entered_state
 
 ROOT = Path(__file__).parents[2]
 BEDS = ROOT / "tests" / "beds"
 NOW = datetime(2026, 11, 20, 22, tzinfo=UTC)
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from btrkeep.config import Config, ExpirySettings, Retention, Window, load
 from btrkeep.config.values import parse_min_free, parse_window
 from btrkeep.errors import ConfigError
+from tests.beds.leftout import needs_root
 
 POOL = '[pool]\npath = "/srv/backup"\n'
 HOST = '[host.web1]\naddress = "root@web1.example.org"\npaths = ["/etc", "/srv"]\n'
@@ -308,7 +309,7 @@ def test_a_source_path_whose_content_is_excluded_is_said(loaded: Write) -> None:
     assert 'host.a.paths: "/tmp" is fetched as an empty folder, "/tmp/*" excludes what is in it' in config.notices[0]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root's configuration is guarded")
+@needs_root  # only root's configuration is guarded
 @pytest.mark.parametrize("spoil", [lambda path: path.chmod(0o666), lambda path: os.chown(path, 61234, -1)], ids=["mode", "owner"])
 @pytest.mark.parametrize("which", ["pool.toml", "pool.d", "pool.d/web.toml"])
 def test_root_takes_no_configuration_that_others_may_write(tmp_path: Path, spoil: Callable[[Path], None], which: str) -> None:

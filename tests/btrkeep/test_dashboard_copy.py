@@ -19,9 +19,9 @@ from btrkeep.units import parse_time
 from tests.beds import work
 from tests.beds.anyone import readable
 from tests.beds.copied import copied
+from tests.beds.leftout import needs_root
 from tests.beds.strangers import STRANGER, entered_state, holding
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 READ = """import pathlib, sys
 from btrkeep.catalogue import Catalogue
 with Catalogue.open_copy(pathlib.Path(sys.argv[1])) as catalogue: print(catalogue.get_fact('a'))"""

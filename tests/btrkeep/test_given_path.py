@@ -1,6 +1,5 @@
 """Paths of the command line that cannot be looked at: the command itself reports them."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from btrkeep.cli.given_path import GivenPath
 from tests.beds import work
 from tests.beds.cli import TOP
+from tests.beds.leftout import needs_root
 
 
 def test_a_name_that_is_too_long_is_left_to_the_command() -> None:
@@ -19,7 +19,7 @@ def test_a_name_that_is_too_long_is_left_to_the_command() -> None:
         GivenPath(exists=True).convert(str(path), None, None)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@needs_root
 def test_a_folder_that_this_user_may_not_enter_is_left_to_the_command(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)

@@ -13,9 +13,10 @@ import pytest
 from btrkeep import trusted_path
 from btrkeep.trusted_path import MOVE_STATE, UntrustedStep, remedy, untrusted_config
 from tests.beds import session, work
+from tests.beds.leftout import needs_root
 
 OTHER = 61234
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+pytestmark = needs_root
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ import pytest
 from btrkeep.cli import edge
 from tests.beds import session, work
 from tests.beds.anyone import readable
+from tests.beds.leftout import needs_root
 from tests.web.gate import CHEAP, PASSWORD, made
 from web.auth import passwords
 from web.auth.store import Store
@@ -32,7 +33,6 @@ from web.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 WEB = (sys.executable, "-m", "web")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 STRANGER = 61234
 
 

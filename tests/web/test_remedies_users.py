@@ -1,6 +1,5 @@
 """The commands of btrkeep-web that take users to another server."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.beds.leftout import needs_root
 from tests.beds.remedies import Typist, types, typing
 from tests.web.gate import CHEAP, PASSWORD, made
 from web.auth.model import User
 from web.auth.store import Store
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+pytestmark = [needs_root]
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 
 

@@ -1,0 +1,46 @@
+#!/bin/bash
+# sudo scripts/unit_as_user.sh [pytest arguments]
+#
+# The tests of `./test.sh --unit` at the commit HEAD as the user nobody, without the programs that btrkeep can do without. It needs
+# the virtual environment that ./test.sh makes. What is left out because a program is not installed counts as left out, in CI too.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+# shellcheck source=scripts/ground.sh
+. scripts/ground.sh
+unset CI
+
+# What stays: rsync, an ssh client, and what a Debian has that nobody chose: coreutils, util-linux, findutils, procps, systemd's own.
+WITHOUT=("${DEV_PACKAGES[@]}" bubblewrap btrfs-progs openssh-server acl attr e2fsprogs libcap2-bin sqlite3)
+
+# In a mount namespace of its own: the environment is mounted into the user's clone, and both are gone with the last process.
+if [ "${1:-}" != --inside ]; then
+    top=$(mktemp -d /var/tmp/btrkeep-unit-XXXXXX)
+    trap 'rm -rf --one-file-system "$top"' EXIT
+    status=0
+    unshare --mount --propagation private -- "$0" --inside "$top" "$@" || status=$?
+    exit "$status"
+fi
+top=$2
+shift 2
+
+# The folders of PATH, without those programs.
+tree=$top/home/developer/btrkeep
+mkdir -p "$top/bin" "${tree%/*}"
+IFS=: read -ra folders <<<"$PATH"
+for folder in "${folders[@]}"; do
+    [ ! -d "$folder" ] || cp --symbolic-link --no-clobber --no-dereference "$(readlink -f "$folder")"/* "$top/bin/" 2>/dev/null || true
+done
+mapfile -t hidden < <(dpkg -L "${WITHOUT[@]}" 2>/dev/null | sed -n 's|^.*/s\?bin/\([^/]*\)$|\1|p')
+(cd "$top/bin" && rm -f -- "${hidden[@]}")
+
+# A checkout in a home, as developers have it.
+git -c safe.directory="$PWD" clone --quiet --no-hardlinks . "$tree"
+mkdir "$tree/.venv"
+chmod 755 "$top"
+chown -R nobody: "$top/home"
+mount --bind -o ro "$VENV" "$tree/.venv"
+mount --rbind "$top/home" /home
+cd "/home/developer/btrkeep"
+exec setpriv --reuid=nobody --regid="$(id -g nobody)" --clear-groups --bounding-set=-all --inh-caps=-all -- \
+    env -i PATH="$top/bin" HOME=/home/developer LANG=C.UTF-8 TERM="${TERM:-dumb}" \
+    .venv/bin/python -m pytest --unit -n "$(nproc)" --dist worksteal "$@"

@@ -1,0 +1,26 @@
+"""The root service in the test's own process, asked by root also where the tests run as another user."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from backupd.serve import answering
+from backupd.serve.rights import ROOT
+from btrkeep.serving.peer import Peer, peer_of
+
+
+@contextmanager
+def asked_by_root() -> Iterator[None]:
+    """Only root may ask without a session. Our own user's connections count as root's meanwhile; for root nothing is replaced."""
+
+    def root_of(connection: socket.socket) -> Peer:
+        peer = peer_of(connection)
+        return Peer(peer.pid, ROOT) if peer.uid == os.geteuid() else peer
+
+    with pytest.MonkeyPatch.context() as patch:
+        if os.geteuid() != ROOT:
+            patch.setattr(answering, "peer_of", root_of)
+        yield
