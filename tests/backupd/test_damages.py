@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from backupd.repo import json_file
 from backupd.repo.damages import DAMAGED, enter_damages, read_damaged, replace_damaged
+from backupd.repo.json_file import LARGEST
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.pool.marker import Pool
 from btrkeep.units import backup_name
@@ -30,24 +32,36 @@ def backups(pool: Pool, count: int) -> list[str]:
     return names
 
 
+TABLE, LONG = "/var/lib/postgresql/16/main/base/16384/table-{:06}.dat", "/" + "\udce9" * 4000 + "{}"
+
+
 @pytest.mark.parametrize(
-    ("count", "files", "path"),
-    [(100, 1000, "/var/lib/postgresql/16/main/base/16384/table-{:06}.dat"), (800, 1, "/" + "\udce9" * 4000 + "{}")],
+    ("count", "files", "path", "largest"),
+    [
+        pytest.param(100, 1000, TABLE, LARGEST, marks=pytest.mark.slow),
+        pytest.param(800, 1, LONG, LARGEST, marks=pytest.mark.slow),
+        (20, 300, TABLE, LARGEST // 16),
+        (50, 1, LONG, LARGEST // 16),
+    ],
 )
-def test_every_damaged_backup_is_read_again_however_much_is_damaged(pool: Pool, count: int, files: int, path: str) -> None:
+def test_every_damaged_backup_is_read_again_however_much_is_damaged(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, count: int, files: int, path: str, largest: int
+) -> None:
+    monkeypatch.setattr(json_file, "LARGEST", largest)
     names = backups(pool, count)
     found = [Damage("web1", name, path.format(number), 0, 4096, "scrub", NOW) for name in names for number in range(files)]
     with Catalogue.open(with_catalogue(pool.path)) as catalogue:
         enter_damages(pool, catalogue, ["web1"], found)
         assert len(catalogue.damages("web1")) == len(found)
     again = read_damaged(pool.host("web1"), "web1")
+    assert not set(found) <= set(again)  # there is no room for all
     assert {one.name for one in again} == set(names)
     assert {one.name for one in again if one.path == "/"} == set(names)  # no repair of the files that are named is all
 
 
 def test_all_places_of_a_backup_come_back_while_there_is_room(pool: Pool) -> None:
     (name,) = backups(pool, 1)
-    found = {Damage("web1", name, f"/file-{number:05}", 0, 4096, "scrub", NOW) for number in range(20_000)}
+    found = {Damage("web1", name, f"/file-{number:05}", 0, 4096, "scrub", NOW) for number in range(10_001)}
     with Catalogue.open(with_catalogue(pool.path)) as catalogue:
         enter_damages(pool, catalogue, ["web1"], found)
         enter_damages(pool, catalogue, ["web1"], [])

@@ -9,6 +9,7 @@ import pytest
 
 from backupd.replicate.far_answers import Announced
 from backupd.replicate.marked import take_notes
+from backupd.repo import json_file, notes_json
 from backupd.repo.json_file import LARGEST
 from backupd.repo.notes_json import HOLD, NOTES, Notes, NotesFull, hold_of, read_notes, write_notes
 from btrkeep.config.model import ReplicaSettings
@@ -28,10 +29,17 @@ def sent(why: str, until: str | None = None) -> Announced:
     return Announced({HOLD: {"at": AT, "until": until, "why": why}}, None, 1, None)
 
 
-def test_notes_of_another_pool_leave_half_of_the_file_to_this_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [pytest.param(1, marks=pytest.mark.slow), 16])
+def test_notes_of_another_pool_leave_half_of_the_file_to_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    largest = LARGEST // part
+    monkeypatch.setattr(json_file, "LARGEST", largest)
+    monkeypatch.setattr(notes_json, "LARGEST", largest)
     here = pool(tmp_path)
     folder = here.host("web1")
-    many = Notes({f"n{number}": {HOLD: {"at": AT, "until": None, "why": "x" * 1000, "from": "office"}} for number in range(7_350)})
+    hold = {"at": AT, "until": None, "why": "x" * 1000, "from": "office"}
+    many = Notes({f"n{number}": {HOLD: hold} for number in range(7_350 // part)})
     write_notes(folder, many)
 
     def take_many() -> None:
@@ -40,8 +48,8 @@ def test_notes_of_another_pool_leave_half_of_the_file_to_this_one(tmp_path: Path
 
     with pytest.raises(NotesFull, match="more than half"):
         take_many()
-    assert (folder / NOTES).stat().st_size <= LARGEST // 2
-    write_notes(folder, read_notes(folder).with_note("own", HOLD, {"at": AT, "until": None, "why": "y" * (7 << 20)}))
+    assert (folder / NOTES).stat().st_size <= largest // 2
+    write_notes(folder, read_notes(folder).with_note("own", HOLD, {"at": AT, "until": None, "why": "y" * (7 * largest // 16)}))
     assert hold_of(read_notes(folder), "own")
 
 

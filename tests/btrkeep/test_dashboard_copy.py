@@ -170,7 +170,7 @@ def test_a_link_in_the_copys_place_opens_no_other_file_to_the_group(state: Path,
 def test_a_fifo_in_the_copys_place_keeps_nobody_waiting(state: Path) -> None:
     os.mkfifo(state / "dashboard.sqlite")
     program = "import pathlib, sys; from btrkeep.catalogue import Catalogue; Catalogue.open(pathlib.Path(sys.argv[1])).close()"
-    work(sys.executable, "-c", program, state, timeout=20)
+    work(sys.executable, "-c", program, state, timeout=120)
     assert stat.S_ISREG((state / "dashboard.sqlite").lstat().st_mode)
 
 

@@ -274,7 +274,7 @@ def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (last.said, last.problem) == ("fine", "")
 
 
-def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path) -> None:
+def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path, clock: Clock) -> None:
     """A form of any kind: here that which logs out and in again."""
     write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)], [run("web1", EVENING)]).close()
     time.sleep(0.06)  # what was written just now is not kept
