@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import fcntl
+import gc
 import os
 import shlex
 import shutil
@@ -102,6 +103,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--long"):
         _only(lambda item: item.get_closest_marker("long") is not None, config, items)
     items[:] = dealing.dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """All modules and tests stay until the end: no further search for garbage goes through them."""
+    gc.collect()
+    gc.freeze()
 
 
 def _only(is_wanted: Callable[[pytest.Item], bool], config: pytest.Config, items: list[pytest.Item]) -> None:

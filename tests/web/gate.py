@@ -7,11 +7,13 @@ import tempfile
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from types import CodeType
 from zoneinfo import ZoneInfo
 
 from argon2 import PasswordHasher
 from flask import Flask
 from flask.testing import FlaskClient
+from jinja2.bccache import Bucket, BytecodeCache
 from werkzeug.test import TestResponse
 
 from btrkeep.catalogue import Catalogue
@@ -57,10 +59,28 @@ def add_user(settings: Settings, name: str, role: str = "operator", hosts: tuple
     assert Store(settings.data).add_user(User(name, role, hosts, CHEAP.hash(PASSWORD), now, now))
 
 
+class _CompiledTemplates(BytecodeCache):
+    """The templates that a dashboard of this process has compiled: each test has a dashboard of its own, and they take longest."""
+
+    def __init__(self) -> None:
+        self._code: dict[tuple[str, str], CodeType] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._code.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        assert bucket.code
+        self._code[bucket.key, bucket.checksum] = bucket.code
+
+
+_compiled = _CompiledTemplates()
+
+
 def dashboard(settings: Settings) -> Flask:
     """The application, with its login service. Each request sees what was committed before: at a site it is soon copied."""
     logins_at(settings.logins, settings.data)
     app = create_app(settings)
+    app.jinja_env.bytecode_cache = _compiled
     app.before_request_funcs[None].insert(0, lambda: copied(settings.state))
     return app
 
