@@ -21,6 +21,7 @@ from backupd.hosts.edit import with_host_keys
 from btrkeep.config.keys import LEGAL
 from tests.beds import backupd, work
 from tests.beds.cli import backupd_start
+from tests.beds.leftout import needs_program
 
 MAIN = """\
 # our pool
@@ -89,6 +90,7 @@ def test_keys_come_and_go_where_the_host_is_declared_and_all_else_stays(main: Pa
     assert found == [None, 2222, False, ["/etc", "/home", "/srv"]]
 
 
+@needs_program("patch")
 def test_a_dry_run_shows_the_lines_that_would_change_and_nothing_around_them(main: Path) -> None:
     said = set_(main, "old", "address=backup@old", "--dry-run").stdout
     assert main.read_text() == MAIN

@@ -15,6 +15,7 @@ import pytest
 from backupd.files.comparing import TEXT_LIMIT, DifferenceTotals, NoText, PathDifference, compare, text_difference
 from backupd.files.tree import Tree
 from tests.beds import work
+from tests.beds.leftout import needs_program
 from tests.beds.opens import watched
 
 Sides = tuple[Path, Path]
@@ -282,6 +283,7 @@ def lines(sides: Sides, limit: int = TEXT_LIMIT) -> list[str]:
         return text_difference(before, after, b"/file", limit)
 
 
+@needs_program("patch")
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -17,6 +17,7 @@ from backupd.files import spool, zip_headers
 from backupd.files.spool import LinkTable, Packed, ordered
 from backupd.files.tree import Entry
 from tests.beds import work
+from tests.beds.leftout import needs_program
 
 FILE = Entry(b"/f", "file", 0, 0, 0o644, 4_000_000_000, 12, 1_500_000_000 * 10**9, 257, 1, 1)
 NAMES = st.lists(st.binary(min_size=1, max_size=9).map(lambda name: name.replace(b"\0", b"\n")), max_size=60)
@@ -75,6 +76,7 @@ def test_what_is_packed_comes_out_as_it_was_and_leaves_no_file(monkeypatch: pyte
     assert max(map(len, pieces)) <= 256 << 10
 
 
+@needs_program("unzip")
 @pytest.mark.slow
 def test_a_zip_with_more_names_than_sixteen_bits_count_is_read_by_others(tmp_path: Path) -> None:
     out, index = io.BytesIO(), bytearray()

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import sqlite3
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -210,7 +211,7 @@ def test_a_record_is_replaced_as_a_whole_and_never_written_through_a_link(tmp_pa
     assert (tmp_path / "victim").read_text(encoding="utf-8") == "untouched"
     assert read(tmp_path) == parse(FORMAT_1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.json", "victim"]
-    assert json.loads(work("python3", "-m", "json.tool", tmp_path / "backup.json").stdout)["host"] == "web1"
+    assert json.loads(work(sys.executable, "-m", "json.tool", tmp_path / "backup.json").stdout)["host"] == "web1"
 
 
 # Notes

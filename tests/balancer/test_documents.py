@@ -17,6 +17,7 @@ from balancer.score import BAD, GIB, SIZES, FreeExtents, tent
 from balancer.survey import Survey, surveyed
 from btrkeep.errors import Exit
 from tests.beds import TOP, work
+from tests.beds.leftout import needs_program
 
 MANUAL = TOP / "man" / "btrfs-balancer.8"
 PAGE = (TOP / "docs" / "free-space.rst").read_text(encoding="utf-8")
@@ -38,6 +39,7 @@ def commands() -> dict[str, click.Command]:
     return {name: command for name, command in found.items() if command}
 
 
+@needs_program("groff")
 def test_the_manual_names_every_command_option_and_key(manual: str) -> None:
     for name, command in commands().items():
         assert f" btrfs-balancer {name} " in manual
@@ -48,11 +50,13 @@ def test_the_manual_names_every_command_option_and_key(manual: str) -> None:
     assert set(re.findall(r"--[a-z][a-z-]+", manual)) - known == set()
 
 
+@needs_program("groff")
 def test_the_manual_has_exit_statuses_that_there_are(manual: str) -> None:
     part = manual[manual.index("EXIT STATUS") : manual.index("ENVIRONMENT")]
     assert {int(number) for number in re.findall(r" (\d+) [a-zA-Z]", part)} == {*map(int, Exit)}
 
 
+@needs_program("groff")
 def test_man_has_nothing_to_complain_about() -> None:
     assert not work("groff", "-man", "-Tutf8", "-ww", MANUAL).stderr
 

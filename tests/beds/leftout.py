@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -80,6 +81,11 @@ def reason(words: str, why: str) -> str:
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason=reason("as root", "no root"))
 """For a quick test that needs root. The marker `root` would leave it out of `--unit` for root too."""
+
+
+def needs_program(name: str) -> pytest.MarkDecorator:
+    """For a test that compares with a program that a machine may not have. CI has it."""
+    return pytest.mark.skipif(not shutil.which(name), reason=reason(f"with {name}", f"{name} is not installed"))
 
 
 def summary(reasons: Iterable[str]) -> str:

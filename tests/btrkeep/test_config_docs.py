@@ -16,6 +16,7 @@ from btrkeep.config.problems import quoted
 from btrkeep.errors import ConfigError, UsageError
 from scripts.make_lists import LISTS, refreshed, toml
 from tests.beds import work
+from tests.beds.leftout import needs_program
 
 ROOT = Path(__file__).parents[2]
 HEADS = {
@@ -45,6 +46,7 @@ def test_a_list_that_is_made_from_a_table_is_current(page: str) -> None:
     assert refreshed(page, f"{text.partition(begin)[0]}{begin}old\n{end}{text.partition(end)[2]}") == text
 
 
+@needs_program("groff")
 def test_the_manual_page_has_the_same_keys_and_says_the_same_of_them() -> None:
     shown = work("groff", "-man", "-Tutf8", "-P-cbou", "-rLL=20000n", "-ww", MANUAL)
     assert shown.stderr == ""

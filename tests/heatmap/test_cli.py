@@ -23,6 +23,7 @@ from heatmap.colourings import COLOUR_SCHEMES
 from heatmap.picture import save
 from tests.beds import TOP, btrfs, session, work
 from tests.beds.completing import completing_bash
+from tests.beds.leftout import needs_program
 from tests.beds.work import error_and_hint
 from tests.heatmap.program import PEER, heatmap, pixels
 
@@ -328,6 +329,7 @@ def test_a_file_within_a_filesystem_does_as_well_as_its_mount_point(point: Path,
     assert (pixels(tmp_path / "0.png") == pixels(tmp_path / "1.png")).all()
 
 
+@needs_program("groff")
 def test_the_manual_names_every_option_and_command_of_a_picture() -> None:
     shown = work("groff", "-man", "-Tutf8", "-P-cbou", "-rLL=200n", TOP / "man" / "btrfs-heatmap.1").stdout.replace("\u2010", "-")
     options, commands = shown[shown.index("OPTIONS") : shown.index("COMMANDS")], shown[shown.index("COMMANDS") :]

@@ -24,7 +24,7 @@ import pytest
 from btrkeep.cli import edge
 from tests.beds import session, work
 from tests.beds.anyone import readable
-from tests.beds.leftout import needs_root
+from tests.beds.leftout import needs_program, needs_root
 from tests.web.gate import CHEAP, PASSWORD, made
 from web.auth import passwords
 from web.auth.store import Store
@@ -461,6 +461,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     assert (done.returncode, "cannot be listened on" in done.stderr) == (1, True)
 
 
+@needs_program("groff")
 def test_the_manual_names_every_command_and_every_option() -> None:
     shown = work("groff", "-man", "-Tutf8", "-P-cbou", "-rLL=200n", ROOT / "man" / "btrkeep-web.8")
     assert shown.stderr == ""
