@@ -17,6 +17,7 @@ from btrkeep.decisions import rsync_meaning
 from btrkeep.decisions.rsync_meaning import MEANING, ExitCause, ExitKind, Meaning, meaning
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull, run, script
 from tests.beds import work
+from tests.beds.leftout import needs_program
 from tests.beds.ssh import Sshd
 
 
@@ -258,6 +259,7 @@ def test_a_signal_is_named_and_an_unknown_status_needs_a_person() -> None:
     assert meaning(77) == Meaning(ExitKind.BROKEN, ExitCause.UNKNOWN, number=77)
 
 
+@needs_program("man")
 def test_every_status_that_rsync_has_a_name_for_is_in_the_table() -> None:
     """rsync names its statuses itself when it ends with one: those that have no name are "unexplained error"."""
     manual = work("man", "--encoding=ascii", "-P", "cat", "rsync", check=False)
