@@ -54,14 +54,6 @@ def test_what_cannot_be_understood_is_nothing(text: str | None) -> None:
     assert read_session(facts, "office") is None
 
 
-def test_what_the_first_version_noted_is_understood() -> None:
-    facts = Facts()
-    facts["replica:office"] = '{"at": "2026-03-20T11:00:00Z", "pool": "p", "fetched": 5, "bytes": 9, "failed": 0}'
-    found = read_session(facts, "office")
-    assert found
-    assert (found.at, found.tried, found.fetched, found.behind) == (NOW - HOUR, NOW - HOUR, 5, ())
-
-
 @pytest.mark.parametrize(
     ("replica", "ago", "error", "expected"),
     [
