@@ -268,7 +268,7 @@ def read_session(facts: FactReader, name: str, kind: str = REPLICA) -> ReplicaSe
 def _session(said: dict[str, Any]) -> ReplicaSession:
     behind, gone = tuple(HostBehind(**one) for one in said.pop("behind", ())), tuple(said.pop("gone", ()))
     at, newest = said.pop("at"), said.pop("newest", None)
-    tried = said.pop("tried", at)
+    tried = said.pop("tried")
     said["fetched"] = int(said.get("fetched", 0))
     at, newest = (parse_time(text) if text else None for text in (at, newest))
     return ReplicaSession(parse_time(tried), at, newest=newest, behind=behind, gone=gone, **said)

@@ -31,7 +31,7 @@ def entered_state(prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def holding(state: Path, user: int) -> Iterator[subprocess.Popen[str]]:
-    """Yields the process once it holds something. As root (0) it is what has had the files open since an earlier version let it."""
+    """Yields the process once it holds something. As root (0) it is what has had the files open since their modes let it."""
     code = readable()
     words = code.run_as(user, code.top / HOLDER, state) if user else (sys.executable, TOP / HOLDER, state)
     process = subprocess.Popen(words, env={**os.environ, **code.environment}, stdout=subprocess.PIPE, text=True)

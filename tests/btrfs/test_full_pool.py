@@ -160,7 +160,7 @@ def test_without_room_for_metadata_what_is_marked_is_deleted(no_metadata: Expiri
     assert no_metadata.left("web") == before[2:], done.stdout + done.stderr
 
 
-def test_a_pool_of_an_older_version_gets_the_files_of_its_locks_with_the_next_run(nights: Nights) -> None:
+def test_files_of_locks_that_are_missing_are_made_by_the_next_run(nights: Nights) -> None:
     locks = nights.pool / ".btrkeep" / "locks"
     for path in locks.iterdir():
         path.unlink()

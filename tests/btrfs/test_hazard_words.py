@@ -63,7 +63,7 @@ def test_numbers_that_add_up_beyond_what_sqlite_holds_stay_that_hosts_own_troubl
     assert {name: result["outcome"] for name, result in nights.run().items()} == {"liar": "complete", "web": "complete"}
 
 
-def test_a_pool_that_holds_such_numbers_from_an_earlier_version_works(nights: Nights, tree: Path) -> None:
+def test_a_pool_whose_records_hold_such_numbers_works(nights: Nights, tree: Path) -> None:
     for name in ("liar", "web"):
         nights.host(name, tree)
     nights.run()

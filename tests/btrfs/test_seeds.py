@@ -242,23 +242,15 @@ def test_what_is_no_seed_or_of_another_pool_is_refused(two: TwoPools, disk: Path
     assert "no backup of web9" in seed_to(two, disk, "backup2", "web9", status=2)
 
 
-def test_a_seed_of_the_first_version_that_wrote_any_is_received(two: TwoPools, disk: Path) -> None:
-    """Its seed.json had these keys and no others, in which it is whole."""
-    name = filled(two)
+def test_a_host_of_a_seed_of_a_newer_version_is_refused_and_nothing_of_it_is_received(two: TwoPools, disk: Path) -> None:
+    filled(two)
     seed_to(two, disk, "backup2")
-    pool = json.loads((disk / "seed.json").read_text())["pool"]
-    (disk / "seed.json").write_text(json.dumps({"format": 1, "pool": pool, "version": "0.1.0"}))
     marker = disk / "web1/seed.json"
-    said = json.loads(marker.read_text())
-    ((_, uuid, state),) = said["listed"]["backups"]
-    listed, announced = {"was": [], "backups": [[name, uuid, state]]}, {"notes": {}, "bytes": 500_000, "stream": 1}
-    marker.write_text(json.dumps({"format": 1, "listed": listed, "announced": announced, "parts": said["parts"]}))
-    assert [one["backup"] for one in seed_from(two, disk)["fetched"]] == [name]
-    assert two.differences(name) == ""
-    marker.write_text(json.dumps({**said, "format": 2}))
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "format": 2}))
     for named in ([], ["web1"]):
-        ((host, why),) = [(one["host"], one["error"]) for one in seed_from(two, disk, *named, status=1)["failed"]]
+        ((host, why),) = [(failed["host"], failed["error"]) for failed in seed_from(two, disk, *named, status=1)["failed"]]
         assert (host, "newer btrkeep" in why) == ("web1", True)
+    assert two.names(two.second.pool) == []
 
 
 def test_a_rehearsal_of_either_writes_nothing(two: TwoPools, disk: Path) -> None:

@@ -59,7 +59,7 @@ def test_live_files_are_roots_alone_and_the_group_reads_the_copy(state: Path) ->
 
 
 @needs_root
-def test_an_older_installations_modes_are_mended_by_the_next_program_of_roots(state: Path) -> None:
+def test_modes_that_are_too_wide_are_mended_by_the_next_program_of_roots(state: Path) -> None:
     with Catalogue.open(state) as first:
         first.set_fact("a", "1")
         for path in state.glob("catalogue.sqlite*"):

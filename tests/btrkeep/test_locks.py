@@ -160,7 +160,7 @@ def test_a_lock_whose_text_cannot_be_read_is_still_held_or_free_as_the_kernel_sa
 )
 @pytest.mark.parametrize("size", [None, 1 << 43])
 def test_a_text_that_somebody_made_up_is_none(tmp_path: Path, content: bytes, size: int | None) -> None:
-    """Who inherited a lock could write to it: an earlier version handed it to a receiver that a host can take over."""
+    """Whoever inherits a lock could write to it, such as a receiver that a host has taken over."""
     with attempt(tmp_path / "lock") as lock:
         lock.path.write_bytes(content)
         if size:
