@@ -12,7 +12,7 @@ class Metric:
     """One metric family."""
 
     name: str
-    kind: Literal["gauge", "counter"]
+    kind: Literal["gauge", "counter", "histogram"]
     meaning: str
     labels: tuple[str, ...] = ()
 

@@ -1,6 +1,7 @@
 """`backupd metrics`: numbers for Prometheus."""
 
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 from backupd.alarms.alarm_memory import AlarmMemory
 from backupd.cli.context import complain_of_faults, load_reporting, pass_context, present
 from backupd.health.status_report import StatusReport, opened_catalogue, read_status, status_without_catalogue
+from backupd.metrics.report_samples import samples_of
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.given_path import GivenPath
@@ -16,6 +18,8 @@ from btrkeep.config import ReportingConfig
 from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.fs.output_file import whole_file
+from btrkeep.metric_table import Metric
+from btrkeep.metric_text import MetricSample
 
 
 @click.command("metrics")
@@ -37,14 +41,11 @@ def command(ctx: click.Context, textfile: str | None, as_json: bool) -> int:
     moment = present(ctx, reporting.config)
     complain_of_faults(reporting.faults)
     seen, alarms, looked = _read(reporting, moment)
-    from prometheus_client import generate_latest
-
-    from backupd.metrics.families import Registry, families
-
+    samples = samples_of(seen, alarms, looked)
     if as_json:
-        echo_json([_as_json(family) for family in families(seen, alarms, looked)])
+        echo_json([_as_json(metric, of_metric) for metric, of_metric in samples.families()])
         return 0
-    text = generate_latest(Registry(seen, alarms, looked))
+    text = samples.text()
     if textfile is None:
         sys.stdout.buffer.write(text)
         sys.stdout.flush()
@@ -73,10 +74,10 @@ def _read(reporting: ReportingConfig, now: datetime) -> tuple[StatusReport, list
     return status_without_catalogue(config, now, faults=faults, is_bare=reporting.is_bare), memory.rows(), None
 
 
-def _as_json(family: Any) -> dict[str, Any]:
+def _as_json(metric: Metric, samples: Sequence[MetricSample]) -> dict[str, Any]:
     return {
-        "name": family.name + ("_total" if family.type == "counter" else ""),
-        "type": family.type,
-        "help": family.documentation,
-        "samples": [{"labels": sample.labels, "value": float(sample.value)} for sample in family.samples],
+        "name": metric.name,
+        "type": metric.kind,
+        "help": metric.meaning,
+        "samples": [{"labels": dict(sample.labels), "value": sample.value} for sample in samples],
     }

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from prometheus_client import generate_latest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from backupd.metrics.families import Registry, families
+from backupd.metrics.report_samples import samples_of
+from btrkeep import metric_table as table
 from btrkeep.catalogue import FreeSpaceScore, StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.config.model import ReplicaSettings
@@ -20,7 +22,8 @@ from btrkeep.decisions.copies import COPIES, KnownCopies, ReplicaSession, copies
 from btrkeep.decisions.drills import DrillOutcome, DrillResult, drill_status
 from btrkeep.decisions.pool_health import PoolFacts
 from btrkeep.decisions.redundancy import redundancy
-from btrkeep.metric_table import METRICS
+from btrkeep.metric_table import METRICS, Metric
+from btrkeep.metric_text import MetricSamples
 from btrkeep.pool.model import ChunkUse
 from btrkeep.units import backup_name
 from tests.backupd.facts import NOW, ago, facts
@@ -81,7 +84,7 @@ def everything() -> bytes:
         copies=tuple(copy_statuses({"office": ReplicaSettings("office", address="a")}, COPIED, NOW)),
     )
     alarm = StoredAlarm("failure", "host web1", "", 0, NOW, 1, None, None, None)
-    return generate_latest(Registry(look, [alarm], NOW))
+    return samples_of(look, [alarm], NOW).text()
 
 
 def samples(text: bytes | str) -> dict[str, float]:
@@ -138,14 +141,40 @@ def test_each_copy_of_a_host_has_its_age_and_what_is_none_has_not() -> None:
 
 def test_what_is_not_known_has_no_sample() -> None:
     look = seen(config(WEB), pool=PoolFacts("not mounted"), numbers=None)
-    found = samples(generate_latest(Registry(look, [], None)))
+    found = samples(samples_of(look, [], None).text())
     assert found["btrkeep_pool_usable"] == 0
     assert not any(re.match("btrkeep_(pool_size|devices|space|orphans|host_last|balance|free_space)", name) for name in found)
 
 
-def test_the_same_facts_give_the_same_families_each_time() -> None:
-    look = seen(config(WEB))
-    assert [family.samples for family in families(look, [], NOW)] == [family.samples for family in families(look, [], NOW)]
+label_text = st.text(st.sampled_from('"\\\n,={} ') | st.characters(exclude_categories=["Cs"]))
+
+
+@given(label_text, label_text, st.floats())
+@example("a \\n b", '"\n\\', float("inf"))
+def test_prometheus_parser_reads_back_any_label_and_any_value(pool: str, label: str, value: float) -> None:
+    """Compared with a parser of others, also for what no value of ours is: infinite, or no number."""
+    written = MetricSamples(pool)
+    written.add(table.HOST_SIZE, value, label)
+    [family] = text_string_to_metric_families(written.text().decode())
+    [sample] = family.samples
+    assert (family.name, family.type, family.documentation) == (table.HOST_SIZE.name, "gauge", table.HOST_SIZE.meaning)
+    assert (sample.labels, repr(sample.value)) == ({"pool": pool, "host": label}, repr(value))
+    assert sample.timestamp is None
+
+
+def test_a_histogram_counts_what_is_up_to_each_bound_and_a_meaning_may_have_two_lines() -> None:
+    metric = Metric("x_seconds", "histogram", "a \\ b\nc", ("view",))
+    written = MetricSamples(None, (metric,))
+    written.add_histogram(metric, (0.5, 10.0), (2, 0, 1), 31.5, "hosts")
+    [family] = text_string_to_metric_families(written.text().decode())
+    assert (family.type, family.documentation) == ("histogram", metric.meaning)
+    assert {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples} == {
+        ("x_seconds_bucket", "0.5"): 2,
+        ("x_seconds_bucket", "10.0"): 2,
+        ("x_seconds_bucket", "+Inf"): 3,
+        ("x_seconds_count", None): 3,
+        ("x_seconds_sum", None): 31.5,
+    }
 
 
 @pytest.mark.btrfs

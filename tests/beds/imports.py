@@ -18,6 +18,7 @@ BOTTOM = (
     "btrkeep.descriptors",
     "btrkeep.errors",
     "btrkeep.ioctl",
+    "btrkeep.metric_text",
     "btrkeep.metric_table",
     "btrkeep.procfs",
     "btrkeep.ticks",
@@ -28,17 +29,19 @@ BOTTOM = (
 SCAN = ("btrkeep.treescan",)  # reads trees; nothing below it knows of pools
 GROUND = ("btrkeep.config", "btrkeep.process", "btrkeep.pool", "btrkeep.fs", "btrkeep.catalogue", "btrkeep.serving")
 DECISIONS = ("btrkeep.decisions",)  # pure: plain data and an explicit `now` in, typed answers out
+CHARTS = ("btrkeep.charts",)  # pure: what decisions answer, as SVG
 EDGE = ("btrkeep.cli",)  # what the programs' command lines share
 PROGRAMS = ("backupd", "heatmap", "balancer", "web")
-AREAS = (*BOTTOM, *SCAN, *GROUND, *DECISIONS, *EDGE, *PROGRAMS)
+AREAS = (*BOTTOM, *SCAN, *GROUND, *DECISIONS, *CHARTS, *EDGE, *PROGRAMS)
 # Whom each may import besides itself. Programs meet in the catalogue, not in each other.
 BELOW = {
     **dict.fromkeys(BOTTOM, BOTTOM),
     **dict.fromkeys(SCAN, BOTTOM),
     **dict.fromkeys(GROUND, (*BOTTOM, *SCAN)),
     **dict.fromkeys(DECISIONS, (*BOTTOM, *GROUND)),
+    **dict.fromkeys(CHARTS, (*BOTTOM, *DECISIONS)),
     **dict.fromkeys(EDGE, (*BOTTOM, *SCAN, *GROUND)),
-    **dict.fromkeys(PROGRAMS, (*BOTTOM, *SCAN, *GROUND, *DECISIONS, *EDGE)),
+    **dict.fromkeys(PROGRAMS, (*BOTTOM, *SCAN, *GROUND, *DECISIONS, *CHARTS, *EDGE)),
 }
 # A door leads to pure code (docs/decisions/0015-doors.rst); what it leads to is given without what stands after it.
 DOORS = {

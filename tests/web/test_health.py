@@ -2,7 +2,10 @@
 
 import json
 import re
+import shutil
 import sqlite3
+import subprocess
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,7 +28,7 @@ def samples(web: Dashboard, who: str = OPERATOR) -> dict[tuple[str, tuple[str, .
     answer = web.get("/metrics", who)
     assert answer.status == 200, answer.text
     return {
-        (sample.name, tuple(value for name, value in sample.labels.items() if name != "pool")): sample.value
+        (sample.name, tuple(value for name, value in sorted(sample.labels.items()) if name != "pool")): sample.value
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
@@ -57,6 +60,20 @@ def test_what_is_answered_is_counted(site: Dashboard) -> None:
     assert count() == before + 3
     site.ask("GET", "/hosts", Cookie=site.cookie)
     assert samples(site)["btrkeep_web_request_seconds_count", ("hosts.index",)] >= 1
+
+
+def test_prometheus_own_tool_has_nothing_against_the_page_and_the_process_is_measured(site: Dashboard) -> None:
+    """Compared with what the kernel says of the process from outside."""
+    found = samples(site)
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{site.pid}/status").read_text().splitlines())
+    assert found["btrkeep_web_process_resident_memory_bytes", ()] == pytest.approx(int(fields["VmRSS"].split()[0]) * 1024, rel=0.2)
+    assert found["btrkeep_web_process_open_fds", ()] == pytest.approx(len(list(Path(f"/proc/{site.pid}/fd").iterdir())), abs=5)
+    assert found["btrkeep_web_process_cpu_seconds_total", ()] > 0
+    assert 0 <= time.time() - found["btrkeep_web_process_start_time_seconds", ()] < 3600
+    if shutil.which("promtool"):
+        text = site.get("/metrics").text
+        done = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_every_family_has_the_name_and_the_meaning_of_the_one_table(site: Dashboard) -> None:
@@ -107,7 +124,7 @@ def test_a_label_may_have_anything_in_it(tmp_path: Path) -> None:
     odd = 'a "b" \\n c\\\nd ü'
     write(tmp_path, [HostConfig("web1", group=odd)], [backup("web1", EVENING)]).close()
     source = RequestContext(Settings("main", tmp_path, tmp_path, tmp_path), Caches())
-    families = {family.name: family for family in text_string_to_metric_families(numbers.text(source))}
+    families = {family.name: family for family in text_string_to_metric_families(numbers.text(source).decode())}
     source.close()
     assert [sample.labels["group"] for sample in families["btrkeep_host_info"].samples] == [odd]
     assert [sample.value for sample in families["btrkeep_host_last_success_files"].samples] == [1000]

@@ -339,7 +339,7 @@ def numbers_of(state: Path) -> str:
     """What a monitor reads of it."""
     source = RequestContext(Settings("main", state, state, state), Caches())
     try:
-        return text(source)
+        return text(source).decode()
     finally:
         source.close()
 

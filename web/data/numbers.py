@@ -3,12 +3,9 @@
 Metrics that need access to the pool itself (whether it is mounted, how much still fits, missing devices) are not among them: the
 dashboard has no rights for that, and an unreliable number is worse than none. The state of the pool and the open alarms are those
 that `backupd notify` found; once they are an hour old they are left out.
-
-The text is written here, because there are eleven numbers for each host, and prometheus_client takes 8 us for each.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from btrkeep import __version__
 from btrkeep import metric_table as table
@@ -18,57 +15,33 @@ from btrkeep.decisions.alarm_patience import AlarmPatience
 from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.decisions.host_state import STATES
 from btrkeep.decisions.pool_numbers import numbers_of_sample
-from btrkeep.metric_table import Metric
+from btrkeep.metric_text import MetricSamples
 from web.data.health import stale_after
 from web.data.hosts import NOT_OURS, HostRow, every_row
 from web.source import RequestContext
 
 
-@dataclass(slots=True)
-class _Samples:
-    """Lines of each family. All have the pool's name as their first label."""
-
-    pool: str
-    found: dict[str, list[str]] = field(default_factory=dict)
-
-    def add(self, metric: Metric, value: float | None, *labels: str) -> None:
-        """Adds one value; None is unknown and adds none."""
-        if value is None:
-            return
-        if (lines := self.found.get(metric.name)) is None:
-            lines = self.found[metric.name] = [f"# HELP {metric.name} {metric.meaning}", f"# TYPE {metric.name} {metric.kind}"]
-        pairs = [f'{name}="{_escaped(label)}"' for name, label in zip(metric.labels, labels, strict=True)]
-        lines.append(f"{metric.name}{{{','.join([self.pool, *pairs])}}} {float(value)!r}")
-
-
-def text(source: RequestContext) -> str:
-    """Returns all of them in the order of the table, in Prometheus's text format.
-
-    https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
-    """
-    samples = _Samples(f'pool="{_escaped(source.site.name)}"')
+def text(source: RequestContext) -> bytes:
+    """Returns all of them in the order of the table, in Prometheus's text format."""
+    samples = MetricSamples(source.site.name)
     for collect in (_itself, _hosts, _backups, _filesystem, _expiries, _alarms):
         collect(samples, source)
-    return "".join(f"{line}\n" for metric in table.METRICS for line in samples.found.get(metric.name, ()))
+    return samples.text()
 
 
-def _escaped(label: str) -> str:
-    return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def _itself(samples: _Samples, source: RequestContext) -> None:
+def _itself(samples: MetricSamples, source: RequestContext) -> None:
     samples.add(table.INFO, 1, __version__)
     samples.add(table.LOOKED, source.now.timestamp())
 
 
-def _hosts(samples: _Samples, source: RequestContext) -> None:
+def _hosts(samples: MetricSamples, source: RequestContext) -> None:
     rows = [row for row in every_row(source) if row.state not in NOT_OURS]
     for row in rows:
         _host(samples, row)
     metric_samples.add_counts(samples.add, table.HOSTS, STATES, Counter(row.state for row in rows if row.enabled))
 
 
-def _host(samples: _Samples, row: HostRow) -> None:
+def _host(samples: MetricSamples, row: HostRow) -> None:
     samples.add(table.HOST_INFO, 1, row.host, row.group or "", str(row.enabled).lower(), str(row.optional).lower())
     metric_samples.add_state(samples.add, table.HOST_STATE, STATES, row.state, row.host)
     samples.add(table.HOST_SUCCESS, row.last_complete.timestamp() if row.last_complete else None, row.host)
@@ -78,12 +51,12 @@ def _host(samples: _Samples, row: HostRow) -> None:
     samples.add(table.HOST_FILES, row.files, row.host)
 
 
-def _backups(samples: _Samples, source: RequestContext) -> None:
+def _backups(samples: MetricSamples, source: RequestContext) -> None:
     metric_samples.add_counts(samples.add, table.BACKUPS, BACKUP_STATES, source.catalogue.state_counts())
     samples.add(table.RUNNING, len(source.catalogue.progress()))
 
 
-def _filesystem(samples: _Samples, source: RequestContext) -> None:
+def _filesystem(samples: MetricSamples, source: RequestContext) -> None:
     if not (filesystem := source.site.filesystem):
         return
     if sample := source.catalogue.newest_sample(filesystem):
@@ -93,11 +66,11 @@ def _filesystem(samples: _Samples, source: RequestContext) -> None:
     metric_samples.add_balance_totals(samples.add, source.catalogue.balance_totals(filesystem))
 
 
-def _expiries(samples: _Samples, source: RequestContext) -> None:
+def _expiries(samples: MetricSamples, source: RequestContext) -> None:
     metric_samples.add_expiry_totals(samples.add, source.catalogue.expiry_totals())
 
 
-def _alarms(samples: _Samples, source: RequestContext) -> None:
+def _alarms(samples: MetricSamples, source: RequestContext) -> None:
     kept = from_text(source.catalogue.get_fact(FACT))
     if kept is None:
         return

@@ -4,43 +4,24 @@ import time
 
 from flask import Blueprint, Response, current_app, g, request
 from flask.blueprints import BlueprintSetupState
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.process_collector import ProcessCollector
 
 from btrkeep.errors import OperatorError
+from btrkeep.metric_text import CONTENT_TYPE
 from web.access import logged_in_viewer, public
 from web.api.errors import MEANINGS, answer
 from web.api.values import dumped
 from web.data.health import Health, health
 from web.data.numbers import text
+from web.request_numbers import RequestNumbers
 from web.source import source
 
 blueprint = Blueprint("health", __name__)
-_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0)
 _OURS = "btrkeep-metrics"
-
-
-class Requests:
-    """The requests that this process has answered, by view: counts by status, and the time until the answer began."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.count = Counter(
-            "btrkeep_web_requests_total", "Requests answered.", ("view", "method", "status"), registry=self.registry
-        )
-        self.seconds = Histogram(
-            "btrkeep_web_request_seconds",
-            "Seconds until the answer began; a download goes on after that.",
-            ("view",),
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
-        ProcessCollector(namespace="btrkeep_web", registry=self.registry)
 
 
 @blueprint.record_once
 def _begin(state: BlueprintSetupState) -> None:
-    state.app.extensions[_OURS] = Requests()
+    state.app.extensions[_OURS] = RequestNumbers()
 
 
 @blueprint.before_app_request
@@ -50,11 +31,10 @@ def _note_begin() -> None:
 
 @blueprint.after_app_request
 def _note_end(response: Response) -> Response:
-    ours: Requests = current_app.extensions[_OURS]
-    view = request.endpoint or "none"
-    ours.count.labels(view, _method(request.method), str(response.status_code)).inc()
-    if begun := g.pop("begun", None):
-        ours.seconds.labels(view).observe(time.perf_counter() - begun)
+    ours: RequestNumbers = current_app.extensions[_OURS]
+    begun = g.pop("begun", None)
+    seconds = None if begun is None else time.perf_counter() - begun
+    ours.note(request.endpoint or "none", _method(request.method), response.status_code, seconds)
     return response
 
 
@@ -85,6 +65,6 @@ def metrics() -> Response:
     if who is None or who.limited:
         return answer(401 if who is None else 403, MEANINGS[401 if who is None else 403], "a token: btrkeep-web token add")
     about = source()
-    site = about.cached("metrics", lambda: text(about).encode("utf-8", "replace"))
-    own = generate_latest(current_app.extensions[_OURS].registry)
-    return Response(site + own, content_type=CONTENT_TYPE_LATEST)
+    site = about.cached("metrics", lambda: text(about))
+    ours: RequestNumbers = current_app.extensions[_OURS]
+    return Response(site + ours.text(), content_type=CONTENT_TYPE)

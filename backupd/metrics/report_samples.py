@@ -1,12 +1,8 @@
 """Makes samples from one look: pure, so that any program with the facts can serve them."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from backupd.health.status_report import StatusReport
 from btrkeep import __version__
@@ -20,65 +16,24 @@ from btrkeep.decisions.drills import DrillState
 from btrkeep.decisions.due import is_due
 from btrkeep.decisions.host_state import COPY, STATES
 from btrkeep.decisions.verification import VerificationState
-from btrkeep.metric_table import Metric
+from btrkeep.metric_text import MetricSamples
 from btrkeep.units import parse_backup_name, seconds_between
 
-Family = CounterMetricFamily | GaugeMetricFamily
 _GOOD_EXPIRY, _BAD_BALANCE = ("complete", "partial"), ("failed", "killed", None)
 
 
-class Registry(CollectorRegistry):
-    """The metric families of one look, for prometheus_client."""
-
-    def __init__(self, report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
-        super().__init__(auto_describe=False)
-        self.register(_Look(report, alarms, looked))
-
-
-class _Look(Collector):
-    def __init__(self, report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
-        self._seen, self._alarms, self._looked = report, alarms, looked
-
-    def describe(self) -> Iterable[Family]:
-        return ()
-
-    def collect(self) -> Iterator[Family]:
-        return families(self._seen, self._alarms, self._looked)
-
-
-def families(report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> Iterator[Family]:
-    """All families, in the order of the table; one without a sample is left out. `looked`: when somebody looked for alarms last."""
-    samples = _Samples(report.config.name)
+def samples_of(report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> MetricSamples:
+    """All samples. `looked`: when alarms were checked last."""
+    samples = MetricSamples(report.config.name)
     for collect in (_itself, _pool, _filesystem, *(_OF_CATALOGUE if report.is_catalogue_read else ())):
         collect(samples, report)
     if looked:
         metric_samples.add_alarms(samples.add, alarms, report.now, AlarmPatience.of(report.config))
     samples.add(table.ALARMS_LOOKED, _seconds(looked))
-    return samples.families()
+    return samples
 
 
-class _Samples:
-    """Collects samples by metric. All of them have the pool's name as their first label."""
-
-    def __init__(self, pool: str) -> None:
-        self._pool = pool
-        self._found: dict[Metric, Family] = {}
-
-    def add(self, metric: Metric, value: float | None, *labels: str) -> None:
-        """Adds one sample; None is unknown and adds none."""
-        if value is None:
-            return
-        family = self._found.get(metric)
-        if family is None:
-            make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            family = self._found[metric] = make(metric.name, metric.meaning, labels=("pool", *metric.labels))
-        family.add_metric((self._pool, *labels), value)
-
-    def families(self) -> Iterator[Family]:
-        return (self._found[metric] for metric in table.METRICS if metric in self._found)
-
-
-def _itself(samples: _Samples, report: StatusReport) -> None:
+def _itself(samples: MetricSamples, report: StatusReport) -> None:
     samples.add(table.INFO, 1, __version__)
     samples.add(table.LOOKED, report.now.timestamp())
     samples.add(table.USABLE, not report.fault)
@@ -88,7 +43,7 @@ def _itself(samples: _Samples, report: StatusReport) -> None:
     samples.add(table.LOST, report.lost)
 
 
-def _hosts(samples: _Samples, report: StatusReport) -> None:
+def _hosts(samples: MetricSamples, report: StatusReport) -> None:
     own = [status for status in report.hosts if status.state != COPY]
     for status in own:
         host = report.config.host_named(status.host)
@@ -109,7 +64,7 @@ def _hosts(samples: _Samples, report: StatusReport) -> None:
     metric_samples.add_counts(samples.add, table.HOSTS, STATES, enabled)
 
 
-def _replicas(samples: _Samples, report: StatusReport) -> None:
+def _replicas(samples: MetricSamples, report: StatusReport) -> None:
     for copy in report.copies:
         name, session = copy.replica.name, copy.session
         metric_samples.add_state(samples.add, table.REPLICA_STATE, CopyState, copy.state, name)
@@ -124,7 +79,7 @@ def _replicas(samples: _Samples, report: StatusReport) -> None:
             samples.add(table.REPLICA_NEWEST, _seconds(parse_backup_name(lag.newest)), name, lag.host)
 
 
-def _drills(samples: _Samples, report: StatusReport) -> None:
+def _drills(samples: MetricSamples, report: StatusReport) -> None:
     samples.add(table.UNVERIFIED, len(report.unverified))
     samples.add(table.IN_DOUBT, len(report.in_doubt))
     metric_samples.add_counts(samples.add, table.VERIFIED, VerificationState, report.verifications)
@@ -140,7 +95,7 @@ def _duration(facts: HostFacts) -> float | None:
     return seconds_between(facts.last_complete, facts.last_complete_finished)
 
 
-def _queue(samples: _Samples, report: StatusReport) -> None:
+def _queue(samples: MetricSamples, report: StatusReport) -> None:
     metric_samples.add_counts(samples.add, table.BACKUPS, BACKUP_STATES, report.backups)
     running = {entry.host for entry in report.running}
     samples.add(table.RUNNING, len(running))
@@ -153,7 +108,7 @@ def _is_due(report: StatusReport, name: str) -> bool:
     return host.enabled and is_due(last, host.every, host.window, report.config.pool.zone, report.now).due
 
 
-def _pool(samples: _Samples, report: StatusReport) -> None:
+def _pool(samples: MetricSamples, report: StatusReport) -> None:
     if report.room:
         samples.add(table.POOL_SIZE, report.room.total)
         samples.add(table.POOL_AVAILABLE, report.room.free, "allocated")
@@ -167,14 +122,14 @@ def _pool(samples: _Samples, report: StatusReport) -> None:
     metric_samples.add_health(samples.add, report.verdict)
 
 
-def _filesystem(samples: _Samples, report: StatusReport) -> None:
+def _filesystem(samples: MetricSamples, report: StatusReport) -> None:
     if report.numbers:
         metric_samples.add_numbers(samples.add, report.numbers)
     if report.score:
         metric_samples.add_score(samples.add, report.score)
 
 
-def _balance(samples: _Samples, report: StatusReport) -> None:
+def _balance(samples: MetricSamples, report: StatusReport) -> None:
     if not report.fault:  # whose balances they are is known by the filesystem's UUID alone
         metric_samples.add_balance_totals(samples.add, report.balance_totals)
     if balance := report.balance:
@@ -184,7 +139,7 @@ def _balance(samples: _Samples, report: StatusReport) -> None:
         samples.add(table.BALANCE_OK, balance.outcome not in _BAD_BALANCE)
 
 
-def _expiry(samples: _Samples, report: StatusReport) -> None:
+def _expiry(samples: MetricSamples, report: StatusReport) -> None:
     metric_samples.add_expiry_totals(samples.add, report.expiry_totals)
     if expiry := report.expiry:
         end = expiry.finished or expiry.updated
