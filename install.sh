@@ -584,7 +584,7 @@ uninstall() {
     remove_empty_folders
     act rm -rf "$VERSIONS" "$CURRENT" "$LISTED" "$HOME_FOLDER/bin" "$LOCK_FILE" "$CURRENT.new" "$LISTED.new" "$HOME_FOLDER/bin.new"
     [ -n "$DRY_RUN" ] || rmdir "$HOME_FOLDER" 2>/dev/null || true # a pool, or its catalogue, may be in it: its name invites to that
-    act rm -rf /var/cache/btrkeep-web /var/lib/systemd/timers/stamp-btrkeep-*
+    act rm -rf /var/lib/systemd/timers/stamp-btrkeep-*
     ! has_systemd || act systemctl daemon-reload
     ! has_systemd || act systemctl reset-failed 'btrkeep-*'
     ! has_systemd || act systemctl stop btrkeep.slice # nothing is in it any more

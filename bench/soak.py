@@ -6,7 +6,7 @@ Each night the files of all hosts change; then come run, expire, replicate to a 
 Faults are drawn from the seed (bench/soak_faults.py). After each night: every backup that is called complete is compared with what
 its source was, by checksums of our own; what the retention keeps must be there; mount options, mounts, locks, processes, catalogue
 against pool. In the end all backups of both pools are compared again, and the figures of the nights are judged: whether they creep
-(bench/soak_verdict.py). --out gets soak.json, also when it is interrupted, and soak.png. Exit status 1 when something was wrong.
+(bench/soak_verdict.py). --out gets soak.json, also when it is interrupted, and soak.svg. Exit status 1 when something was wrong.
 """
 
 import argparse
@@ -221,13 +221,13 @@ def main() -> None:
     made.add_argument("--seed", type=int, default=1, help="of the changes and of the faults")
     made.add_argument("--faults", type=int, default=2, help="the most of one night")
     made.add_argument("--minutes", type=float, default=inf, help="after these only a few nights without faults follow")
-    made.add_argument("--out", type=Path, help="a folder for soak.json and soak.png")
+    made.add_argument("--out", type=Path, help="a folder for soak.json and soak.svg")
     options = made.parse_args()
     say(f"seed {options.seed}")
     with own_folder(options) as folder:
         found = soaked(options, folder)
     if options.out:
-        soak_picture.draw(found["nights"], options.out / "soak.png")
+        soak_picture.draw(found["nights"], options.out / "soak.svg")
     print(json.dumps({key: value for key, value in found.items() if key != "nights"}, indent=2))
     creeping = [name for name, one in found["verdicts"].items() if one["verdict"] == "creeps"]
     sys.exit(1 if found["wrong"] or creeping else 0)

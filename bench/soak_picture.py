@@ -1,6 +1,6 @@
 """The picture of bench.soak: the nights from left to right, a panel for each kind of figure, and marks where faults were.
 
-python -m bench.soak_picture FOLDER/soak.json PICTURE.png
+python -m bench.soak_picture FOLDER/soak.json PICTURE.svg
 """
 
 import json
@@ -9,74 +9,79 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from btrkeep.charts.frame import AxisScale, decimal_scale, number_frame
+from btrkeep.charts.nights import NightLine, draw_nights
+from btrkeep.charts.svg import MARGIN, ChartStyle, Panel, Sheet, file_of
 
-_INK, _GRID, _GREY = "#222222", "#dddddd", "#777777"
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777", "#222222")
-_STYLES = ("-", "--", "-.", ":")
+_LOOK = ChartStyle(960)
+_COLOURS = ("blue", "red", "green", "purple", "orange", "sky", "faint", "ink")
+_DASHES = ("", "6 4", "8 3 2 3", "2 3")
 _MIB = 1 << 20
+_LANE = 18
 Nights = Sequence[Mapping[str, Any]]
 
 
 def draw(nights: Nights, picture: Path) -> None:
     """Draws it."""
-    with mpl.rc_context({"font.family": "sans-serif", "font.size": 9}):
-        figure = Figure(figsize=(10, 13), layout="constrained")
-        panels = figure.subplots(7, 1, sharex=True, height_ratios=(2.2, 1.4, 1.4, 1, 1, 1, 2.2))
-        memory = ("run", "expire", "replicate", "expire copies", "verify", "balance", "status")
-        _lines(panels[0], "peak of memory, MB", {name: _command(nights, name, "memory") for name in memory})
-        _lines(
-            panels[1], "seconds", {name: _command(nights, name, "seconds") for name in ("run", "expire", "replicate", "balance")}
-        )
-        sizes = {
-            f"{what}, {pool}": _sizes(nights, pool, what) for pool in ("pool", "second pool") for what in ("allocated", "used")
-        }
-        _lines(panels[2], "MiB of the disk", sizes)
-        _lines(panels[3], "catalogue, MiB", {"": [_of(night, "catalogue", _MIB) for night in nights]})
-        _lines(panels[4], "free space score", {"": [_of(night, "score") for night in nights]})
-        _lines(panels[5], "complete backups", {"pool": _all(nights, "backups"), "second pool": _all(nights, "copies")})
-        _faults(panels[6], nights)
-        figure.savefig(picture, dpi=110)
+    memory = ("run", "expire", "replicate", "expire copies", "verify", "balance", "status")
+    timed = ("run", "expire", "replicate", "balance")
+    figures: tuple[tuple[str, int, dict[str, list[float | None]]], ...] = (
+        ("peak of memory, MB", 260, {name: _command(nights, name, "memory") for name in memory}),
+        ("seconds", 200, {name: _command(nights, name, "seconds") for name in timed}),
+        (
+            "MiB of the disk",
+            200,
+            {
+                f"{figure}, {pool}": _sizes(nights, pool, figure)
+                for pool in ("pool", "second pool")
+                for figure in ("allocated", "used")
+            },
+        ),
+        ("catalogue, MiB", 150, {"": [_of(night, "catalogue", _MIB) for night in nights]}),
+        ("free space score", 150, {"": [_of(night, "score") for night in nights]}),
+        ("complete backups", 170, {"pool": _all(nights, "backups"), "second pool": _all(nights, "copies")}),
+    )
+    kinds = sorted({fault for night in nights for fault in night["faults"]})
+    scales = [_scale(lines) for _, _, lines in figures]
+    beside = max(*(_LOOK.width_of(kind) for kind in ("", *kinds)), *(scale.width(_LOOK) for scale in scales)) + MARGIN
+    panels = [
+        Panel(title, _lines(lines, scale, height, beside)) for (title, height, lines), scale in zip(figures, scales, strict=True)
+    ]
+    panels.append(Panel("faults", _faults(nights, kinds, beside)))
+    picture.write_bytes(file_of(f"A soak of {len(nights)} nights", panels, "Figures and faults of a soak, night by night"))
 
 
-def _lines(axes: Axes, title: str, lines: Mapping[str, Sequence[float | None]]) -> None:
-    for number, (name, values) in enumerate(lines.items()):
-        shown = [float("nan") if value is None else value for value in values]
-        axes.plot(shown, color=_COLOURS[number], linestyle=_STYLES[number % 4], linewidth=1.5, label=name or None)
-    axes.set_ylim(bottom=0)
-    axes.set_title(title, loc="left", fontsize=9, color=_INK)
-    if len(lines) > 1:
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
-    _plain(axes)
+def _scale(lines: Mapping[str, Sequence[float | None]]) -> AxisScale:
+    return decimal_scale(
+        max((value for line in lines.values() for value in line if value is not None), default=0.0), "{:,g}".format
+    )
 
 
-def _faults(axes: Axes, nights: Nights) -> None:
-    kinds = sorted({fault for night in nights for fault in night["faults"]}, reverse=True)
+def _lines(lines: Mapping[str, Sequence[float | None]], scale: AxisScale, height: int, beside: float) -> Sheet:
+    drawn = [
+        NightLine(name, _COLOURS[number], _DASHES[number % len(_DASHES)], values)
+        for number, (name, values) in enumerate(lines.items())
+    ]
+    return draw_nights(drawn, scale, _LOOK, height, first=0, beside=beside, named=len(lines) > 1)
+
+
+def _faults(nights: Nights, kinds: Sequence[str], beside: float) -> Sheet:
+    sheet = Sheet(_LOOK, 60 + _LANE * len(kinds))
+    inside = number_frame(sheet, 0, max(len(nights) - 1, 0), AxisScale(1.0, 2.0, lambda _: ""), 0, beside, "night")
     for row, kind in enumerate(kinds):
-        hit = [night["night"] for night in nights if kind in night["faults"]]
-        axes.plot(hit, [row] * len(hit), "x", color=_COLOURS[1])
-    axes.set_yticks(range(len(kinds)), kinds)
-    axes.set_title("faults", loc="left", fontsize=9, color=_INK)
-    axes.set_xlabel("night")
-    axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
-    _plain(axes)
+        y = inside.top + _LANE * (row + 0.5)
+        sheet.line(inside.left, y, inside.right, y)
+        sheet.text(inside.left - 6, y + 4, kind, anchor="end", colour="ink")
+        for night in nights:
+            if kind in night["faults"]:
+                sheet.mark(inside.x(night["night"]), y, "cross", "red")
+    return sheet
 
 
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_GREY)
-    axes.grid(color=_GRID, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=_INK, labelsize=8)
-
-
-def _command(nights: Nights, name: str, what: str) -> list[float | None]:
+def _command(nights: Nights, name: str, figure: str) -> list[float | None]:
     """Of the nights in which the command came to its end."""
     done = [night["commands"].get(name) for night in nights]
-    return [one[what] if one and one["status"] >= 0 else None for one in done]
+    return [command[figure] if command and command["status"] >= 0 else None for command in done]
 
 
 def _sizes(nights: Nights, pool: str, what: str) -> list[float | None]:

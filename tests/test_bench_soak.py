@@ -3,6 +3,7 @@
 import random
 import re
 import tempfile
+import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -219,8 +220,9 @@ def test_a_tiny_soak_runs_through_and_finds_what_is_planted_afterwards(soak: Soa
     readings = list(soak.run())
     assert soak.wrong == []
     assert [set(reading["faults"]) for reading in readings] == [{fault.kind for fault in faults} for faults in NIGHTS]
-    draw(readings, tmp_path / "soak.png")
-    assert (tmp_path / "soak.png").stat().st_size > 10_000
+    draw(readings, tmp_path / "soak.svg")
+    words = [text.text for text in ET.parse(tmp_path / "soak.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert {"peak of memory, MB", "faults", *(fault.kind for faults in NIGHTS for fault in faults)} <= set(words)
     soak.settle()
     assert soak.wrong == []
 

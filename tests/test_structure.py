@@ -136,7 +136,7 @@ IMPURE = {"btrkeep.process.programs", "btrkeep.process.group", "btrkeep.treescan
 
 def test_decisions_are_pure_and_so_is_what_the_dashboard_finds_behind_a_door() -> None:
     """No starter of processes, no command line, no reader of trees and no python-btrfs comes along."""
-    decisions = [module for path in MODULES if (module := dotted(path)).startswith("btrkeep.decisions")]
+    decisions = [module for path in MODULES if (module := dotted(path)).startswith(("btrkeep.decisions", "btrkeep.charts"))]
     assert len(decisions) > 10
     assert loaded_with(*decisions).isdisjoint(IMPURE)
     drawing = {used for path in MODULES if path.parts[0] == "web" for used in uses_of_all()[dotted(path)]}
@@ -363,7 +363,6 @@ DISTRIBUTION = {
     "PIL": "pillow",
     "argon2": "argon2-cffi",
     "flask_wtf": "flask-wtf",
-    "prometheus_client": "prometheus-client",
     "zipstream": "zipstream-ng",
 }
 
@@ -379,7 +378,9 @@ WORDS_OF_TIMES = {
     "btrkeep.units": "the functions that all others use",
     "btrkeep.config.values": "a window as the configuration writes it",
     "btrkeep.decisions.time_ticks": "an axis of times, in the zone that it is given",
-    "backupd.sampling.picture": "the axis of a day's picture, named with its zone",
+    "backupd.sampling.picture": "the title of a day's picture, named with its zone",
+    "btrkeep.charts.day": "the words of a day's chart, in the zone that it is given",
+    "btrkeep.charts.trend": "the words of a trend's chart, by days",
     "backupd.offsite.repository": "restic's --time",
 }
 """The modules of the command line that format times themselves, and why."""

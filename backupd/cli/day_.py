@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from backupd.cli.context import opened, pass_context
-from backupd.cli.trend_ import png_option
+from backupd.cli.trend_ import svg_option
 from backupd.sampling.picture_data import DayData
 from btrkeep.catalogue import Job
 from btrkeep.cli import echo_json, json_option
@@ -32,10 +32,10 @@ def _date(text: str) -> Any:
 
 @click.command("day")
 @click.argument("date", required=False, type=Parsed("date", _date))
-@png_option
+@svg_option
 @json_option
 @pass_context
-def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool) -> int:
+def command(ctx: click.Context, date: Any, svg: Path | None, as_json: bool) -> int:
     """Show what the disks read and wrote over a day, and when backups, expiry and balance ran.
 
     DATE (2026-11-20) is a day of the pool's zone; without it the last 24 hours are shown. The table says what was written for data
@@ -52,19 +52,19 @@ def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool) -> i
     count = round((end - start) / timedelta(minutes=MINUTES))
     found = DayData(printable(name), start, end, zone, slots(samples, start, end, count), ran, sums(samples, jobs, ran, start, end))
     has_samples = any(slot.read is not None for slot in found.slots)
-    if png and has_samples:
-        from backupd.sampling.picture import day_figure, save
+    if svg and has_samples:
+        from backupd.sampling.picture import day_picture, save
 
-        save(day_figure(found), png)
+        save(day_picture(found), svg)
     if as_json:
         echo_json(_as_json(found))
     elif not has_samples:
         prose(f"No samples tell of the time from {local_minute(start)} to {local_minute(end)}.")
-    elif not png:
+    elif not svg:
         from backupd.cli.day_view import lines
 
         click.echo("\n".join(lines(found)))
-    return Exit.OK if has_samples or as_json or not png else Exit.ATTENTION
+    return Exit.OK if has_samples or as_json or not svg else Exit.ATTENTION
 
 
 def _ended(job: Job, now: datetime) -> Job:

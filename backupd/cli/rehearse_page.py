@@ -66,7 +66,6 @@ _AXES: Mapping[str, Callable[[float], str]] = {
     "number": lambda value: f"{value:,.0f}",
     "ratio": lambda value: f"{value:g}",
     "seconds": lambda value: f"{value:g} s",
-    "bytes": lambda value: _size(value) if value > 0 else "0",
 }
 
 
@@ -109,7 +108,7 @@ def _mark(number: int) -> str:
     look = look_of(number)
     return (
         f'<i style="display:inline-block;width:1.8rem;margin-right:.5rem;vertical-align:middle;'
-        f'border-top:.2rem {look.dash} var(--c{look.colour})"></i>'
+        f'border-top:.2rem {look.border} var(--c{look.colour})"></i>'
     )
 
 
@@ -125,10 +124,11 @@ def _changes(result: RehearsalResult) -> Iterator[str]:
         for one, each in zip(known, each_of_all, strict=True)
     ]
     yield f"<h2>Against {_text(first)}</h2>"
-    described = f"Changes of every measure against {_text(first)}"
+    shown = [printable(name) for name in names]
+    described = f"Changes of every measure against {printable(first)}"
     yield "<figure><figcaption>Left is less, which is better <span>(median, and the range of all seeds)</span></figcaption>"
     for kind in ("wide", "narrow"):
-        yield f'<div class="{kind}">{intervals(rows, names, change, described, narrow=kind == "narrow")}</div>'
+        yield f'<div class="{kind}">{intervals(rows, shown, change, described, narrow=kind == "narrow")}</div>'
     yield "</figure>"
     for one in known:
         yield from _numbers(one, result.question)
@@ -156,16 +156,16 @@ def _charts(result: RehearsalResult) -> Iterator[str]:
     yield '<h2>Night by night</h2><p class="grey">Lines are medians over the seeds, shades reach from the least to the most.</p>'
     yield '<div class="charts">'
     used, allocated = (_bands(result, of) for of in (lambda night: night.used, lambda night: night.allocated))
-    chart = curves(allocated, _AXES["bytes"], "Allocated and used space by night", used, binary=True)
+    chart = curves(allocated, "Allocated and used space by night", faint=used)
     yield _figure("Allocated, and used (thin)", "bytes of the device", chart)
     for name, about, of, axis in _SHOWN[:2]:
-        yield _figure(NAMES[name].capitalize(), about, curves(_bands(result, of), _AXES[axis], NAMES[name]))
+        yield _figure(NAMES[name].capitalize(), about, curves(_bands(result, of), NAMES[name], _AXES[axis]))
     written = _bands(result, lambda night: night.written, summed=True)
-    yield _figure("Written", "to the device so far, in all", curves(written, _AXES["bytes"], "Bytes written so far", binary=True))
+    yield _figure("Written", "to the device so far, in all", curves(written, "Bytes written so far"))
     ratio = _bands(result, lambda night: night.written, summed=True, per=lambda night: night.new)
-    yield _figure("Write amplification", "written for each new byte, so far", curves(ratio, _AXES["ratio"], "Write amplification"))
+    yield _figure("Write amplification", "written for each new byte, so far", curves(ratio, "Write amplification", _AXES["ratio"]))
     for name, about, of, axis in _SHOWN[2:]:
-        yield _figure(NAMES[name].removesuffix(" in all").capitalize(), about, curves(_bands(result, of), _AXES[axis], NAMES[name]))
+        yield _figure(NAMES[name].removesuffix(" in all").capitalize(), about, curves(_bands(result, of), NAMES[name], _AXES[axis]))
     yield "</div>"
 
 
@@ -219,12 +219,6 @@ def _timelapses(result: RehearsalResult) -> Iterator[str]:
             yield f"<figure><figcaption>{_text(variant.name)}</figcaption>"
             yield f'<img alt="{words}" src="data:image/webp;base64,{picture}"></figure>'
     yield "</div>"
-
-
-def _size(value: float) -> str:
-    """ "20 MiB" and not "20.0 MiB"."""
-    number, unit = format_size(round(value)).split()
-    return f"{float(number.replace(',', '')):g} {unit}"
 
 
 def _text(text: str) -> str:

@@ -17,17 +17,31 @@ from btrkeep.units import format_time, printable
 if TYPE_CHECKING:
     from backupd.repo.context import PoolContext
 
-png_option = click.option(
-    "--png", type=GivenPath(path_type=Path, dir_okay=False), metavar="FILE", help="Write a picture instead of text."
+_OTHER_FORMATS = frozenset((".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"))
+
+
+def _named_svg(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    """Refuses a name that promises another format."""
+    if path and path.suffix.lower() in _OTHER_FORMATS:
+        raise click.BadParameter(f"the picture is written as SVG: name it {printable(path.with_suffix('.svg').name)}")
+    return path
+
+
+svg_option = click.option(
+    "--svg",
+    type=GivenPath(path_type=Path, dir_okay=False),
+    callback=_named_svg,
+    metavar="FILE",
+    help="Write a picture, as SVG, instead of text.",
 )
 
 
 @click.command("trend")
 @click.option("--days", type=click.IntRange(1, 36500), default=180, show_default=True, metavar="N", help="How many days back.")
-@png_option
+@svg_option
 @json_option
 @pass_context
-def command(ctx: click.Context, days: int, png: Path | None, as_json: bool) -> int:
+def command(ctx: click.Context, days: int, svg: Path | None, as_json: bool) -> int:
     """Show allocated and used space over months.
 
     A balance can free space that is allocated but not used; when the allocated space reaches the size of the devices, nothing more
@@ -36,20 +50,21 @@ def command(ctx: click.Context, days: int, png: Path | None, as_json: bool) -> i
     with opened(ctx) as context:
         until = context.clock.now()
         found = _points(context, until - timedelta(days=days), until, days)
-        name = str(context.pool.path)
-    if png and found:
-        from backupd.sampling.picture import save, trend_figure
+        name, zone = str(context.pool.path), context.config.pool.zone
+    if svg and found:
+        from backupd.sampling.picture import save, trend_picture
+        from backupd.sampling.picture_data import TrendData
 
-        save(trend_figure(found, printable(name), until - timedelta(days=days), until), png)
+        save(trend_picture(TrendData(printable(name), until - timedelta(days=days), until, zone, found)), svg)
     if as_json:
         echo_json({"since": format_time(until - timedelta(days=days)), "points": [_as_json(point) for point in found]})
     elif not found:
         prose(_how_to_begin(days))
-    elif not png:
+    elif not svg:
         from backupd.cli.trend_view import lines
 
         click.echo("\n".join(lines(found, printable(name))))
-    return Exit.OK if found or as_json or not png else Exit.ATTENTION
+    return Exit.OK if found or as_json or not svg else Exit.ATTENTION
 
 
 def _points(context: "PoolContext", since: datetime, until: datetime, days: int) -> list[Point]:

@@ -1,25 +1,21 @@
-"""Charts of a rehearsal as SVG, by matplotlib, to stand in a page: its colours are the page's, so they fit light and dark.
+"""Charts of a rehearsal as SVG, to stand in its page: their colours are the page's, so they fit light and dark.
 
 Each variant has a colour and a kind of line, and nothing is told by colour alone. A line is the median over the seeds, the shade
 behind it reaches from the least to the most of them.
 """
 
-import io
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import NamedTuple
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from btrkeep.charts.frame import decimal_scale, labels, nice_step, size_scale
+from btrkeep.charts.nights import NightLine, draw_nights
+from btrkeep.charts.svg import VARIANTS, ChartStyle, Sheet
 
-INK, LINE, GREY = "#222222", "#dddddd", "#777777"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
-_DASHES = (
+COLOURS = 6
+DASHES = ("", "6 4", "8 3 2 3", "2 3", "6 2 2 2 2 2", "1 2")
+_BORDERS = (
     "solid",
     "dashed",
     "dotted",
@@ -27,33 +23,31 @@ _DASHES = (
     "dashed",
     "dotted",
 )  # neighbours differ, since a colour that comes again has the next
-_MARKS = "osD^vP"
-_IN_PAGE = {
-    INK: "currentColor",
-    LINE: "var(--line)",
-    GREY: "var(--grey)",
-    **{colour: f"var(--c{number})" for number, colour in enumerate(COLOURS)},
-}
-_SIZE = (4.4, 2.5)  # inches, of 96 points: in a page three stand side by side, and text stays as large as it is meant
-_ROW = 0.36
-_WIDE, _NARROW = 7.6, 3.8
-_CLOCK = re.compile(r"\s*<metadata>.*?</metadata>", re.DOTALL)
+_MARKS = ("circle", "square", "diamond", "up", "down", "plus")
+_LOOK, _HEIGHT = ChartStyle(400, VARIANTS), 230  # in a page three stand side by side, and text stays as large as it is meant
+_WIDE, _NARROW = ChartStyle(800, VARIANTS), ChartStyle(360, VARIANTS)
+_ROW = 16
 
 
 class VariantLook(NamedTuple):
-    """How a variant is drawn. `colour`: its number in COLOURS; `style`: a line of matplotlib; `dash`: a border of CSS."""
+    """How a variant is drawn. `colour`: its number; `dash`: of its lines; `border`: the same of CSS; `mark`: a shape."""
 
     colour: int
-    style: Any
     dash: str
+    border: str
     mark: str
+
+    @property
+    def ink(self) -> str:
+        """Returns the name of its colour on a sheet."""
+        return f"c{self.colour}"
 
 
 def look_of(number: int) -> VariantLook:
     """Returns the look of the variant with that number. Where colours come again, lines and marks are others."""
-    colour = number % len(COLOURS)
-    other = (number + number // len(COLOURS)) % len(COLOURS)
-    return VariantLook(colour, STYLES[other], _DASHES[other], _MARKS[other])
+    colour = number % COLOURS
+    other = (number + number // COLOURS) % COLOURS
+    return VariantLook(colour, DASHES[other], _BORDERS[other], _MARKS[other])
 
 
 Band = Sequence[tuple[float, float, float]]
@@ -72,49 +66,21 @@ class Interval:
 
 
 def curves(
-    bands: Mapping[str, Band],
-    words: Callable[[float], str],
-    described: str,
-    faint: Mapping[str, Band] | None = None,
-    *,
-    binary: bool = False,
+    bands: Mapping[str, Band], described: str, words: Callable[[float], str] | None = None, faint: Mapping[str, Band] | None = None
 ) -> str:
-    """A line for each variant over the nights. `faint`: thin lines of the same variants. `words` writes a number of the axis, which
-    has numbers that are round in a binary unit if it is `binary`.
+    """A line for each variant over the nights. `faint`: thin lines of the same variants. `words` writes a number of the axis; None:
+    they are bytes.
     """
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.subplots()
+    lines = []
     for number, (name, band) in enumerate(bands.items()):
         look = look_of(number)
-        colour, style = COLOURS[look.colour], look.style
-        nights = range(1, len(band) + 1)
-        mark = "o" if len(band) == 1 else ""
-        axes.fill_between(
-            nights, [least for least, _, _ in band], [most for *_, most in band], color=colour, alpha=0.14, linewidth=0
-        )
-        axes.plot(nights, [middle for _, middle, _ in band], color=colour, linestyle=style, linewidth=1.9, label=name, marker=mark)
+        middle = [median for _, median, _ in band]
+        lines.append(NightLine(name, look.ink, look.dash, middle, 1.9, [(least, most) for least, _, most in band]))
         if faint:
-            axes.plot(nights, [middle for _, middle, _ in faint[name]], color=colour, linestyle=style, linewidth=0.8)
-    head = _head(bands, faint)
-    axes.set_ylim(0, head)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
-    axes.yaxis.set_major_locator(FixedLocator(_binary(head)) if binary else MaxNLocator(5))
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.set_xlabel("night", fontsize=9, color=INK)
-    _plain(axes, "y")
-    return _svg(figure, described)
-
-
-def _head(*many: Mapping[str, Band] | None) -> float:
-    return max((most for bands in many if bands for band in bands.values() for *_, most in band), default=0.0) * 1.12 or 1.0
-
-
-def _binary(head: float) -> list[float]:
-    """Three to six numbers."""
-    unit = 1024.0 ** int(log(max(head, 1), 1024))
-    steps = (nice * 10**power * unit for power in range(-1, 4) for nice in (1, 2, 2.5, 5))
-    step = next(step for step in steps if step * 5 >= head)
-    return [step * number for number in range(int(head / step) + 1)]
+            lines.append(NightLine(name, look.ink, look.dash, [median for _, median, _ in faint[name]], 0.8))
+    most = max((most for many in (bands, faint or {}) for band in many.values() for *_, most in band), default=0.0)
+    scale = decimal_scale(most, words) if words else size_scale(most)
+    return draw_nights(lines, scale, _LOOK, _HEIGHT).markup(described)
 
 
 def intervals(
@@ -123,63 +89,55 @@ def intervals(
     """Changes against the first variant, a row for each measure: the median, and the least to the most of all pairs. `narrow`: the
     names of measures stand above their rows, for a screen as wide as a telephone's.
     """
-    between = 3.0 if narrow else 1.6
-    measures = len({row.name for row in rows})
-    height = 0.8 + _ROW / 2.4 * (len(rows) + (between - 1) * measures + 1)
-    figure = Figure(figsize=(_NARROW if narrow else _WIDE, height), layout="constrained")
-    axes = figure.subplots()
-    labels, at, before = [], 0.0, ""
-    for row in rows:
-        at -= 1.0 if row.name == before else between
-        if row.name != before:
-            labels.append((at, row.name))
-        before = row.name
-        look = look_of(row.variant)
-        colour = COLOURS[look.colour]
-        axes.plot([row.least, row.most], [at, at], color=colour, linewidth=1.8, solid_capstyle="butt")
-        axes.plot([row.median], [at], color=colour, marker=look.mark, markersize=5, linestyle="")
+    look = _NARROW if narrow else _WIDE
+    groups = [(name, list(of_name)) for name, of_name in groupby(rows, lambda row: row.name)]
+    head = _legend(Sheet(look, 0), rows, names)
+    between = _ROW * (1.6 if narrow else 0.8)
+    bottom = head + sum(between + _ROW * len(of_name) for _, of_name in groups) + 6
+    sheet = Sheet(look, round(bottom + look.font + 12))
+    _legend(sheet, rows, names)
+    left = 8.0 if narrow else max((look.width_of(name) for name, _ in groups), default=0) + 16
+    right = look.width - 8.0
+    end = max((max(abs(row.least), abs(row.most)) for row in rows), default=0.1)
+    end = max(end, 0.02) * 1.08
+
+    def x(value: float) -> float:
+        return (left + right) / 2 + value / end * (right - left) / 2
+
+    step = nice_step(end / (3 if narrow else 4))
+    values = [step * number for number in range(-int(end / step), int(end / step) + 1)]
+    for value in values:
+        sheet.line(x(value), head, x(value), bottom, "ink" if value == 0 else "grid")
+    y = float(head)
+    for name, of_name in groups:
+        y += between
+        if narrow:
+            sheet.text(left, y - 4, name, colour="ink")
+        else:
+            sheet.text(left - 8, y + _ROW / 2 + 4, name, anchor="end", colour="ink")
+        for row in of_name:
+            _interval(sheet, x, y + _ROW / 2, row)
+            y += _ROW
+    labels(sheet, bottom, ((x(value), words(value)) for value in values if abs(value) < 1))
+    return sheet.markup(described)
+
+
+def _legend(sheet: Sheet, rows: Sequence[Interval], names: Sequence[str]) -> int:
+    """Names with their marks, above; returns the pixels that they take."""
+    left, y = 8.0, 14
     for number in sorted({row.variant for row in rows}):
-        axes.plot([], [], color=COLOURS[look_of(number).colour], marker=look_of(number).mark, linewidth=1.8, label=names[number])
-    axes.axvline(0, color=INK, linewidth=1)
-    widest = max((max(abs(row.least), abs(row.most)) for row in rows), default=0.1)
-    end = max(widest, 0.02) * 1.08
-    axes.set_xlim(-end, end)
-    axes.set_ylim(at - 1, 0)
-    if narrow:
-        axes.set_yticks([])
-        for place, name in labels:
-            axes.text(-end, place + 1.2, name, fontsize=9, color=INK, va="center")
-    else:
-        axes.set_yticks([place for place, _ in labels], [name for _, name in labels])
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value) if abs(value) < 1 else ""))
-    axes.xaxis.set_major_locator(MaxNLocator(5 if narrow else 7))
-    columns = 2 if narrow else 4
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False, fontsize=9, labelcolor=INK)
-    _plain(axes, "x")
-    axes.spines["left"].set_visible(False)
-    return _svg(figure, described, "narrow" if narrow else "")
+        wide = sheet.look.width_of(names[number]) + 46
+        if left > 8 and left + wide > sheet.look.width:
+            left, y = 8.0, y + 20
+        look = look_of(number)
+        sheet.line(left, y - 4, left + 24, y - 4, look.ink, 1.8)
+        sheet.mark(left + 12, y - 4, look.mark, look.ink)
+        sheet.text(left + 30, y, names[number], colour="ink")
+        left += wide
+    return y + 8
 
 
-def _plain(axes: Axes, grid: str) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(GREY)
-    axes.grid(axis=grid, color=LINE, linewidth=0.8)  # type: ignore[arg-type]
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, labelsize=9)
-
-
-def _svg(figure: Figure, described: str, form: str = "") -> str:
-    """The element alone, with a description for who does not see it. Text stays text. Two forms of a chart on one page share no
-    definition: what is defined in a hidden one is not drawn.
-    """
-    figure.patch.set_alpha(0)
-    for axes in figure.axes:
-        axes.patch.set_alpha(0)
-    out = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": described + form, "font.family": "sans-serif"}):
-        figure.savefig(out, format="svg", transparent=True)
-    text = _CLOCK.sub("", out.getvalue())
-    text = text[text.index("<svg") :]
-    for colour, name in _IN_PAGE.items():
-        text = text.replace(colour, name)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)
+def _interval(sheet: Sheet, x: Callable[[float], float], y: float, row: Interval) -> None:
+    look = look_of(row.variant)
+    sheet.line(x(row.least), y, x(row.most), y, look.ink, 1.8)
+    sheet.mark(x(row.median), y, look.mark, look.ink)

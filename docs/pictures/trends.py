@@ -1,4 +1,4 @@
-"""Draws trend.png and day.png beside itself, out of a made up history: `python docs/pictures/trends.py` from the top folder.
+"""Draws trend.svg and day.svg beside itself, out of a made up history: `python docs/pictures/trends.py` from the top folder.
 
 The history has what real ones have: a pool of 40 TiB that fills its holes badly until balance comes in August, weeks, a day on
 which many hosts were added, six days without samples; and a day with its backups, its expiry and its balance.
@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))  # the pictures are made in a bare checkout
 
-from backupd.sampling.picture import day_figure, save, trend_figure  # noqa: E402
-from backupd.sampling.picture_data import DayData  # noqa: E402
+from backupd.sampling.picture import day_picture, save, trend_picture  # noqa: E402
+from backupd.sampling.picture_data import DayData, TrendData  # noqa: E402
 from btrkeep.catalogue import Job, Sample  # noqa: E402
 from btrkeep.decisions.day_phases import phases, slots, sums  # noqa: E402
 from btrkeep.decisions.trend import points  # noqa: E402
@@ -89,12 +89,15 @@ def a_day() -> tuple[list[Sample], list[Job]]:
 def main(folder: Path) -> None:
     """Both pictures."""
     begin = NOW - timedelta(days=180)
-    save(trend_figure(points(months(), begin, timedelta(days=1)), "/srv/backup", begin, NOW), folder / "trend.png")
+    trend = TrendData("/srv/backup", begin, NOW, ZONE, points(months(), begin, timedelta(days=1)))
+    save(trend_picture(trend), folder / "trend.svg")
     samples, jobs = a_day()
     start, end = samples[0].taken, samples[-1].taken
     ran = phases(jobs, samples, start, end)
     shown = slots(samples, start, end, 288)
-    save(day_figure(DayData("/srv/backup", start, end, ZONE, shown, ran, sums(samples, jobs, ran, start, end))), folder / "day.png")
+    save(
+        day_picture(DayData("/srv/backup", start, end, ZONE, shown, ran, sums(samples, jobs, ran, start, end))), folder / "day.svg"
+    )
 
 
 if __name__ == "__main__":

@@ -302,9 +302,9 @@ def test_only_seeds_that_both_have_come_to_are_compared() -> None:
 
 def test_no_two_of_many_variants_look_alike() -> None:
     """More than there are colours; of two with the same colour the line and the mark tell."""
-    looks = [look_of(number) for number in range(2 * len(COLOURS))]
+    looks = [look_of(number) for number in range(2 * COLOURS)]
+    assert len({(one.colour, one.border) for one in looks}) == len(looks)
     assert len({(one.colour, one.dash) for one in looks}) == len(looks)
-    assert len({(one.colour, repr(one.style)) for one in looks}) == len(looks)
     assert len({(one.colour, one.mark) for one in looks}) == len(looks)
 
 

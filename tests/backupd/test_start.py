@@ -7,7 +7,7 @@ import pytest
 from backupd.cli import COMMANDS
 from tests.beds import TOP, work
 
-HEAVY = {"numpy", "matplotlib", "PIL", "flask", "apprise", "requests", "prometheus_client", "pydantic"}
+HEAVY = {"numpy", "PIL", "flask", "apprise", "requests", "prometheus_client", "pydantic"}
 RARE = {"serve", "setup", "init", "doctor"}  # which run for long, ask a person, or look at the whole filesystem
 
 

@@ -141,7 +141,7 @@ def serving(folder: Path, state: Path, service: Path | None = None, customer: tu
             stdout=out,
             stderr=out,
             cwd=code.top,
-            env={**os.environ, **code.environment, "HOME": "/nonexistent", "MPLCONFIGDIR": str(_scratch(folder, uid))},
+            env={**os.environ, **code.environment, "HOME": "/nonexistent"},
             user=uid if os.geteuid() == 0 else None,
             group=uid if os.geteuid() == 0 else None,
             extra_groups=[] if os.geteuid() == 0 else None,
@@ -157,18 +157,6 @@ def serving(folder: Path, state: Path, service: Path | None = None, customer: tu
         if process.poll() is None:
             process.kill()
             process.wait()
-
-
-def _scratch(folder: Path, uid: int) -> Path:
-    """Where matplotlib keeps the list of fonts, which takes seconds to make: that of other tests is taken over."""
-    place = folder / "scratch"
-    place.mkdir()
-    own = Path.home() / ".cache" / "matplotlib"
-    if own.is_dir():
-        shutil.copytree(own, place, dirs_exist_ok=True)
-    for path in (place, *place.rglob("*")):
-        os.chown(path, uid, uid)
-    return place
 
 
 def user_id() -> int:

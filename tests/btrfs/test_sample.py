@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -192,7 +193,7 @@ sys.argv = ["backupd", "--config", sys.argv[1], "sample"]
 try:
     main()
 finally:
-    print(",".join(name for name in ("numpy", "rich", "matplotlib", "PIL") if name in sys.modules), file=sys.stderr)
+    print(",".join(name for name in ("numpy", "rich", "PIL") if name in sys.modules), file=sys.stderr)
 """
 
 
@@ -217,9 +218,12 @@ def test_a_night_shows_in_the_day_and_in_pictures(nights: Nights) -> None:
     assert day["sums"][0]["written"] >= day["sums"][0]["data"]
     assert "web1" not in nights.backupd("day").stdout
     for command in ("day", "trend"):
-        picture = nights.top / f"{command}.png"
-        assert nights.backupd(command, "--png", picture).stdout == ""
-        assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+        picture = nights.top / f"{command}.svg"
+        assert nights.backupd(command, "--svg", picture).stdout == ""
+        words = "".join(ET.parse(picture).getroot().itertext())
+        assert str(nights.pool) in words
+        refused = nights.backupd(command, "--svg", nights.top / f"{command}.png", check=False)
+        assert (refused.returncode, f"SVG: name it {command}.svg" in refused.stderr) == (2, True)
     nights.json("sample")
     assert [point["used"] > 0 for point in nights.json("trend")["points"]] == [True] * 3
     drawn = nights.backupd("trend").stdout

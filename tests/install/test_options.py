@@ -180,7 +180,7 @@ def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
         look,
         "./install.sh --no-packages && mkdir -p /var/lib/btrkeep/main && touch /var/lib/btrkeep/main/catalogue.sqlite",
         f"touch /etc/btrkeep/id_ed25519; mkdir -p {WANTS}; ln -s /x {WANTS}/btrkeep-backup@main.timer; "
-        "mkdir -p /run/btrkeep/jobs/main /var/cache/btrkeep-web/main /var/lib/systemd/timers; "
+        "mkdir -p /run/btrkeep/jobs/main /var/lib/systemd/timers; "
         "touch /var/lib/systemd/timers/stamp-btrkeep-backup@main.timer",
         "./install.sh --uninstall --dry-run",
         "./install.sh --uninstall",

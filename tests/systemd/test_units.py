@@ -190,7 +190,7 @@ def test_the_dashboard_has_no_rights_and_starts_only_where_somebody_wants_it() -
     assert {("User", "btrkeep"), ("Group", "btrkeep"), ("CapabilityBoundingSet", ""), ("IPAddressDeny", "any")} <= set(given)
     assert ("WantedBy", "multi-user.target") in given
     written = {key for key, _ in given if key.endswith("Directory") or key == "ReadWritePaths"}
-    assert written == {"StateDirectory", "CacheDirectory"}
+    assert written == {"StateDirectory"}
 
 
 def test_jobs_wait_for_the_end_of_those_before_them() -> None:

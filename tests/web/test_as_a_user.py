@@ -10,14 +10,14 @@ import pytest
 from flask.testing import FlaskClient
 
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
+from btrkeep.charts.frame import number_scale
+from btrkeep.charts.svg import ChartStyle
 from btrkeep.config import HostConfig
 from btrkeep.serving.viewer import Viewer
 from tests.beds.made_catalogue import made_catalogue
 from tests.beds.template import with_catalogue
 from tests.web.made import DAY, EVENING, FILESYSTEM, NOW, backup, client, run, write
-from web.charts.frame import number_scale
 from web.charts.score import Bar, bar_chart
-from web.charts.svg import ChartStyle
 from web.data.files import Which, one_before
 from web.data.host import host_page
 from web.data.hosts import every_row

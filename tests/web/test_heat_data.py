@@ -29,7 +29,7 @@ DAYS = 6
 PURE = """
 import sys
 import web.data.heat, web.data.groups, web.charts.heat
-held = ("btrfs", "click", "rich", "flask", "matplotlib", "backupd")
+held = ("btrfs", "click", "rich", "flask", "backupd")
 held += ("btrkeep.pool", "btrkeep.process", "btrkeep.treescan")
 print([name for name in sys.modules if name in held or name.startswith(tuple(f"{one}." for one in held))])
 """

@@ -3,18 +3,22 @@
 import io
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from PIL import Image, ImageStat
 from playwright.sync_api import Browser, Locator, Page
 
+from backupd.sampling.picture import day_picture, trend_picture
+from backupd.sampling.picture_data import DayData, TrendData
 from bench.make_site import ZONE
+from btrkeep.charts.day import day_chart
+from btrkeep.charts.svg import ChartStyle
 from btrkeep.decisions.day_phases import Phase, PhaseSum, Slot
+from btrkeep.decisions.trend import Point
 from tests.beds.browser import LAPTOP, PHONE, enter, visit
 from tests.beds.dashboard import Dashboard
 from tests.beds.geometry import troubles
-from web.charts.day import day_chart
-from web.charts.svg import ChartStyle
 from web.data.day import DayView
 
 HOST = "/hosts/web0000.example.org"
@@ -135,7 +139,34 @@ def quiet_day() -> str:
     end = start + timedelta(days=1)
     slots, ran = (Slot(start, end, 300.0, 0.0, 0.0),), (Phase("balance", start, end),)
     day = DayView("2026-06-01", "2026-05-31", None, start, end, "UTC", slots, ran, (PhaseSum("", 1, 1, 0, 0, 0, None, None),))
-    return day_chart("written", day, ChartStyle()).decode()
+    return day_chart("written", day, ZoneInfo("UTC"), ChartStyle()).decode()
+
+
+def test_the_files_of_a_trend_and_of_a_day_are_whole_and_true_to_their_values(browser: Browser) -> None:
+    """Read back from the browser's pixels: of each 30 TiB allocated 20 are used. The ground is white, whatever shows it."""
+    start = datetime(2026, 6, 1, tzinfo=UTC)
+    points = [Point(start + timedelta(days=day), 40 << 40, 30 << 40, 20 << 40, 0.01, 0, 9.5) for day in range(60)]
+    trend = TrendData("/srv/backup" * 12, start, start + timedelta(days=60), ZONE, points)
+    slots, ran = (Slot(start, start + timedelta(days=1), 9.0, 7e9, 0.0),), (Phase("balance", start, start + timedelta(hours=3)),)
+    sums = (PhaseSum("", 1, 1, 0, 0, 0, None, None),)
+    day = DayData("/srv/backup", start, start + timedelta(days=1), ZONE, slots, ran, sums)
+    with browser.new_context(color_scheme="dark", viewport={"width": 960, "height": 800}) as context:
+        page = context.new_page()
+        cut = []
+        for picture in (day_picture(day), trend_picture(trend)):
+            page.set_content(f'<body style="margin:0;background:#000">{picture.decode()}</body>')
+            cut += _cut(page)
+        with Image.open(io.BytesIO(page.screenshot())) as image:
+            rgb = image.convert("RGB")
+    assert cut == []
+    column = [rgb.getpixel((rgb.width // 2, y)) for y in range(330)]
+    blue, orange = (sum(_is_near(colour, wanted) for colour in column) for wanted in ((0x40, 0x95, 0xC5), (0xEC, 0xB6, 0x40)))
+    assert blue / (blue + orange) == pytest.approx(2 / 3, abs=0.02)
+    assert rgb.getpixel((2, 2)) == (255, 255, 255)
+
+
+def _is_near(colour: Any, wanted: tuple[int, int, int]) -> bool:
+    return all(abs(part - other) <= 8 for part, other in zip(colour, wanted, strict=True))
 
 
 def _cut(page: Page) -> list[str]:

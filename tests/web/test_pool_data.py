@@ -15,6 +15,9 @@ import pytest
 
 from bench import site_history
 from btrkeep.catalogue import Catalogue, PastRuns, Sample
+from btrkeep.charts import day as day_charts
+from btrkeep.charts import trend as trend_charts
+from btrkeep.charts.svg import DARK, WIDTHS, ChartStyle, look_of
 from btrkeep.serving.answer_size import AnswerSize
 from btrkeep.units import format_time, parse_time
 from tests.backupd.made_samples import sample
@@ -23,9 +26,6 @@ from tests.beds.cli import TOP
 from tests.beds.made_catalogue import made_catalogue
 from tests.beds.nights import Nights
 from tests.beds.template import with_catalogue
-from web.charts import day as day_charts
-from web.charts import trend as trend_charts
-from web.charts.svg import DARK, WIDTHS, ChartStyle, look_of
 from web.data import log
 from web.data.balance import balances, one_balance, sums
 from web.data.day import day_view, parse_day
@@ -337,8 +337,8 @@ def test_where_samples_are_missing_the_line_has_a_gap_and_the_day_says_so(bed: B
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) == 2
     empty = day_view(bed.catalogue, bed.filesystem, BERLIN, bed.now, (bed.now - timedelta(days=3000)).date())
     assert not empty.has_samples
-    assert "no samples" in day_charts.words("written", empty)
-    assert b"no samples" in day_charts.day_chart("written", empty, ChartStyle())
+    assert "no samples" in day_charts.words("written", empty, BERLIN)
+    assert b"no samples" in day_charts.day_chart("written", empty, BERLIN, ChartStyle())
 
 
 def _keep(catalogue: Catalogue, one: Sample) -> None:

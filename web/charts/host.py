@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup
 
 from btrkeep.backup_states import GOING
+from btrkeep.charts.frame import AxisScale, Frame, dates, frame, size_scale, time_scale
+from btrkeep.charts.svg import IN_PAGE, Sheet
 from btrkeep.units import counted, format_duration, format_size
-from web.charts.frame import AxisScale, Frame, dates, frame, size_scale, time_scale
-from web.charts.svg import IN_PAGE, Sheet
 from web.data.host_backups import BackupRow
 from web.data.log import LogRun
 

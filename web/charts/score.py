@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from btrkeep.charts.frame import AxisScale, number_scale, size_scale
+from btrkeep.charts.svg import FONT, ChartStyle, Sheet
 from btrkeep.units import counted, format_size, size_short
-from web.charts.frame import AxisScale, number_scale, size_scale
-from web.charts.svg import FONT, ChartStyle, Sheet
 from web.data.groups import Distribution, ScoreClass
 from web.data.score import SizeClass
 

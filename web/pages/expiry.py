@@ -2,8 +2,8 @@
 
 from flask import Blueprint, render_template
 
+from btrkeep.charts.trend import has, words
 from web.access import needs_all_hosts
-from web.charts.trend import has, words
 from web.data.expiry import expiries
 from web.data.trend import SPANS
 from web.pages.pool import requested_days, trend_of

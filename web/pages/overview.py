@@ -6,8 +6,8 @@ from datetime import datetime
 from flask import Blueprint, render_template, url_for
 from markupsafe import Markup
 
+from btrkeep.charts.trend import small_chart
 from web.access import viewer
-from web.charts.trend import small_chart
 from web.data.alarms import grouped
 from web.data.hosts import bad_backups
 from web.data.overview import nights, overview

@@ -5,9 +5,9 @@ from hashlib import blake2b
 
 from flask import Response, abort, request
 
+from btrkeep.charts.svg import ChartStyle, look_of
 from btrkeep.errors import OperatorError
 from web.charts.heat import Painter
-from web.charts.svg import ChartStyle, look_of
 from web.data.heat import DrawingRequest, Gallery, Recorded
 
 

@@ -1,19 +1,21 @@
 """The pool: its space over months, a day of its disks, and how its free space is scored."""
 
 from datetime import date
+from functools import partial
+from zoneinfo import ZoneInfo
 
 from flask import Blueprint, Response, abort, current_app, render_template, request
 
+from btrkeep.charts.day import NAMES as DAY_CHARTS
+from btrkeep.charts.day import day_chart
+from btrkeep.charts.day import words as day_words
+from btrkeep.charts.trend import NAMES as TREND_CHARTS
+from btrkeep.charts.trend import has as has_chart
+from btrkeep.charts.trend import trend_chart
+from btrkeep.charts.trend import words as trend_words
 from web.access import needs_all_hosts
-from web.charts.day import NAMES as DAY_CHARTS
-from web.charts.day import day_chart
-from web.charts.day import words as day_words
 from web.charts.heat import Painter
 from web.charts.score import class_words, score_chart, score_words, size_chart, size_words
-from web.charts.trend import NAMES as TREND_CHARTS
-from web.charts.trend import has as has_chart
-from web.charts.trend import trend_chart
-from web.charts.trend import words as trend_words
 from web.data.day import DayView, day_view, parse_day
 from web.data.groups import distribution
 from web.data.health import pool_health
@@ -96,7 +98,10 @@ def trend_picture(name: str) -> Response:
 @needs_all_hosts
 def day() -> str:
     """Shows a day of the disks, and the jobs that ran."""
-    return render_template("pool/day.html", day=_day(), words=day_words, today=source().now.astimezone(source().site.zone).date())
+    zone = source().site.zone
+    return render_template(
+        "pool/day.html", day=_day(), words=partial(day_words, zone=zone), today=source().now.astimezone(zone).date()
+    )
 
 
 def _day() -> DayView:
@@ -119,7 +124,7 @@ def day_picture(name: str) -> Response:
     if name not in DAY_CHARTS:
         abort(404, "there is no such chart")
     found = _day()
-    return svg(lambda look: day_chart(name, found, look))
+    return svg(lambda look: day_chart(name, found, ZoneInfo(found.zone), look))
 
 
 @blueprint.get("/score")

@@ -2,26 +2,29 @@
 
 A sheet shown as <img> carries no style sheet: a Content-Security-Policy does not apply to attributes. It is as wide as it is shown,
 so that its letters have the same size as the page's. A sheet inside the page uses the page's colours, and each point has its words;
-the page scales it, and keeps the size of its letters.
+the page scales it, and keeps the size of its letters. A file has a white ground of its own, whatever shows it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from markupsafe import Markup
 
-LIGHT, DARK, PAGE = "light", "dark", "page"
+LIGHT, DARK, PAGE, VARIANTS = "light", "dark", "page", "variants"
 WIDTHS = (360, 540, 720, 960, 1240, 1400)
 """Pixels: from a telephone's page to the widest page."""
 _USUAL = 720
 FONT = 12
+MARGIN, _HEAD, _HEADING, _APART = 8, 44, 24, 14
+"""Pixels of a file: its left margin, its title, the line above a chart, and the space below one."""
 _CHARACTER = 7.0
 """The approximate width of a character in pixels."""
 
 # After Okabe and Ito (https://jfly.uni-koeln.de/color/): people tell them apart who do not see all colours.
 PALETTES: Mapping[str, Mapping[str, str]] = {
     LIGHT: {
+        "ground": "#ffffff",
         "ink": "#24292f",
         "faint": "#59636e",
         "grid": "#d9dee3",
@@ -54,6 +57,12 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
         "green": "var(--good)",
         "purple": "var(--odd)",
     },
+    VARIANTS: {  # of the page of a rehearsal, whose variants have a colour each
+        "ink": "var(--ink)",
+        "faint": "var(--grey)",
+        "grid": "var(--line)",
+        **{f"c{number}": f"var(--c{number})" for number in range(6)},
+    },
 }
 
 
@@ -85,6 +94,17 @@ def look_of(words: Mapping[str, str]) -> ChartStyle:
     return ChartStyle(min(WIDTHS, key=lambda one: abs(one - wanted)), DARK if words.get("look") == DARK else LIGHT)
 
 
+_MARKS: Mapping[str, str] = {
+    "square": "M-4 -4h8v8h-8z",
+    "diamond": "M0 -5.5L5.5 0L0 5.5L-5.5 0z",
+    "down": "M-5 -4h10L0 5z",
+    "up": "M-5 4h10L0 -5z",
+    "plus": "M-1.7 -5h3.4v3.3h3.3v3.4h-3.3v3.3h-3.4v-3.3h-3.3v-3.4h3.3z",
+    "cross": "M-4 -5L0 -1L4 -5L5 -4L1 0L5 4L4 5L0 1L-4 5L-5 4L-1 0L-5 -4z",
+    "circle": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z",
+}
+
+
 class Sheet:
     """Takes shapes, and gives a document."""
 
@@ -92,12 +112,19 @@ class Sheet:
         self.look, self.height = look, height
         self._parts: list[str] = []
 
-    def text(self, x: float, y: float, words: str, *, anchor: str = "start", colour: str = "faint") -> None:
+    def text(
+        self, x: float, y: float, words: str, *, anchor: str = "start", colour: str = "faint", font: int | None = None
+    ) -> None:
         """Draws words; y is their base line."""
         ink = self.look.colour(colour)
         self._parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{self.look.font}" fill="{ink}">{escape(words)}</text>'
+            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{font or self.look.font}" fill="{ink}">'
+            f"{escape(words)}</text>"
         )
+
+    def mark(self, x: float, y: float, shape: str, colour: str) -> None:
+        """Draws one of `_MARKS` with its middle there."""
+        self._parts.append(f'<path transform="translate({x:.1f} {y:.1f})" d="{_MARKS[shape]}" fill="{self.look.colour(colour)}"/>')
 
     def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = "grid", width: float = 1.0) -> None:
         """Draws a straight line."""
@@ -137,6 +164,10 @@ class Sheet:
         title = f"<title>{escape(words)}</title>" if words else ""
         self._parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 if words else 2.5}" {ink}>{title}</circle>')
 
+    def put(self, other: "Sheet", y: float) -> None:
+        """Draws all of another sheet, with its upper edge at y."""
+        self._parts.append(f'<g transform="translate(0 {y:.1f})">{"".join(other._parts)}</g>')
+
     def document(self, title: str) -> bytes:
         """Returns the whole file."""
         size = f'width="{self.look.width}" height="{self.height}" viewBox="0 0 {self.look.width} {self.height}"'
@@ -147,6 +178,35 @@ class Sheet:
         """Returns a part of a page. Its title is for screen readers, and is no tooltip of the whole."""
         head = f'<svg viewBox="0 0 {self.look.width} {self.height}" role="img" aria-label="{escape(title)}">'
         return Markup(f"{head}{''.join(self._parts)}</svg>")  # noqa: S704  every text in it is escaped
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One of the charts of a file, with the line above it."""
+
+    heading: str
+    sheet: Sheet
+
+
+def file_of(title: str, panels: Sequence[Panel], described: str, foot: str = "") -> bytes:
+    """Returns a file of charts below each other, on white. `foot`: the last line. `described`: the whole in words."""
+    look = panels[0].sheet.look
+    height = _HEAD + sum(panel.sheet.height + (_HEADING if panel.heading else 0) + _APART for panel in panels)
+    sheet = Sheet(look, height + (look.font + _APART if foot else 0))
+    sheet.rect(0, 0, look.width, sheet.height, "ground")
+    sheet.text(
+        MARGIN, 26, title, colour="ink", font=max(min(17, int(look.width * FONT / _CHARACTER / len(title))), 6)
+    )  # all of a long path
+    y = _HEAD
+    for panel in panels:
+        if panel.heading:
+            sheet.text(MARGIN, y + 14, panel.heading, colour="ink", font=14)
+            y += _HEADING
+        sheet.put(panel.sheet, y)
+        y += panel.sheet.height + _APART
+    if foot:
+        sheet.text(MARGIN, y + look.font, foot, colour="ink")
+    return sheet.document(described)
 
 
 def _path(points: Iterable[tuple[float, float]]) -> str:

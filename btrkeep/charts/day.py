@@ -1,14 +1,15 @@
 """A day of the disks: bytes written or read, five minutes a bar, with the jobs that ran above."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import groupby
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from btrkeep.decisions.day_phases import kinds_of, unknown_spans
+from btrkeep.charts.frame import AxisScale, Frame, frame, hours, size_scale
+from btrkeep.charts.svg import FONT, MARGIN, ChartStyle, Panel, Sheet
+from btrkeep.decisions.day_phases import Phase, PhaseSum, Slot, kinds_of, unknown_spans
 from btrkeep.units import format_size
-from web.charts.frame import Frame, frame, hours, size_scale
-from web.charts.svg import FONT, ChartStyle, Sheet
-from web.data.day import DayView
 
 NAMES = ("written", "read")
 JOBS = {"backup": "sky", "expire": "orange", "balance": "green", "scrub": "purple"}
@@ -16,35 +17,64 @@ _LANE = 18
 _HEIGHT = 190
 
 
-def day_chart(name: str, day: DayView, look: ChartStyle) -> bytes:
+class DayOfDisks(Protocol):
+    """What the disks read and wrote from `start` to `end`, and what ran."""
+
+    @property
+    def start(self) -> datetime: ...
+    @property
+    def end(self) -> datetime: ...
+    @property
+    def slots(self) -> Sequence[Slot]: ...
+    @property
+    def phases(self) -> Sequence[Phase]: ...
+    @property
+    def sums(self) -> Sequence[PhaseSum]: ...
+
+
+def day_chart(name: str, day: DayOfDisks, zone: ZoneInfo, look: ChartStyle) -> bytes:
     """Draws the bytes written, with the jobs above; or the bytes read."""
+    return _draw(name, day, zone, look).document(words(name, day, zone))
+
+
+def day_panels(day: DayOfDisks, zone: ZoneInfo, look: ChartStyle, headings: Mapping[str, str]) -> list[Panel]:
+    """Returns both charts, one above the other, with their headings."""
+    beside = max(look.width_of(kind) for kind in ("", *kinds_of(day.phases)))
+    beside = max(beside, *(_scale(name, day).width(look) for name in headings))
+    return [Panel(heading, _draw(name, day, zone, look, beside + MARGIN)) for name, heading in headings.items()]
+
+
+def _scale(name: str, day: DayOfDisks) -> AxisScale:
+    return size_scale(max((getattr(slot, name) or 0 for slot in day.slots), default=0), "/s")
+
+
+def _draw(name: str, day: DayOfDisks, zone: ZoneInfo, look: ChartStyle, beside: float = 0) -> Sheet:
     kinds = kinds_of(day.phases) if name == NAMES[0] else []
     above = len(kinds) * _LANE + (6 if kinds else 0)
-    beside = max((look.width_of(kind) for kind in kinds), default=0)
+    beside = max(beside, *(look.width_of(kind) for kind in ("", *kinds)))
     sheet = Sheet(look, _HEIGHT + above)
-    most = max((getattr(slot, name) or 0 for slot in day.slots), default=0)
-    inside = frame(sheet, day.start, day.end, size_scale(most, "/s"), above=above, beside=beside)
+    inside = frame(sheet, day.start, day.end, _scale(name, day), above=above, beside=beside)
     _phases(sheet, inside, day)
     _unknown(sheet, inside, day)
     _stairs(sheet, inside, day, name)
     _lanes(sheet, inside, day, kinds)
-    hours(sheet, inside, ZoneInfo(day.zone))
-    return sheet.document(words(name, day))
+    hours(sheet, inside, zone)
+    return sheet
 
 
-def words(name: str, day: DayView) -> str:
+def words(name: str, day: DayOfDisks, zone: ZoneInfo) -> str:
     """Returns a description of the chart for screen readers."""
     rates = [(rate, slot) for slot in day.slots if (rate := getattr(slot, name)) is not None]
     if not rates:
         return "there are no samples of this day"
     most, slot = max(rates, key=lambda pair: pair[0])
     whole = getattr(day.sums[0], name)
-    when = slot.start.astimezone(ZoneInfo(day.zone))
+    when = slot.start.astimezone(zone)
     ran = ", ".join(kinds_of(day.phases)) or "no job"
     return f"{format_size(whole)} {name} in all, at most {format_size(round(most))} a second at {when:%H:%M}; {ran} ran"
 
 
-def _stairs(sheet: Sheet, inside: Frame, day: DayView, name: str) -> None:
+def _stairs(sheet: Sheet, inside: Frame, day: DayOfDisks, name: str) -> None:
     """Draws one shape for each period with samples."""
     for is_known, some in groupby(day.slots, lambda slot: slot.known > 0):
         if is_known:
@@ -55,13 +85,13 @@ def _stairs(sheet: Sheet, inside: Frame, day: DayView, name: str) -> None:
             )
 
 
-def _phases(sheet: Sheet, inside: Frame, day: DayView) -> None:
+def _phases(sheet: Sheet, inside: Frame, day: DayOfDisks) -> None:
     for phase in day.phases:
         x = inside.x(phase.start)
         sheet.rect(x, inside.top, inside.x(phase.end) - x, inside.bottom - inside.top, JOBS.get(phase.kind, "faint"), 0.14)
 
 
-def _unknown(sheet: Sheet, inside: Frame, day: DayView) -> None:
+def _unknown(sheet: Sheet, inside: Frame, day: DayOfDisks) -> None:
     """Marks the periods without samples, so that they do not look idle."""
     for begin, end in unknown_spans(day.slots):
         left, right, middle = inside.x(begin), inside.x(end), (inside.top + inside.bottom) / 2
@@ -70,7 +100,7 @@ def _unknown(sheet: Sheet, inside: Frame, day: DayView) -> None:
             sheet.text((left + right) / 2, middle, "no samples", anchor="middle", colour="ink")
 
 
-def _lanes(sheet: Sheet, inside: Frame, day: DayView, kinds: Sequence[str]) -> None:
+def _lanes(sheet: Sheet, inside: Frame, day: DayOfDisks, kinds: Sequence[str]) -> None:
     for lane, kind in enumerate(kinds):
         y = 4 + lane * _LANE
         sheet.text(inside.left - 6, y + FONT - 1, kind, anchor="end", colour="ink")

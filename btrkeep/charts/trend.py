@@ -1,27 +1,63 @@
 """The charts of a trend: allocated and used, the difference between them, the score, and subvolumes that wait for the cleaner."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from markupsafe import Markup
 
+from btrkeep.charts.frame import number_scale, size_scale
+from btrkeep.charts.svg import IN_PAGE, MARGIN, ChartStyle, Panel
+from btrkeep.charts.times import AREA, DASHED, LINE, Series, TimesChart, draw
 from btrkeep.units import format_size
-from web.charts.frame import number_scale, size_scale
-from web.charts.svg import IN_PAGE, ChartStyle
-from web.charts.times import AREA, DASHED, LINE, Series, TimesChart, draw
-from web.data.trend import Trend, TrendPoint
 
 NAMES = ("allocated", "unused", "score", "orphans")
 
 
-def trend_chart(name: str, trend: Trend, zone: ZoneInfo, look: ChartStyle) -> bytes:
+class TrendMoment(Protocol):
+    """The state of a filesystem at a moment; sizes are bytes of the devices. A page's has `most_orphans` besides."""
+
+    @property
+    def taken(self) -> datetime: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def allocated(self) -> int: ...
+    @property
+    def used(self) -> int: ...
+    @property
+    def unused(self) -> int: ...
+    @property
+    def score(self) -> float | None: ...
+
+
+class TrendSpan(Protocol):
+    """Points from `since` to `until`, oldest first."""
+
+    @property
+    def since(self) -> datetime: ...
+    @property
+    def until(self) -> datetime: ...
+    @property
+    def points(self) -> Sequence[TrendMoment]: ...
+
+
+def trend_chart(name: str, trend: TrendSpan, zone: ZoneInfo, look: ChartStyle) -> bytes:
     """Returns the chart of that name, as SVG."""
-    chart = {"allocated": _allocated, "unused": _unused, "score": _score, "orphans": _orphans}[name](trend, zone)
+    chart = _CHARTS[name](trend, zone)
     return draw(chart, look).document(chart.title)
 
 
-def small_chart(trend: Trend, zone: ZoneInfo) -> Markup | None:
+def trend_panels(trend: TrendSpan, zone: ZoneInfo, look: ChartStyle, headings: Mapping[str, str]) -> list[Panel]:
+    """Returns the charts of these names that have something to show, with their headings, one above the other."""
+    charts = {name: _CHARTS[name](trend, zone) for name in headings if has(name, trend)}
+    beside = max(chart.scale.width(look) for chart in charts.values()) + MARGIN
+    return [Panel(headings[name], draw(replace(chart, beside=beside), look)) for name, chart in charts.items()]
+
+
+def small_chart(trend: TrendSpan, zone: ZoneInfo) -> Markup | None:
     """Returns allocated and used as a part of a page; None with fewer than two points."""
     if len(trend.points) <= 1:
         return None
@@ -29,7 +65,7 @@ def small_chart(trend: Trend, zone: ZoneInfo) -> Markup | None:
     return draw(chart, IN_PAGE).markup(chart.title)
 
 
-def words(name: str, trend: Trend) -> str:
+def words(name: str, trend: TrendSpan) -> str:
     """Describes the chart of that name for screen readers, with the first and the last value."""
     if not trend.points:
         return "no samples"
@@ -53,14 +89,14 @@ _NUMBERS = {
 }
 
 
-def has(name: str, trend: Trend) -> bool:
+def has(name: str, trend: TrendSpan) -> bool:
     """Returns True if there is something to draw."""
     if name in _NUMBERS:
         return any(getattr(point, _NUMBERS[name][1]) is not None for point in trend.points)
     return bool(trend.points)
 
 
-def _allocated(trend: Trend, zone: ZoneInfo) -> TimesChart:
+def _allocated(trend: TrendSpan, zone: ZoneInfo) -> TimesChart:
     points = trend.points
     used = [point.used for point in points]
     series = (
@@ -71,29 +107,32 @@ def _allocated(trend: Trend, zone: ZoneInfo) -> TimesChart:
     return _chart(trend, zone, words("allocated", trend), max((point.size for point in points), default=0), series)
 
 
-def _unused(trend: Trend, zone: ZoneInfo) -> TimesChart:
+def _unused(trend: TrendSpan, zone: ZoneInfo) -> TimesChart:
     values = [point.unused for point in trend.points]
     return _chart(trend, zone, words("unused", trend), max(values, default=0), (Series("unused", "orange", values, AREA),), 170)
 
 
-def _score(trend: Trend, zone: ZoneInfo) -> TimesChart:
+def _score(trend: TrendSpan, zone: ZoneInfo) -> TimesChart:
     return _numbers(trend, zone, "score", "green", LINE)
 
 
-def _orphans(trend: Trend, zone: ZoneInfo) -> TimesChart:
+def _orphans(trend: TrendSpan, zone: ZoneInfo) -> TimesChart:
     return _numbers(trend, zone, "orphans", "purple", AREA)
 
 
-def _numbers(trend: Trend, zone: ZoneInfo, name: str, colour: str, kind: str) -> TimesChart:
+def _numbers(trend: TrendSpan, zone: ZoneInfo, name: str, colour: str, kind: str) -> TimesChart:
     values = [getattr(point, _NUMBERS[name][1]) for point in trend.points]
     scale = number_scale(max((value for value in values if value is not None), default=0))
     series = (Series(name, colour, values, kind),)
     return TimesChart(words(name, trend), _moments(trend.points), trend.since, trend.until, zone, scale, series, 170)
 
 
-def _chart(trend: Trend, zone: ZoneInfo, title: str, most: float, series: tuple[Series, ...], height: int = 280) -> TimesChart:
+_CHARTS = {"allocated": _allocated, "unused": _unused, "score": _score, "orphans": _orphans}
+
+
+def _chart(trend: TrendSpan, zone: ZoneInfo, title: str, most: float, series: tuple[Series, ...], height: int = 280) -> TimesChart:
     return TimesChart(title, _moments(trend.points), trend.since, trend.until, zone, size_scale(most), series, height)
 
 
-def _moments(points: tuple[TrendPoint, ...]) -> list[datetime]:
+def _moments(points: Sequence[TrendMoment]) -> list[datetime]:
     return [point.taken for point in points]

@@ -6,12 +6,14 @@ from datetime import datetime
 from itertools import groupby, pairwise
 from zoneinfo import ZoneInfo
 
-from web.charts.frame import AxisScale, Frame, begin_of, dates, frame
-from web.charts.svg import ChartStyle, Sheet
+from btrkeep.charts.frame import AxisScale, Frame, begin_of, dates, frame
+from btrkeep.charts.legend import legend
+from btrkeep.charts.svg import ChartStyle, Sheet
 
 _GAP = 3.0
 """A gap between two points is so many times the usual distance."""
 AREA, LINE, DASHED = "area", "line", "dashed"
+_DASHES = {LINE: "", DASHED: "4 3"}
 _HEIGHT = 260
 
 
@@ -38,35 +40,21 @@ class TimesChart:
     scale: AxisScale
     series: Sequence[Series]
     height: int = _HEIGHT
+    beside: float = 0
+    """Pixels to leave on its left for labels, as others have them that stand above or below."""
 
 
 def draw(chart: TimesChart, look: ChartStyle) -> Sheet:
     """Draws the chart, without its title."""
     sheet = Sheet(look, chart.height)
-    rows = _legend(sheet, chart.series) if len(chart.series) > 1 else 0
-    inside = frame(sheet, begin_of(chart.moments, chart.start, chart.end), chart.end, chart.scale, above=rows * (look.font + 10))
+    above = legend(sheet, [(one.name, one.colour, _DASHES.get(one.kind)) for one in chart.series]) if len(chart.series) > 1 else 0
+    begin = begin_of(chart.moments, chart.start, chart.end)
+    inside = frame(sheet, begin, chart.end, chart.scale, above, chart.beside)
     for series in chart.series:
         for run in _runs(chart.moments, series.values):
             _draw(sheet, inside, chart.moments, series, run)
     dates(sheet, inside, chart.zone)
     return sheet
-
-
-def _legend(sheet: Sheet, series: Sequence[Series]) -> int:
-    """Names with their colours, above; how many lines that takes."""
-    x, row, font = 4.0, 0, sheet.look.font
-    for one in series:
-        wide = sheet.look.width_of(one.name) + 34
-        if x > 4 and x + wide > sheet.look.width:
-            x, row = 4.0, row + 1
-        y = row * (font + 10) + 4
-        if one.kind == AREA:
-            sheet.rect(x, y, 14, font, one.colour, 0.75)
-        else:
-            sheet.curve([(x, y + font / 2), (x + 14, y + font / 2)], one.colour, "4 3" if one.kind == DASHED else "")
-        sheet.text(x + 20, y + font - 1, one.name, colour="ink")
-        x += wide
-    return row + 1
 
 
 def _draw(sheet: Sheet, inside: Frame, moments: Sequence[datetime], series: Series, run: Sequence[int]) -> None:
