@@ -147,6 +147,7 @@ def outliving(folder: Path, work: str) -> "subprocess.Popen[str]":
     return subprocess.Popen([sys.executable, "-c", code, folder], **pipes, text=True, env=ENV)  # type: ignore[call-overload]
 
 
+@pytest.mark.root
 def test_a_reader_of_its_output_is_not_kept_by_a_child_that_nothing_ends(tmp_path: Path) -> None:
     """The filesystem has read the request and never answers: not even SIGKILL ends who waits for that."""
     folder = tmp_path / "dies"

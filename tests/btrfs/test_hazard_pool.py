@@ -149,6 +149,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     wait_for(lambda: work("umount", disk, check=False).returncode == 0)
 
 
+@pytest.mark.root
 def test_a_pool_that_fails_in_the_middle_of_a_transfer_is_unusable_and_the_earlier_backup_is_intact(
     tmp_path: Path, small_disk: Path, source: Path
 ) -> None:
