@@ -22,7 +22,7 @@ class MetricSample(NamedTuple):
 
 
 class MetricSamples:
-    """Samples by metric, in the order of `metrics`. With a `pool` all of them have its name as their first label."""
+    """Samples by metric, in the order of `metrics`. With a `pool` all of them have it as a label. The text has labels by name."""
 
     def __init__(self, pool: str | None, metrics: Sequence[Metric] = METRICS) -> None:
         self._common = () if pool is None else (("pool", pool),)
@@ -57,7 +57,7 @@ def _lines(metric: Metric, samples: Sequence[MetricSample]) -> Iterator[str]:
     meaning = metric.meaning.replace("\\", r"\\").replace("\n", r"\n")
     yield f"# HELP {metric.name} {meaning}\n# TYPE {metric.name} {metric.kind}\n"
     for sample in samples:
-        pairs = ",".join([f'{name}="{_escaped(label)}"' for name, label in sample.labels])
+        pairs = ",".join([f'{name}="{_escaped(label)}"' for name, label in sorted(sample.labels)])
         yield (
             f"{metric.name}{sample.suffix}{{{pairs}}} {_number(sample.value)}\n"
             if pairs
