@@ -44,15 +44,17 @@ _FOLDERS = re.compile(rb"Number of files: \d{1,18} \((?:[a-z]+: \d{1,18}, )*dir:
 
 @dataclass(slots=True)
 class _Reader:
-    """Takes rsync's output: items one by one, progress and numbers by Output."""
+    """Takes rsync's output: items one by one, if there are any, progress and numbers by Output."""
 
-    take: Callable[[Item], None]
+    take: Callable[[Item], None] | None
     output: Output = field(default_factory=Output)
     folders: int = 0
     rest: bytes = b""
 
     def feed(self, data: bytes) -> None:
         self.output.feed(data)
+        if self.take is None:
+            return
         *lines, rest = (self.rest + data).replace(b"\r", b"\n").split(b"\n")
         self.rest = rest[-LONGEST_REST:]
         for line in lines:
@@ -82,7 +84,7 @@ class NameAllowance:
 
 async def run_rsync(
     within: AbstractContextManager[tuple[Sequence[str], ConfinedTransfer | None]],
-    take: Callable[[Item], None],
+    take: Callable[[Item], None] | None,
     moved: Callable[[Output], None],
     watch: StallWatch,
     allowance: NameAllowance,
@@ -99,7 +101,7 @@ async def run_rsync(
 async def _run_in(
     command: Sequence[str],
     cell: ConfinedTransfer | None,
-    take: Callable[[Item], None],
+    take: Callable[[Item], None] | None,
     moved: Callable[[Output], None],
     watch: StallWatch,
     allowance: NameAllowance,

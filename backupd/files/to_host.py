@@ -34,7 +34,7 @@ from backupd.files.host_rsync import HostRsyncEnd, LimitExceeded, NameAllowance,
 from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell
 from backupd.files.target import Target
 from backupd.files.tree import Tree, components, joined
-from backupd.files.walking import entries, walk
+from backupd.files.walking import PlainFiles, WalkEntry, walk, walk_grouped
 from backupd.repo.backup_json import DATA
 from backupd.rsync.command import shell_command
 from backupd.rsync.comparing import HostSession
@@ -43,12 +43,27 @@ from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
 from backupd.rsync.process import StallWatch
 from backupd.rsync.remote_end import RemoteEnd, expected_words
-from backupd.rsync.restore_command import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, NOT_BELOW, ONLY_NEW, Item, restore_command
+from backupd.rsync.restore_command import (
+    ABOVE_STAYS,
+    CONTENT,
+    EXACT,
+    FOLDERS_ALONE,
+    ITEMS,
+    LOOK,
+    NEWER_STAYS,
+    NO_ATTRIBUTES,
+    NO_HOLES,
+    NOT_BELOW,
+    ONLY_NEW,
+    Item,
+    restore_command,
+)
 from backupd.rsync.shared_connection import NotConnected
 from backupd.rsync.version import rsync_version
 from btrkeep.config import Config
 from btrkeep.decisions.rsync_meaning import ExitKind, meaning
 from btrkeep.errors import OperatorError
+from btrkeep.fs.openat import by_descriptor
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import become_reaper, physical_memory
 from btrkeep.units import format_duration
@@ -61,7 +76,6 @@ _RRSYNC_KNOWS_NOT = "invalid rsync-command syntax or options"
 _RRSYNC_IS_BUSY = "Another instance of rrsync is already accessing"
 _RRSYNC_PATIENCE, _RRSYNC_PAUSE = 10.0, 0.3  # seconds
 _LOOK_EVERY = 0.2
-_NAMES_AT_ONCE = 1000
 
 
 class HostRestore:
@@ -87,6 +101,7 @@ class HostRestore:
         self._other_content: set[int] = set()
         self._refused: set[bytes] = set()
         self._exact: tuple[str, ...] = EXACT
+        self._spared: tuple[str, ...] | None = None  # where nothing is: options that spare what no name of the backup needs
         self._end = math.inf
         self._session = HostSession(target.host, config.ssh)
 
@@ -190,20 +205,29 @@ class HostRestore:
 
     def _preview_of_absent(self) -> RestorePreview | None:
         """Returns what would happen if nothing is there; None if the backup cannot be read, which rsync will report."""
-        preview = RestorePreview(str(self._target))
+        preview, is_plain, has_holes = RestorePreview(str(self._target)), True, False
         try:
             with Tree(self._subvolume) as tree:
                 for root, path in self._roots().items():
                     start = len(joined(components(path)))
-                    for entry in entries(tree, path):
-                        preview.count(entry)
-                        size = entry.size if entry.kind == "file" else 0
-                        preview.counts[NEW].add(self._place(root + entry.path[start:]), "", size)
-                        if not preview.names % _NAMES_AT_ONCE:
-                            self._require_time()
-                            self._tell(self.progress)
+                    for found in walk_grouped(tree, path):
+                        is_plain = is_plain and not _has_attributes(found)
+                        if isinstance(found, PlainFiles):
+                            preview.files += len(found.files)
+                            preview.size += sum(file.size for file in found.files)
+                            folder = self._place(root + found.above[start:]) + b"/"
+                            for file in found.files:
+                                preview.counts[NEW].add(folder + file.name, "", file.size)
+                        elif not found.left:
+                            has_holes = has_holes or (found.entry.kind == "file" and found.entry.allocated < found.entry.size)
+                            preview.count(found.entry)
+                            size = found.entry.size if found.entry.kind == "file" else 0
+                            preview.counts[NEW].add(self._place(root + found.entry.path[start:]), "", size)
+                        self._require_time()
+                        self._tell(self.progress)
         except OSError:
             return None
+        self._spared = (*(NO_ATTRIBUTES if is_plain else ()), *(() if has_holes else NO_HOLES))
         return preview
 
     def _judge(self, item: Item, found: RestorePreview, new: set[int], older: set[int]) -> None:
@@ -242,8 +266,13 @@ class HostRestore:
         result.counts = {**found.counts, REFUSED: result.counts[REFUSED]}
         self.progress.turn_to("writing", found.names, found.to_write)
         options = {ALL: CONTENT, OLDER: NEWER_STAYS}.get(self.request.overwrite or "", ONLY_NEW)
-        ended = self._run(options, lambda item: self._count_content(item, result))
+        # First the requested folders alone, with their ACLs: then what is made in them inherits no other.
+        if self._spared and not self._run((*ONLY_NEW, *NOT_BELOW)).exit_code:
+            options = (*options, *self._spared)
+        ended = self._run(options, partial(self._count_content, result) if self.request.overwrite == ALL else None)
         result.copied = ended.output.progress.bytes
+        if self.request.overwrite == OLDER and self._spared is None and not ended.exit_code:
+            ended = self._run(FOLDERS_ALONE)  # its window kept the time of a folder that was less than 1 s off
         self._count_problems(result, ended)
         self.progress.turn_to("comparing", found.names, found.size if self.request.content else 0)
         compared = self._run((*LOOK, *(CONTENT if self.request.content else ())), lambda item: self._differs(item, result))
@@ -253,7 +282,7 @@ class HostRestore:
         result.seconds = time.monotonic() - begun
         return result
 
-    def _count_content(self, item: Item, result: Restored) -> None:
+    def _count_content(self, result: Restored, item: Item) -> None:
         """Counts a file that is overwritten only because of its content; a preview that does not compare contents counted it as
         equal.
         """
@@ -284,8 +313,10 @@ class HostRestore:
         folder = self._target.folder.rstrip(b"/")
         return (folder if name in (b".", b"") else folder + b"/" + name) or b"/"
 
-    def _run(self, options: Sequence[str], take: Callable[[Item], None], *, above: bool = False) -> HostRsyncEnd:
-        """Runs one rsync. Its exit status may be non-zero if names were skipped. Raises OperatorError for all other errors.
+    def _run(self, options: Sequence[str], take: Callable[[Item], None] | None = None, *, above: bool = False) -> HostRsyncEnd:
+        """Runs one rsync, which prints items only for `take`. Raises OperatorError.
+
+        Its exit status may be non-zero if names were skipped.
 
         rrsync admits one rsync at a time, and the previous one may take a moment to end over there, so it waits for that.
         """
@@ -303,7 +334,7 @@ class HostRestore:
             else:
                 raise self._failed(ended)
 
-    def _run_once(self, options: Sequence[str], take: Callable[[Item], None], *, above: bool) -> HostRsyncEnd:
+    def _run_once(self, options: Sequence[str], take: Callable[[Item], None] | None, *, above: bool) -> HostRsyncEnd:
         become_reaper()  # an ssh that outlives its rsync would else be waited for until somebody else buries it
         # While a host reads a file for its checksum nothing moves, and nothing is to be seen of it here.
         watch = StallWatch(math.inf if set(CONTENT) <= set(options) else self._target.host.stall)
@@ -318,7 +349,7 @@ class HostRestore:
     async def _connected(
         self,
         options: Sequence[str],
-        take: Callable[[Item], None],
+        take: Callable[[Item], None] | None,
         watch: StallWatch,
         allowance: NameAllowance,
         *,
@@ -339,7 +370,9 @@ class HostRestore:
             return HostRsyncEnd(255, Output(), messages)
         finally:
             connecting.cancel()
-        ended = await run_rsync(self._within_a_cell(options, above, control), take, self._moved, watch, allowance)
+        ended = await run_rsync(
+            self._within_a_cell((*options, *(ITEMS if take else ())), above, control), take, self._moved, watch, allowance
+        )
         if printed := await connection.after(ended.exit_code):
             ended.messages.feed(printed)
             ended.messages.close()
@@ -381,6 +414,12 @@ class HostRestore:
         means = meaning(ended.exit_code, last)
         hint = _FULL_HINT if ended.exit_code == _FILE_ERROR else _HINT
         return OperatorError(f"{self._target}: {means.words}" + (f": {means.line}" if means.line else ""), hint)
+
+
+def _has_attributes(found: PlainFiles | WalkEntry) -> bool:
+    """Returns True if any of these names has an ACL or an extended attribute. Raises OSError."""
+    names = (file.name for file in found.files) if isinstance(found, PlainFiles) else (found.name,)
+    return any(os.listxattr(by_descriptor(found.folder, name), follow_symlinks=False) for name in names)
 
 
 def _above(paths: Sequence[bytes]) -> frozenset[bytes]:

@@ -108,7 +108,6 @@ def test_overwrite_says_which_of_the_two_stays(web1: Nights, overwrite: str, cha
     srv = web1.source / "srv"
     for name in ("changed", "older", "gone"):
         write(srv / name, name)
-    os.utime(srv, ns=(0, 10**18))  # what is less than a second newer is left as it is, and told
     web1.night("web1")
     write(srv / "changed", "since then")
     os.utime(write(srv / "older", "long ago"), ns=(0, 10**18))
@@ -117,6 +116,54 @@ def test_overwrite_says_which_of_the_two_stays(web1: Nights, overwrite: str, cha
     assert ((srv / "changed").read_text(), (srv / "older").read_text(), (srv / "gone").read_text()) == (changed, older, "gone")
     wanted = {"never": (0, 2), "older": (1, 1), "all": (2, 0)}[overwrite]
     assert (done["overwritten"]["count"], done["kept"]["count"]) == wanted
+
+
+@pytest.mark.parametrize("seconds", [-1, -0.25, 0.25])
+def test_a_folder_whose_time_is_less_than_a_second_off_gets_its_time(web1: Nights, seconds: float) -> None:
+    """--overwrite=older compares times with a window of a second, so that no newer file is overwritten."""
+    srv, time_ns = web1.source / "srv", 10**18 + 500_000_000
+    write(srv / "folder" / "file", "the same")
+    write(srv / "newer", "of the backup")
+    os.utime(srv / "folder", ns=(0, time_ns))
+    web1.night("web1")
+    os.utime(srv / "folder", ns=(0, time_ns + int(seconds * 10**9)))
+    was = (srv / "newer").stat()
+    write(srv / "newer", "came since")
+    os.utime(srv / "newer", ns=(was.st_atime_ns, was.st_mtime_ns + 250_000_000))
+    done = restore(web1, "web1", srv, "--overwrite=older", "--to-host")
+    assert (done["good"], done["differences"]["samples"]) == (True, [])
+    assert (srv / "folder").stat().st_mtime_ns == time_ns
+    assert ((srv / "newer").read_text(), done["kept"]["count"]) == ("came since", 1)
+
+
+@pytest.mark.parametrize(
+    ("special", "letters"),
+    [("", ""), ("setfacl -m u:1234:rw", "AX"), ("setfattr -n user.a -v b", "AX"), ("truncate -s 1M", "S")],
+    ids=["plain", "ACL", "attribute", "hole"],
+)
+def test_rsync_is_spared_what_no_file_needs_and_no_file_inherits_an_acl(
+    web1: Nights, sshd: ssh.Sshd, tmp_path: Path, special: str, letters: str
+) -> None:
+    """`letters`: options that the rsync of the host gets, of those for ACLs, attributes and holes."""
+    srv, log, wrapper = web1.source / "srv", tmp_path / "log", tmp_path / "rsync"
+    wrapper.write_text(f'#!/bin/sh\necho "$*" >>{log}\nexec rsync "$@"\n')
+    wrapper.chmod(0o755)
+    web1.host("web1", srv, address=sshd.address, port=sshd.port, rsync_path=str(wrapper))
+    for name in ("www/index.html", "www/inner/page.html"):
+        write(srv / name, name)
+    if special:
+        work(*special.split(), srv / "www" / "inner" / "page.html")
+    web1.night("web1")
+    before = manifest(srv / "www", blocks=True)
+    shutil.rmtree(srv / "www")
+    work("setfacl", "-m", "d:u:1234:rwx", srv)
+    log.unlink()
+    done = restore(web1, "web1", srv / "www", "--to-host")
+    assert (done["good"], done["new"]["count"], done["differences"]["samples"]) == (True, 4, [])
+    assert differences(before, manifest(srv / "www", blocks=True)) == []
+    options = [next(word for word in line.split() if word[:1] == "-" and word[:2] != "--") for line in log.read_text().splitlines()]
+    writing = [word.partition("e.")[0] for word in options if "n" not in word.partition("e.")[0]]
+    assert ["".join(letter for letter in "AXS" if letter in word) for word in writing] == ["AXS", letters]
 
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite=all",)])
@@ -232,7 +279,9 @@ def test_a_host_that_is_this_machine_is_restored_to_without_rsync(nights: Nights
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite=older",), ("--overwrite=all",)])
 def test_when_nothing_is_there_rsync_does_not_go_through_it_for_a_look(web1: Nights, overwrite: tuple[str, ...]) -> None:
-    """A look for the path itself is enough: what the preview counts is what is written. Only that and the comparison go down."""
+    """A look for the path itself is enough: what the preview counts is what is written. Only that and the comparison go down, after
+    the path itself was made.
+    """
     srv = everything(web1.source / "srv")
     web1.night("web1")
     before = manifest(srv, blocks=True)
@@ -247,7 +296,7 @@ def test_when_nothing_is_there_rsync_does_not_go_through_it_for_a_look(web1: Nig
     assert (seen["possible"], seen["new"]["count"], recursive(started)) == (True, len(below), [False, False])
     started.unlink()
     done = restore(web1, "web1", srv / "contents", *overwrite, "--to-host")
-    assert (done["good"], done["new"], recursive(started)) == (True, seen["new"], [False, False, True, True])
+    assert (done["good"], done["new"], recursive(started)) == (True, seen["new"], [False, False, False, True, True])
     assert differences(manifest(srv.parent / "contents", blocks=True), manifest(srv / "contents", blocks=True)) == []
 
 
