@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -25,6 +26,8 @@ from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
 from backupd.run.importing.compared_trees import ComparedTrees
 from backupd.run.importing.context import ImportContext, known_backups, opened_tree
+from backupd.run.importing.copy_processes import CopyProcesses
+from backupd.run.importing.copying import copy_batch
 from backupd.run.importing.filling import TreeNotCopied
 from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
 from backupd.run.importing.rsnapshot_conf import read_conf
@@ -48,6 +51,7 @@ _DIFFERS = (
     "--now-without-grace {}` and this command again make it from the tree as it is now"
 )
 _THREADS = 2  # of a host: a tree is made while the next one is looked at
+_PROCESSES = 2  # of a host, that copy files: more would make a disk seek
 
 
 @click.command("import")
@@ -129,8 +133,11 @@ def command(
         work = ImportContext(context.config, context.pool, rsync_version(), context.clock, cancellation, delta, display.note)
         make = _take_over if kind in TAKEN_OVER else import_tree
         done = _Import(context, work, verify, status, display, make, as_json=as_json)
-        with display:
-            asyncio.run(done.run(todo, jobs))
+        with ExitStack() as held:
+            places = min(jobs, len(todo)) if make is import_tree else 0
+            processes = [held.enter_context(CopyProcesses(copy_batch, _PROCESSES)) for _ in range(places)]  # before any thread
+            held.enter_context(display)
+            asyncio.run(done.run(todo, jobs, processes))
         keep_names(context.pool)
     _tell(done, here, left_out, as_json=as_json)
     return cancellation.exit_status(done.status)
@@ -215,28 +222,31 @@ class _Import:
     status: int = int(Exit.OK)
     _unusable: PoolUnusable | None = None
 
-    async def run(self, todo: dict[str, list[OldTree]], jobs: int) -> None:
-        """Imports several hosts at once. A failure of one does not affect the others. Raises PoolUnusable if nothing more is
-        possible, and NoThread.
+    async def run(self, todo: dict[str, list[OldTree]], jobs: int, processes: Sequence[CopyProcesses]) -> None:
+        """Imports several hosts at once, each with one of the `processes`. A failure of one does not affect the others. Raises
+        PoolUnusable if nothing more is possible, and NoThread.
         """
-        places = asyncio.Semaphore(jobs)
+        places, free = asyncio.Semaphore(jobs), list(processes)
         executor = running_threads(_THREADS * min(jobs, max(1, len(todo))), "import")
         asyncio.get_running_loop().set_default_executor(executor)
 
         async def in_its_place(host: str, trees: Sequence[OldTree]) -> None:
             async with places:
-                await self._tried(host, trees)
+                mine = free.pop() if free else None
+                await self._tried(host, trees, mine)
+                if mine:
+                    free.append(mine)
 
         await asyncio.gather(*(in_its_place(host, trees) for host, trees in todo.items()))
         executor.shutdown()  # the loop's own end would need one more thread
         if self._unusable:
             raise self._unusable
 
-    async def _tried(self, host: str, trees: Sequence[OldTree]) -> None:
+    async def _tried(self, host: str, trees: Sequence[OldTree], processes: CopyProcesses | None) -> None:
         if self._unusable or not self.work.goes_on:
             return
         try:
-            with self.display.host(host), self.work.host(host):
+            with self.display.host(host), self.work.host(host, processes):
                 await self._host(host, trees)
         except Cancelled:
             return

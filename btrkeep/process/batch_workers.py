@@ -30,15 +30,18 @@ Then = Callable[[Any], None]
 
 
 class BatchWorkers:
-    """Does batches in other processes where there are processors for them, else at once. `work` must not raise."""
+    """Does batches in other processes where there are processors for them, else at once. `work` must not raise.
 
-    def __init__(self, work: Work) -> None:
+    `most`: processes at the most.
+    """
+
+    def __init__(self, work: Work, most: int = _MOST_WORKERS) -> None:
         self._work = work
         self._workers: list[_Worker] = []
         # A process with further threads is not forked: one of them may hold a lock that nobody releases in the fork.
         processors = len(os.sched_getaffinity(0))
         if processors > 1 and threading.active_count() == 1:
-            for _ in range(min(processors, _MOST_WORKERS)):
+            for _ in range(min(processors, most)):
                 try:
                     self._workers.append(_Worker(work))
                 except OSError:  # a limit of processes or of open files is reached: those that run suffice, or this process
@@ -50,6 +53,11 @@ class BatchWorkers:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for worker in self._workers:
             worker.close()
+
+    @property
+    def are_processes(self) -> bool:
+        """Returns False if everything is done at once, by this process."""
+        return bool(self._workers)
 
     def wait_until_free(self) -> None:
         """Waits until a batch can be given. Calls what waits for others; raises what that raises, OperatorError."""

@@ -12,6 +12,7 @@ from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import final_backups, require_own
 from backupd.repo.room import require_room
 from backupd.rsync.version import Rsync
+from backupd.run.importing.copy_processes import CopyProcesses
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.tree_links import TreeLinks, look_at
 from backupd.run.importing.tree_walk import FolderDigests
@@ -51,6 +52,8 @@ class ImportContext:
     tick: Callable[[], None] = lambda: None
     own: "dict[str, OwnBackup]" = field(default_factory=dict)
     """By host, the newest backup that this import has made."""
+    processes: dict[str, CopyProcesses] = field(default_factory=dict)
+    """By host, those that copy for it, if there are any."""
 
     @property
     def goes_on(self) -> bool:
@@ -58,11 +61,14 @@ class ImportContext:
         return not self.cancellation
 
     @contextmanager
-    def host(self, name: str) -> Iterator[None]:
-        """Imports trees of that host; at the end what was learnt of them is forgotten."""
+    def host(self, name: str, processes: CopyProcesses | None = None) -> Iterator[None]:
+        """Imports trees of that host, with these processes; at the end what was learnt of them is forgotten."""
+        if processes:
+            self.processes[name] = processes
         try:
             yield
         finally:
+            self.processes.pop(name, None)
             own = self.own.pop(name, None)
             if own and own.ahead:
                 own.ahead.stop.set()

@@ -8,14 +8,14 @@ a symlink, and what is not what was looked at, or is written to meanwhile, is re
 import errno
 import os
 import stat
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from hashlib import blake2b
 from heapq import merge
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backupd.run.importing.attributes import (
     CopyPlace,
@@ -26,6 +26,7 @@ from backupd.run.importing.attributes import (
     opened_name,
     status_or_none,
 )
+from backupd.run.importing.copy_processes import CopyProcesses
 from backupd.run.importing.tree_links import TreeLinks
 from backupd.run.importing.tree_walk import Attributes, attributes_of, walk_again
 from btrkeep.descriptors import ClosingFd
@@ -35,6 +36,8 @@ from btrkeep.fs.sparse import data_runs
 _PIECE = 128 << 10  # bytes; as many zeros, from a multiple of it on, become a hole
 _BLOCK = 4096  # what is changed in place is changed in whole ones, which is what two files can share
 _ZEROS = bytes(_PIECE)
+_MANY = 64  # names that a process gets at a time
+_LONGEST_PATH = 32 << 10  # bytes of a folder's path; a longer one does not fit into a message
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -60,12 +63,12 @@ class CopiedNames:
 
 
 class _Folder(NamedTuple):
-    """A folder, its attributes when it was looked at, and what is to be copied in it, with the inode that each name had then. All
-    its folders exist in the backup.
+    """A folder, a digest of its attributes when it was looked at, and what is to be copied in it, with the inode that each name had
+    then. All its folders exist in the backup. Without the digest only names are copied.
     """
 
     path: bytes
-    attributes: Attributes
+    attributes: bytes | None
     names: list[tuple[bytes, int, FileMatch]]
 
 
@@ -77,6 +80,7 @@ def copy_tree(
     same: FileMatch = FileMatch.NONE,
     *,
     delta: bool = False,
+    processes: CopyProcesses | None = None,
 ) -> CopiedNames:
     """Makes all below the open folder `target` what `source` has, but for further names of hard links, and for names that are only
     in the target. None may be a folder in one and something else in the other. `delta`: files are changed in place.
@@ -93,12 +97,20 @@ def copy_tree(
                 names = [(entry.name, begin + entry.name, entry.inode()) for entry in one.others]
                 wanted = [(name, inode, path in doubted) for name, path, inode in names if path not in skip]
                 how = [(name, inode, FileMatch.CONTENT if doubt else same) for name, inode, doubt in wanted]
-                yield _Folder(one.path, attributes_of(one.fd, one.status), how)
+                yield _Folder(one.path, _digest(attributes_of(one.fd, one.status)), how)
 
-    return _copied(source, target, folders(), goes_on, delta=delta)
+    return _copied(source, target, folders(), goes_on, processes, delta=delta)
 
 
-def copy_changed(source: int, target: int, links: TreeLinks, goes_on: Callable[[], bool], *, delta: bool = False) -> CopiedNames:
+def copy_changed(
+    source: int,
+    target: int,
+    links: TreeLinks,
+    goes_on: Callable[[], bool],
+    *,
+    delta: bool = False,
+    processes: CopyProcesses | None = None,
+) -> CopiedNames:
     """Copies the changed names into a copy of the tree before. What follows is as with `copy_tree`."""
     names, inner = dict[bytes, list[tuple[bytes, int, FileMatch]]](), dict[bytes, list[bytes]]()
     skip, doubted = links.further, set(links.doubted)
@@ -114,9 +126,13 @@ def copy_changed(source: int, target: int, links: TreeLinks, goes_on: Callable[[
     def folders() -> Iterator[_Folder]:
         for path, attributes in links.folders.items():  # each one comes after the one above it
             _make_folders(target, path, inner.get(path, ()))
-            yield _Folder(path, attributes, names.get(path, []))
+            yield _Folder(path, _digest(attributes), names.get(path, []))
 
-    return _copied(source, target, folders(), goes_on, delta=delta)
+    return _copied(source, target, folders(), goes_on, processes, delta=delta)
+
+
+def _digest(attributes: Attributes) -> bytes:
+    return blake2b(repr(attributes).encode(), digest_size=16).digest()
 
 
 def _make_folders(target: int, path: bytes, names: Iterable[bytes]) -> None:
@@ -126,34 +142,121 @@ def _make_folders(target: int, path: bytes, names: Iterable[bytes]) -> None:
                 os.mkdir(name, 0o700, dir_fd=made)
 
 
-def _copied(source: int, target: int, folders: Iterator[_Folder], goes_on: Callable[[], bool], *, delta: bool) -> CopiedNames:
-    """Two threads take folder after folder: this one, and another if there can be one. More would make a disk seek. What one of
-    them raises ends the other.
-    """
-    found, lock, failed = CopiedNames(), threading.Lock(), threading.Event()
+def _copied(
+    source: int,
+    target: int,
+    folders: Iterator[_Folder],
+    goes_on: Callable[[], bool],
+    processes: CopyProcesses | None,
+    *,
+    delta: bool,
+) -> CopiedNames:
+    """Copies folder after folder. The processes get some names at a time, and a folder's attributes when it has all of them."""
+    if not processes or not processes.is_usable:
+        copier, total = _Copier(delta=delta), CopiedNames()
+        for folder in folders:
+            if not goes_on():
+                break
+            total.add(copier.folder(source, target, folder, goes_on))
+        return total
+    return _CopiedByProcesses(source, target, processes, delta=delta).all(folders, goes_on)
 
-    def work() -> None:
-        copier = _Copier(source, target, lambda: not failed.is_set() and goes_on(), delta=delta)
+
+def copy_batch(source: int, target: int, batch: tuple[Any, ...], goes_on: Callable[[], bool]) -> tuple[Any, ...]:
+    """Copies names of a folder in one of the processes. Returns True with the numbers of CopiedNames, False with the error's."""
+    path, attributes, names, delta = batch
+    try:
+        folder = _Folder(path, attributes, [(name, inode, FileMatch(match)) for name, inode, match in names])
+        done = _copier(delta).folder(source, target, folder, goes_on)
+    except OSError as error:
+        return False, error.errno or errno.EIO, error.strerror or str(error), error.filename or ""
+    return True, done.names, done.bytes, done.written
+
+
+@cache
+def _copier(delta: bool) -> "_Copier":
+    """Returns that of a process with one thread."""
+    return _Copier(delta=delta)
+
+
+class _CopiedByProcesses:
+    """Gives names to processes, and adds up what they have copied."""
+
+    def __init__(self, source: int, target: int, processes: CopyProcesses, *, delta: bool) -> None:
+        self._source, self._target, self._processes, self._delta = source, target, processes, delta
+        self._copied = CopiedNames()
+        self._failed: OSError | None = None
+        self._goes_on: Callable[[], bool] = lambda: True
+        self._filled: list[_Folder] = []
+        """Folders that have all names, but not their attributes."""
+
+    def all(self, folders: Iterator[_Folder], goes_on: Callable[[], bool]) -> CopiedNames:
+        """Raises OSError with the path, OperatorError if a process was ended from outside."""
+        self._goes_on = goes_on
         try:
-            while copier.goes_on():
-                with lock:
-                    if (one := next(folders, None)) is None:
-                        return
-                done = copier.folder(one)
-                with lock:
-                    found.add(done)
+            for folder in folders:
+                if self._failed or not goes_on():
+                    break
+                self._folder(folder)
+            self._processes.finish()
+            while self._filled and not self._failed and goes_on():
+                self._finish_filled()
+                self._processes.finish()
         except BaseException:
-            failed.set()
+            self._processes.stop.set()
             raise
+        finally:
+            if self._processes.is_usable:  # the next copy begins with none of this one
+                self._processes.finish()
+        if self._failed:
+            raise self._failed
+        return self._copied
 
-    with ThreadPoolExecutor(1, "import") as beside:
-        other = None
-        with suppress(RuntimeError):  # the limit of processes is reached
-            other = beside.submit(work)
-        work()
-        if other:
-            other.result()
-    return found
+    def _folder(self, folder: _Folder) -> None:
+        if len(folder.names) <= _MANY:
+            self._give(folder, folder.attributes, folder.names)
+            return
+        waiting = 0
+
+        def given() -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting:
+                self._filled.append(folder._replace(names=[]))
+
+        waiting = len(range(0, len(folder.names), _MANY))
+        for start in range(0, len(folder.names), _MANY):
+            self._give(folder, None, folder.names[start : start + _MANY], given)
+        self._finish_filled()
+
+    def _finish_filled(self) -> None:
+        while self._filled:
+            folder = self._filled.pop()
+            self._give(folder, folder.attributes, [])
+
+    def _give(
+        self,
+        folder: _Folder,
+        attributes: bytes | None,
+        names: Sequence[tuple[bytes, int, FileMatch]],
+        given: Callable[[], None] = lambda: None,
+    ) -> None:
+        def take(answer: tuple[Any, ...]) -> None:
+            is_copied, *rest = answer
+            if is_copied:
+                self._copied.add(CopiedNames(*rest))
+                given()
+            elif not self._failed:
+                self._failed = OSError(*rest)
+                self._processes.stop.set()
+
+        if len(folder.path) > _LONGEST_PATH:
+            part = _Folder(folder.path, attributes, list(names))
+            self._copied.add(_Copier(delta=self._delta).folder(self._source, self._target, part, self._goes_on))
+            given()
+            return
+        batch = (folder.path, attributes, [(name, inode, match.value) for name, inode, match in names], self._delta)
+        self._processes.give(self._source, self._target, batch, take)
 
 
 def _opened(root: int, path: bytes) -> ClosingFd:
@@ -161,27 +264,30 @@ def _opened(root: int, path: bytes) -> ClosingFd:
 
 
 class _Copier:
-    """Copies folder after folder in one thread."""
+    """Copies folder after folder."""
 
-    def __init__(self, source: int, target: int, goes_on: Callable[[], bool], *, delta: bool) -> None:
-        self._source, self._target, self._delta = source, target, delta
-        self.goes_on = goes_on
+    def __init__(self, *, delta: bool) -> None:
+        self._delta = delta
+        self.goes_on: Callable[[], bool] = lambda: True
         self._buffer, self._other = bytearray(_PIECE), bytearray(_PIECE)
 
-    def folder(self, folder: _Folder) -> CopiedNames:
-        """Copies its names, and then its attributes. Raises OSError with the path."""
+    def folder(self, source: int, target: int, folder: _Folder, goes_on: Callable[[], bool]) -> CopiedNames:
+        """Copies its names, and then its attributes, if there are any. Raises OSError with the path."""
+        self.goes_on = goes_on
         found, path = CopiedNames(), folder.path
         begin = path + b"/" if path else b""
         try:
-            with _opened(self._source, path) as there, _opened(self._target, path) as here:
+            with _opened(source, path) as there, _opened(target, path) as here:
                 inherits = bool(folder.names and os.listxattr(here))
                 for name, inode, same in folder.names:
                     path = begin + name
                     if not self.goes_on():
                         break
                     self._name(CopyPlace(there, here, name, inode, inherits), same, found)
+                if folder.attributes is None:
+                    return found
                 path, status = folder.path, os.fstat(there)
-                if attributes_of(there, status) != folder.attributes:
+                if _digest(attributes_of(there, status)) != folder.attributes:
                     raise changed_meanwhile()
                 correct_attributes(there, here, status, os.fstat(here))
         except OSError as error:

@@ -20,6 +20,7 @@ from backupd.repo.room import require_room
 from backupd.rsync.output import bounded
 from backupd.run.finishing import Prepared
 from backupd.run.importing.context import ImportContext, OwnBackup, TreeProgress, named, require_going
+from backupd.run.importing.copy_processes import SharedStop
 from backupd.run.importing.copying import CopiedNames, FileMatch, copy_changed, copy_tree
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.target_names import link_names, remove_names
@@ -111,9 +112,11 @@ async def fill(context: ImportContext, trees: OpenTrees, prepared: Prepared, lin
         copy, gone = copy_changed, links.gone
     else:
         copy = partial(copy_tree, same=FileMatch.SIZE_AND_TIME if grew else FileMatch.CONTENT)
-        gone = await _threaded(context, trees, target, partial(superfluous, seen=links.digests))
+        gone = await _threaded(context, trees, target, partial(superfluous, seen=links.digests), Event())
     await _in_the_target(context, tree, remove_names, target, gone)
-    copied = await _threaded(context, trees, target, partial(copy, links=links, delta=context.delta))
+    processes = context.processes.get(tree.host)
+    stop: Event | SharedStop = processes.stop if processes else Event()
+    copied = await _threaded(context, trees, target, partial(copy, links=links, delta=context.delta, processes=processes), stop)
     await _in_the_target(context, tree, link_names, target, links.groups)
     return _numbers(links, base if grew else None, copied, len(gone))
 
@@ -150,9 +153,13 @@ async def _in_the_target(
         raise _not_all(tree, error) from error
 
 
-async def _threaded(context: ImportContext, trees: OpenTrees, target: Path, work: Callable[..., _Result]) -> _Result:
-    """Has a function work in threads with the two folders, open. Raises Cancelled, PoolUnusable, OperatorError."""
-    stop = Event()
+async def _threaded(
+    context: ImportContext, trees: OpenTrees, target: Path, work: Callable[..., _Result], stop: Event | SharedStop
+) -> _Result:
+    """Has a function work in a thread with the two folders, open, until it is done or told to `stop`. Raises Cancelled,
+    PoolUnusable, OperatorError.
+    """
+    stop.clear()
 
     def open_both() -> _Result:
         with ExitStack() as held:
