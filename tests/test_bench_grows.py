@@ -50,6 +50,7 @@ def test_the_summary_takes_medians_and_leaves_out_what_is_always_zero() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.root  # the kernel shows the counters of a process that has ended to root alone
 def test_figures_are_of_the_command_with_its_children() -> None:
     """A child of the shell reads 20 MB, writes them into a pipe and has 50 MB of memory."""
     child = "import sys; held = b'x' * 50_000_000; sys.stdout.write('y' * 20_000_000)"
