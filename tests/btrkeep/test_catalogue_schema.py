@@ -266,7 +266,7 @@ migrate.SCHEMA, tables.SCHEMA_VERSION = Path(sys.argv[2]), tables.SCHEMA_VERSION
 Catalogue.open(Path(sys.argv[1]))
 """
 MANY_ROWS = """
-INSERT INTO about WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000)
+INSERT INTO about WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000000)
   SELECT 'fact ' || i, 'a value that takes some bytes' FROM n;
 """
 
