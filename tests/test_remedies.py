@@ -117,7 +117,6 @@ REASONS = {
         "backupd verify {}",
         "backupd --pool {} receive-only --replica {}",
         "backupd --pool {} send-only",
-        "backupd --pool {} send-only --",
         "backupd replicate",
         "backupd send-only",
         "{} run --scheduled",
