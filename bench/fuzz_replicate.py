@@ -67,8 +67,8 @@ def _request_seeds() -> Seeds:
     yield b'{"verb": "hello"}\n{"verb": "list"}\n'
     asked = {"verb": "send", "host": "web1", "name": _NAME, "uuid": _OURS, "parent": _NAME, "parent_uuid": _PARENT, "stream": 2}
     yield json.dumps(asked).encode() + b"\n"
-    yield b'{"verb": "common", "replica": "office", "hosts": {"web1": "2026-03-01T220000Z"}}\n'
-    yield b'{"verb": "common", "replica": "../../x", "hosts": {"../web1": "/etc"}}\n[[[[\n'
+    yield b'{"verb": "common", "fetch": null, "replica": "office", "hosts": {"web1": "2026-03-01T220000Z"}}\n'
+    yield b'{"verb": "common", "fetch": null, "replica": "../../x", "hosts": {"../web1": "/etc"}}\n[[[[\n'
 
 
 def _requests() -> Callable[[bytes], object]:
