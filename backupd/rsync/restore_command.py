@@ -24,7 +24,7 @@ _ALWAYS = (
     "--info=progress2,stats2",
 )
 ITEMS = ("--out-format=%i|%l|%n",)
-"""Has a line printed for each name. They cost a tenth of the time where every name is new."""
+"""Has a line printed for each name, which has to be read here."""
 NO_ATTRIBUTES = ("--no-acls", "--no-xattrs")
 """Neither sets nor removes ACLs and attributes: rsync asks for them of each name, which takes a fifth of its time."""
 LOOK, ONLY_NEW = ("--dry-run",), ("--ignore-existing",)
