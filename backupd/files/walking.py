@@ -43,7 +43,8 @@ class PlainFile(NamedTuple):
 
 
 class PlainFiles(NamedTuple):
-    """Plain files of one folder: each has one name, no setuid or setgid bit, no holes, and SMALL bytes at the most.
+    """Plain files of one folder: each has one name, no setuid or setgid bit, no holes, and SMALL bytes at the most, and is in the
+    backup, not mounted on it.
 
     `folder`: an open descriptor of it until the next one is asked for; `above`: its path, without a slash at its end.
     """
@@ -137,13 +138,14 @@ def _plain_files(
 ) -> tuple[list[PlainFile], bytes | None]:
     """Returns plain files from `first` on, and the first name that is something else; None if the group ends before that."""
     files, size, folder = list[PlainFile](), 0, down.fd
+    device = os.fstat(folder).st_dev
     for name in chain((first,), following):
         try:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
             _report(unreadable, down.path.rstrip(b"/") + b"/" + name, error)
             continue
-        file = _plain_file(name, found)
+        file = _plain_file(name, found) if found.st_dev == device else None  # else a file is mounted there
         if file is None:
             return files, name
         files.append(file)

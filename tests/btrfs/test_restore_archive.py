@@ -148,6 +148,22 @@ def test_what_is_mounted_in_a_backup_is_in_no_archive_and_ends_it(backup: Path, 
     assert not [kind for kind in ("tar", "zip") if b"secret" in (tmp_path / kind).read_bytes()]
 
 
+def test_a_file_that_is_mounted_on_a_file_of_a_backup_ends_an_archive(shared_btrfs: Path, tmp_path: Path) -> None:
+    """Plain files are written in groups, and this is one by its name and type."""
+    (shared_btrfs / "data").mkdir()
+    for name in ("a", "b", "c"):
+        (shared_btrfs / "data" / name).write_bytes(b"ours")
+    (tmp_path / "secret").write_bytes(b"secret")
+    work("mount", "--bind", tmp_path / "secret", shared_btrfs / "data" / "b")
+    try:
+        for kind in ("tar", "zip"):
+            with pytest.raises(OSError, match="mounted"):
+                written(shared_btrfs, tmp_path / kind, kind, b"/")
+            assert b"secret" not in (tmp_path / kind).read_bytes()
+    finally:
+        work("umount", shared_btrfs / "data" / "b")
+
+
 def test_memory_is_bounded_whatever_the_size(shared_btrfs: Path) -> None:
     (shared_btrfs / "data").mkdir()
     (shared_btrfs / "data" / "big").write_bytes(bytes(range(256)) * 4096 * 64)
