@@ -21,10 +21,13 @@ _serving = threading.local()
 
 
 class Connection(Protocol):
-    """A connection of the server. `readers`: who asked last on it. `total_outbufs_len`: bytes that wait for the client."""
+    """A connection of the server. `readers`: who asked last on it. `total_outbufs_len`: bytes that wait for the client.
+    `streams`: the present answer is a stream.
+    """
 
     readers: tuple[Holder, ...]
     total_outbufs_len: int
+    streams: bool
 
     def others(self) -> list["Connection"]:
         """Returns all connections of the program, this one too."""
@@ -33,6 +36,13 @@ class Connection(Protocol):
 def serve_on(connection: Connection) -> None:
     """Records the connection that the thread serves now."""
     _serving.connection = connection
+
+
+def mark_stream() -> None:
+    """Records that the answer being made is a stream, which keeps its thread until the client has all of it."""
+    connection: Connection | None = getattr(_serving, "connection", None)
+    if connection:
+        connection.streams = True
 
 
 def require_read(viewer: Viewer) -> None:

@@ -1,6 +1,7 @@
 """The client of the root service: `RootServiceClient(socket, who).ask("browse", host="web1", ...)`."""
 
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -16,6 +17,7 @@ __all__ = ["Absent", "RootServiceClient", "Stream"]
 PATIENCE = 120.0
 _PIECE = 64 << 10
 _QUEUEING, _PAUSE = 5.0, 0.02  # seconds
+_TIMEVAL = struct.Struct("ll")
 
 
 class Absent(OperatorError):
@@ -59,6 +61,7 @@ class Stream:
 
     def __init__(self, line: "_Line", told: Streamed) -> None:
         self._line = line
+        line.wait_in_kernel()
         self.name, self.type, self.length = told.name, told.type, told.length
 
     def __iter__(self) -> Iterator[bytes]:
@@ -121,30 +124,37 @@ class _Line:
 
     def exactly(self, size: int) -> bytes:
         """The next bytes, so many. Raises Absent."""
-        found = bytearray(size)
-        have = min(size, len(self._held))
-        found[:have] = self._held[:have]
-        del self._held[:have]
-        with memoryview(found) as view:
-            while have < size:
-                have += self._received(view[have:])
-        return bytes(found)
+        parts = []
+        if self._held:
+            parts.append(bytes(self._held[:size]))
+            del self._held[:size]
+            size -= len(parts[0])
+        while size:
+            parts.append(self._received(size))
+            size -= len(parts[-1])
+        return b"".join(parts)
+
+    def wait_in_kernel(self) -> None:
+        """From now on one call receives all that was asked for, which is much faster for frames; the time limit stays."""
+        self._socket.settimeout(None)
+        self._socket.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(int(self._agent.patience * 1e6), 10**6))
+        )
 
     def _more(self) -> None:
-        piece = bytearray(_PIECE)
-        self._held += piece[: self._received(piece)]
+        self._held += self._received(_PIECE, 0)
 
-    def _received(self, into: bytearray | memoryview) -> int:
+    def _received(self, size: int, flags: int = socket.MSG_WAITALL) -> bytes:
         try:
-            count = self._socket.recv_into(into)
+            data = self._socket.recv(size, flags)
         except OSError as error:
             raise self._absent(error) from error
-        if not count:
+        if not data:
             raise Absent("the root service is gone before it had answered", _HINT)
-        return count
+        return data
 
     def _absent(self, error: OSError) -> Absent:
-        reason = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        reason = "no answer in time" if isinstance(error, TimeoutError | BlockingIOError) else error.strerror or str(error)
         return Absent(f"the root service at {self._agent.socket} cannot be asked: {reason}", _HINT)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from backupd.files.comparing import PathDifference
     from backupd.files.history import PathHistory
 
-_PIECE = 256 << 10
+_PIECE = 1 << 20
 _LOOK = 0.25
 _TEXT_BYTES = 1 << 20
 """Bytes of an answer that are left for the lines of a text."""
