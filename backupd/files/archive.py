@@ -15,7 +15,7 @@ from typing import Protocol
 from backupd.files import zip_headers
 from backupd.files.attributes import attributes, attributes_of_open
 from backupd.files.spool import LinkTable, Packed
-from backupd.files.tar_headers import BLOCK, DataMap, member, padding, sparse_member, usual_file
+from backupd.files.tar_headers import BLOCK, CUT_OFF, DataMap, member, padding, sparse_member, usual_file
 from backupd.files.tree import Entry, Tree, components, joined, look
 from backupd.files.walking import PlainFile, PlainFiles, WalkEntry, walk_grouped
 from btrkeep.descriptors import ClosingFd
@@ -54,13 +54,18 @@ class Archived:
             self.left_out.append((path, why))
 
 
+class SourceUnreadable(OSError):
+    """A file or folder of the backup that cannot be read; `filename` is its path in the backup."""
+
+
 def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink) -> Archived:
     """Writes all of `paths` and what is below them to `out`, in pieces of a megabyte at the most. `kind`: "tar" or "zip".
 
     Memory: some thousand names on each level of folders, and of a file's holes, however many there are. What a zip's index at the
     end needs, and a tar's first names of files of which not all hard links have come yet, lies in a file meanwhile: see spool.
-    Raises OSError as soon as anything cannot be read or written: half an archive must not look like a whole one. UsageError's
-    business, such as a path that is missing, is the caller's: see suggestions.missing.
+    Raises SourceUnreadable or OSError as soon as anything cannot be read or written: half an archive must not look like a whole
+    one. GNU tar reports nothing if a tar ends between two members, so it gets the beginning of one more. UsageError's business,
+    such as a path that is missing, is the caller's: see suggestions.missing.
     """
     return _tar(tree, paths, out) if kind == "tar" else _zip(tree, paths, out)
 
@@ -75,13 +80,14 @@ def outermost(paths: Sequence[bytes]) -> list[bytes]:
 def _visits(tree: Tree, paths: Sequence[bytes]) -> Iterator[WalkEntry | PlainFiles]:
     """Yields everything once. Raises OSError, also for what is mounted in the backup."""
     for path in outermost(paths):
-        for visit in walk_grouped(tree, path):
+        for visit in walk_grouped(tree, path, _raise_unreadable):
             if isinstance(visit, PlainFiles):
                 yield visit
                 continue
             entry = visit.entry
             if entry.device != tree.device and not tree.owns(entry.device):
-                raise OSError(errno.EXDEV, "something is mounted there, which hides what the backup has", os.fsdecode(entry.path))
+                why = "something is mounted there, which hides what the backup has"
+                raise SourceUnreadable(errno.EXDEV, why, os.fsdecode(entry.path))
             if not visit.left:
                 yield visit
 
@@ -102,15 +108,22 @@ def _entries(tree: Tree, paths: Sequence[bytes]) -> Iterator[WalkEntry]:
 def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
     done, gathered = Archived(), _Gathered(out)
     with closing(LinkTable()) as links:
-        for visit in _visits(tree, paths):
-            if isinstance(visit, PlainFiles):
-                _tar_plain_files(visit, gathered)
-                done.entries += len(visit.files)
-            elif visit.entry.kind == "socket":
-                done.leave_out(visit.entry.path, "a tar holds no sockets; the program that listens makes it again")
-            else:
-                _tar_member(visit, visit.entry.path[1:], links, gathered)
-                done.entries += 1
+        try:
+            for visit in _visits(tree, paths):
+                if isinstance(visit, PlainFiles):
+                    _tar_plain_files(visit, gathered)
+                    done.entries += len(visit.files)
+                elif visit.entry.kind == "socket":
+                    done.leave_out(visit.entry.path, "a tar holds no sockets; the program that listens makes it again")
+                else:
+                    _tar_member(visit, visit.entry.path[1:], links, gathered)
+                    gathered.end_member()
+                    done.entries += 1
+        except SourceUnreadable:
+            if gathered.is_between_members:
+                gathered.write(CUT_OFF)
+            gathered.flush()
+            raise
     gathered.write(bytes(2 * BLOCK))
     gathered.write(bytes(-gathered.size % _RECORD))
     gathered.flush()
@@ -122,16 +135,36 @@ def _tar_plain_files(group: PlainFiles, out: "_Gathered") -> None:
     """Writes files of one folder. Most of an archive is of these, so each takes five system calls, and no Entry is made for it."""
     folder, above = group.folder, group.above[1:] + b"/" if group.above else b""
     for file in group.files:
-        fd = os.open(file.name, FILE, dir_fd=folder)
+        name = above + file.name
         try:
-            xattrs = attributes_of_open(fd)
-            header = None if xattrs else usual_file(file, above + file.name)
+            fd = os.open(file.name, FILE, dir_fd=folder)
+            try:
+                xattrs, data = attributes_of_open(fd), _data(fd, file)
+            finally:
+                os.close(fd)
+            header = None if xattrs else usual_file(file, name)
             if header is None:
-                entry = look(folder, file.name, b"/" + above + file.name)
-                header = member(entry, above + file.name, xattrs)
-            out.extend((header, _data(fd, file), _PADDINGS[-file.size % BLOCK]))
-        finally:
-            os.close(fd)
+                header = member(look(folder, file.name, b"/" + name), name, xattrs)
+        except OSError as error:
+            raise _of_path(error, b"/" + name) from error
+        out.extend((header, data, _PADDINGS[-file.size % BLOCK]))
+
+
+def _of_path(error: OSError, path: bytes) -> SourceUnreadable:
+    """Returns the error with the path in the backup, not with a name in some folder or without one."""
+    return SourceUnreadable(error.errno, error.strerror, os.fsdecode(path))
+
+
+def _raise_unreadable(path: bytes, error: OSError) -> None:
+    raise _of_path(error, path) from error
+
+
+def _read(entry: Entry, fd: int, start: int, end: int) -> Iterator[bytes]:
+    """Yields the data of a file. Raises OSError with its path."""
+    try:
+        yield from pieces(fd, start, end)
+    except OSError as error:
+        raise _of_path(error, entry.path) from error
 
 
 def _data(fd: int, file: PlainFile) -> bytes:
@@ -146,40 +179,51 @@ def _tar_member(found: WalkEntry, name: bytes, links: LinkTable, out: ByteSink) 
         out.write(member(entry, name, {}, link=before))
         return
     if entry.kind != "file":
-        out.write(member(entry, name, attributes(found.folder, found.name)))
+        try:
+            xattrs = attributes(found.folder, found.name)
+        except OSError as error:
+            raise _of_path(error, entry.path) from error
+        out.write(member(entry, name, xattrs))
         return
     fd = _open_seen(found)
     try:
-        _tar_file(entry, name, attributes_of_open(fd), fd, out)
+        try:
+            xattrs = attributes_of_open(fd)
+        except OSError as error:
+            raise _of_path(error, entry.path) from error
+        _tar_file(entry, name, xattrs, fd, out)
     finally:
         os.close(fd)
 
 
 def _open_seen(found: WalkEntry) -> int:
     """Opens a plain file of the walk. A backup is read-only, so it is still one; if it was swapped, no symlink is followed."""
-    return os.open(found.name, FILE, dir_fd=found.folder)
+    try:
+        return os.open(found.name, FILE, dir_fd=found.folder)
+    except OSError as error:
+        raise _of_path(error, found.entry.path) from error
 
 
 def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out: ByteSink) -> None:
     found = DataMap.of(entry.size, partial(data_runs, fd, entry.size)) if entry.allocated < entry.size else None
     if found is None or found.data == entry.size:
         if entry.size <= PIECE:
-            out.write(b"".join((member(entry, name, xattrs), *pieces(fd, 0, entry.size), padding(entry.size))))
+            out.write(b"".join((member(entry, name, xattrs), *_read(entry, fd, 0, entry.size), padding(entry.size))))
             return
         out.write(member(entry, name, xattrs))
-        _tar_data(fd, 0, entry.size, out)
+        _tar_data(entry, fd, 0, entry.size, out)
         out.write(padding(entry.size))
         return
     out.write(sparse_member(entry, name, xattrs, found))
     for piece in found.pieces():
         out.write(piece)
     for start, end in found.runs():
-        _tar_data(fd, start, end, out)
+        _tar_data(entry, fd, start, end, out)
     out.write(padding(found.data))
 
 
-def _tar_data(fd: int, start: int, end: int, out: ByteSink) -> None:
-    for piece in pieces(fd, start, end):
+def _tar_data(entry: Entry, fd: int, start: int, end: int, out: ByteSink) -> None:
+    for piece in _read(entry, fd, start, end):
         out.write(piece)
 
 
@@ -190,7 +234,7 @@ class _Gathered:
         self._out = out
         self._held = list[bytes]()
         self._free = 0
-        self.size = 0
+        self.size = self._ended = 0
 
     def write(self, data: bytes) -> None:
         self.size += len(data)
@@ -200,13 +244,21 @@ class _Gathered:
             self.flush()
 
     def extend(self, parts: tuple[bytes, ...]) -> None:
-        """Writes several pieces of some kilobytes."""
+        """Writes a whole member, in several pieces of some kilobytes."""
         size = sum(map(len, parts))
         self.size += size
+        self._ended = self.size
         self._free -= size
         self._held += parts
         if self._free <= 0:
             self.flush()
+
+    def end_member(self) -> None:
+        self._ended = self.size
+
+    @property
+    def is_between_members(self) -> bool:
+        return self.size == self._ended
 
     def flush(self) -> None:
         if self._held:
@@ -255,7 +307,7 @@ def _zip_file(found: WalkEntry, out: _Gathered) -> zip_headers.Sizes:
     """The data of a plain file, deflated."""
     crc, begun = 0, out.size
     with ClosingFd(_open_seen(found)) as fd:
-        for piece in pieces(fd, 0, found.entry.size):
+        for piece in _read(found.entry, fd, 0, found.entry.size):
             crc = zlib.crc32(piece, crc)
             out.write(_deflated(piece))
     out.write(_DEFLATE_END)

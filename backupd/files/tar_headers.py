@@ -199,6 +199,8 @@ _ZEROS = bytes(100)
 _NAME_AND_NUMBERS = b"%b%b" + _NUMBERS
 _TIME_LENGTH = len(b"30 mtime=1234567890.123456789\n")
 _TIME_PAX = _block(b"././@PaxHeader", 0o644, 0, 0, _TIME_LENGTH, 0, TYPES["pax"], b"", 0)
+CUT_OFF = _block(b"././@PaxHeader", 0o644, 0, 0, BLOCK, 0, TYPES["pax"], b"", 0)
+"""Promises records that do not follow: every program that reads it reports an unexpected end, and makes no file of it."""
 _USUAL_END = (TYPES["file"] + bytes(100) + _MAGIC + b"0000000\x000000000\0").ljust(BLOCK - 156, b"\0")
 _USUAL_SUM = sum(_USUAL_END) + _BLANKS - 1
 _USUAL = b"".join((_TIME_PAX, b"30 mtime=%d.%09d\n", padding(_TIME_LENGTH), b"%b%06o\0 ", _USUAL_END))

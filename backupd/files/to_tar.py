@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from backupd.files.archive import Archived, ByteSink, write_archive
+from backupd.files.archive import Archived, ByteSink, SourceUnreadable, write_archive
 from backupd.files.destination import PREFIX, Occupied, put
 from backupd.files.restore_types import RestoreProgress, Tell
 from backupd.files.tree import Entry, Tree, entry_of
 from backupd.files.walking import walk
 from backupd.files.writing import remove_unfinished
 from btrkeep.descriptors import ClosingFd
-from btrkeep.errors import OperatorError, UsageError
+from btrkeep.errors import DAMAGED, OperatorError, UsageError
+from btrkeep.units import printable
 
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_DAMAGED_HINT = "restore with --to, which restores all other files and names each unreadable one; or see `backupd damaged`"
 _SMALL = 512  # bytes: an archive comes in large pieces, of which the first does not wait for a buffer to be full
 
 
@@ -42,6 +44,9 @@ def _failures_reported() -> Iterator[None]:
     except BrokenPipeError:
         raise OperatorError("the tar is not whole: nobody reads it any more", "look at what the other program said") from None
     except OSError as error:
+        if error.errno in DAMAGED and isinstance(error, SourceUnreadable):
+            path = printable(error.filename)
+            raise OperatorError(f"the tar is not whole: {path}: {error.strerror}", _DAMAGED_HINT) from error
         if error.errno not in _FATAL:
             raise
         raise OperatorError(f"the tar is not whole: {error.strerror}", "make room, and begin again") from error

@@ -239,4 +239,8 @@ def _archive(call: Call, tree: Tree, entry: Entry, found: Restorable) -> None:
     stem = os.fsencode(found.host) if entry.path == b"/" else entry.name
     kind = call["as"]
     out = call.stream(stem + b"." + kind.encode(), {"tar": "application/x-tar", "zip": "application/zip"}[kind], None)
-    write_archive(tree, [entry.path], kind, out)
+    try:
+        write_archive(tree, [entry.path], kind, out)
+    except OSError:
+        out.flush()  # the end of a tar by which programs notice that it is cut off
+        raise
