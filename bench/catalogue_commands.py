@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backupd.repo import backup_json as records
@@ -149,11 +149,11 @@ def measure_stream(argv: Sequence[str]) -> tuple[Measured, float]:
     os.close(tells)
     with os.fdopen(told, "rb") as end, process:
         assert process.stdout
-        os.read(process.stdout.fileno(), 1)
+        size = len(os.read(process.stdout.fileno(), 1))
         first = time.perf_counter() - begun
-        while os.read(process.stdout.fileno(), 1 << 20):
-            pass
-        return _measured(end.read(), b"", shlex.join(argv)), first
+        while piece := os.read(process.stdout.fileno(), 1 << 20):
+            size += len(piece)
+        return replace(_measured(end.read(), b"", shlex.join(argv)), printed=size), first
 
 
 def _measured(said: bytes, output: bytes, what: str) -> Measured:

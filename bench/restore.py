@@ -15,7 +15,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,33 +23,46 @@ from bench.catalogue_commands import measure_stream
 from bench.common import ext4, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
 from bench.restore_trees import SHAPES, fill
 from tests.beds import btrfs, ssh, work
+from tests.beds.dashboard import LOGIN, QUICK, Dashboard, serving, user_id
 from tests.beds.nights import Nights
+from tests.beds.serving import serving as root_service
+from tests.web.files_visit import files as address_of
 
 METADATA, CONTENTS = "ours, metadata compared", "ours, contents compared"
+DOWNLOAD = "download"
 LIMITS = {METADATA: 1.2, CONTENTS: 2.0}
 """Agreed, for a tree of files: at most so many times the first side's time. Of other trees 1.3, of streams and hosts 1.2."""
 _OTHER_TREE, _STREAM = 1.3, 1.2
 _LOGOUT = 0.5  # seconds until an sshd has counted what it did for a client
-_PEERS = {"restic": "restic", "borg": "borgbackup", "zip": "zip"}  # their Debian packages
+_PEERS = {"restic": "restic", "borg": "borgbackup", "zip": "zip", "curl": "curl"}  # their Debian packages
 _SECRET = {"RESTIC_PASSWORD": "bench", "BORG_PASSPHRASE": "bench", "BORG_RELOCATED_REPO_ACCESS_IS_OK": "yes"}
 _FULL = {"files": 100_000, "large": 20, "big_mib": 10_240, "empty": 1_000_000, "small": 100_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One process. `first` and `memory` only of streams: seconds until the first byte, and MB of its largest process."""
+    """One process. The others only of streams: seconds until the first byte, MB of its largest process, and GB a second."""
 
     seconds: float
     cpu: float
     first: float = 0.0
     memory: float = 0.0
+    rate: float = 0.0
+
+
+_OF_STREAMS: Mapping[str, Callable[[Run], float]] = {
+    "seconds to the first byte": lambda run: run.first,
+    "MB of memory": lambda run: run.memory,
+    "GB a second": lambda run: run.rate,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """Commands that do the same. `to` is made again before each; without it they write to their standard output.
 
-    `server`: the process of the sshd that they use, whose CPU time counts as theirs.
+    `server`: the process of the sshd that they use, whose CPU time counts as theirs. `servers`: processes that work for the sides
+    whose name begins with DOWNLOAD.
     """
 
     sides: Mapping[str, Sequence[str]]
@@ -57,6 +70,7 @@ class Part:
     limits: Mapping[str, float]
     cold: bool = False
     server: int | None = None
+    servers: Sequence[int] = ()
 
 
 def main() -> None:
@@ -100,7 +114,8 @@ def _measure_all(options: argparse.Namespace, folder: Path) -> Mapping[str, obje
         server = ssh.start(folder)
         stack.callback(server.stop)
         nights.settings("ssh", command="ssh -F none", key=str(server.key), known_hosts=str(server.known_hosts))
-        parts = dict(_parts(nights, disk, folder, server, missing := [name for name in _PEERS if not shutil.which(name)]))
+        web = stack.enter_context(_dashboard(nights, folder))
+        parts = dict(_parts(nights, disk, folder, server, web, missing := [name for name in _PEERS if not shutil.which(name)]))
         for name in missing:
             say(f"{name} is not installed, so nothing is compared with it: apt-get install {_PEERS[name]}")
         if unknown := set(options.only or ()) - parts.keys():
@@ -114,7 +129,25 @@ def _measure_all(options: argparse.Namespace, folder: Path) -> Mapping[str, obje
         return {**measured, "missing peers": missing, "quiet": all(quiet)}
 
 
-def _parts(nights: Nights, disk: Path, folder: Path, server: ssh.Sshd, missing: Sequence[str]) -> Iterator[tuple[str, Part]]:
+@contextmanager
+def _dashboard(nights: Nights, folder: Path) -> Iterator[Dashboard]:
+    place = folder / "dashboard"
+    place.mkdir()
+    folder.chmod(0o755)
+    nights.state.parent.chmod(0o755)
+    nights.tables["serve"] = QUICK
+    nights.write()
+    with (
+        root_service(nights.config, "--allow", str(user_id()), "--login", place / LOGIN) as service,
+        serving(place, nights.state, service.socket) as web,
+    ):
+        web.service = service
+        yield web
+
+
+def _parts(
+    nights: Nights, disk: Path, folder: Path, server: ssh.Sshd, web: Dashboard, missing: Sequence[str]
+) -> Iterator[tuple[str, Part]]:
     data = nights.data("web1", nights.source)
     peers = _peers(folder, data / "files", disk / "to", missing)
     for cold in (False, True):
@@ -128,7 +161,14 @@ def _parts(nights: Nights, disk: Path, folder: Path, server: ssh.Sshd, missing: 
         cloned = {"cp -a --reflink=always": ("cp", "-a", "--reflink=always", "--", str(data / shape), str(pool))}
         yield f"{shape}, on the pool", Part(cloned | _ours(nights, shape, pool), pool, dict.fromkeys(LIMITS, LIMITS[METADATA]))
     for shape in ("files", "big"):
-        yield f"tar of {shape}", Part(_tars(nights, shape, data), None, {"ours": _STREAM})
+        yield f"tar of {shape}", Part(_tars(nights, shape, data, "-"), None, {"ours": _STREAM})
+        yield f"tar of {shape}, to a file", Part(_tars(nights, shape, data, f"{disk}/to/tar"), disk / "to", {"ours": _STREAM})
+        if "curl" not in missing:
+            assert web.service
+            yield (
+                f"download of {shape}",
+                Part(_downloads(nights, shape, data, web), None, {}, servers=(web.service.process.pid, web.pid)),
+            )
     if "zip" not in missing:
         yield "zip of files", Part(_zips(nights, data), None, {"ours": _STREAM})
     limits = dict.fromkeys(LIMITS, _STREAM)
@@ -165,9 +205,20 @@ def _peers(folder: Path, tree: Path, to: Path, missing: Sequence[str]) -> dict[s
     return sides
 
 
-def _tars(nights: Nights, shape: str, data: Path) -> dict[str, Sequence[str]]:
+def _tars(nights: Nights, shape: str, data: Path, to: str) -> dict[str, Sequence[str]]:
     keeps = ("--format=posix", "--xattrs", "--xattrs-include=*", "--acls", "--sparse")  # what ours keeps
-    return {"tar": ("tar", *keeps, "-C", str(data), "-cf", "-", shape), "ours": _restore(nights, shape, "--tar=-")}
+    return {"tar": ("tar", *keeps, "-C", str(data), "-cf", to, shape), "ours": _restore(nights, shape, f"--tar={to}")}
+
+
+def _downloads(nights: Nights, shape: str, data: Path, web: Dashboard) -> dict[str, Sequence[str]]:
+    path = os.fsencode(nights.source / shape)
+    kinds = [(path, "tar"), (path, "zip")]
+    kinds += [(path + b"/big", "file")] if shape == "big" else []
+    curl = ("curl", "-fsSN", "--cookie", web.cookie)
+    sides = {
+        f"{DOWNLOAD} as {kind}": (*curl, web.url + address_of("web1", name, "/download", **{"as": kind})) for name, kind in kinds
+    }
+    return {"tar": _tars(nights, shape, data, "-")["tar"], **sides}
 
 
 def _zips(nights: Nights, data: Path) -> dict[str, Sequence[str]]:
@@ -205,9 +256,7 @@ def _once(nights: Nights, disk: Path, part: Part, name: str) -> Run:
     if part.cold:
         Path("/proc/sys/vm/drop_caches").write_text("3")
     if not part.to:
-        path = shutil.which(part.sides[name][0]) or ""
-        stream, first = measure_stream((path, *part.sides[name][1:]))
-        return Run(stream.seconds, stream.cpu, first, stream.memory / 1e6)
+        return _stream(part.sides[name], part.servers if name.startswith(DOWNLOAD) else ())
     served = _cpu_of_ended(part.server)
     done = timed(part.sides[name])
     time.sleep(_LOGOUT * bool(part.server))
@@ -222,11 +271,32 @@ def _cpu_of_ended(process: int | None) -> float:
     return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
+def _stream(words: Sequence[str], servers: Sequence[int]) -> Run:
+    before = sum(map(_cpu, servers))
+    for pid in servers:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak of its memory begins now
+    stream, first = measure_stream((shutil.which(words[0]) or "", *words[1:]))
+    memory = max([stream.memory / 1e6, *map(_peak, servers)])
+    cpu = stream.cpu + sum(map(_cpu, servers)) - before
+    return Run(stream.seconds, cpu, first, memory, stream.printed / 1e9 / stream.seconds)
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _peak(pid: int) -> float:
+    """Returns MB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
+
+
 def _summary(name: str, part: Part, runs: Mapping[str, Sequence[Run]]) -> dict[str, object]:
     figures: dict[str, Callable[[Run], float]] = {
         "seconds": lambda run: run.seconds,
         "CPU seconds": lambda run: run.cpu,
-        **({} if part.to else {"seconds to the first byte": lambda run: run.first, "MB of memory": lambda run: run.memory}),
+        **({} if part.to else _OF_STREAMS),
     }
     summary = {
         f"{name}: {words}": {side: spread([figure(run) for run in done]) for side, done in runs.items()}

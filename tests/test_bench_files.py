@@ -95,9 +95,10 @@ def test_the_bench_of_restores_runs_through() -> None:
         "--sparse-mib",
         "8",
     )
-    parts = ("files, warm", "links", "files, on the pool", "tar of files", "zip of files", "files, to a host")
+    archives = ("tar of files", "tar of files, to a file", "download of files", "zip of files")
+    parts = ("files, warm", "links", "files, on the pool", *archives, "files, to a host")
     words = (*sizes, "--only", *parts, "--rounds", "1", "--quiet", "0", "--image-dir", str(place), "--json")
-    told = json.loads(work(sys.executable, "-m", "bench.restore", *words, cwd=TOP, timeout=110).stdout)
+    told = json.loads(work(sys.executable, "-m", "bench.restore", *words, cwd=TOP, timeout=170).stdout)
     ours = {"ours, metadata compared", "ours, contents compared"}
     assert {"cp -a", "rsync -aHAX", *ours} | ({"restic", "borg"} - {*told["missing peers"]}) == told["files, warm: seconds"].keys()
     assert ours < told["files, to a host: CPU seconds, times those of rsync -aHAX"].keys() | {"other"}
@@ -105,4 +106,9 @@ def test_the_bench_of_restores_runs_through() -> None:
     assert (
         0 < told["zip of files: seconds to the first byte"]["ours"]["median"] < told["zip of files: seconds"]["ours"]["median"] + 1
     )
+    assert told["tar of files, to a file: seconds"].keys() == {"tar", "ours"}
+    if "curl" not in told["missing peers"]:
+        for kind in ("tar", "zip"):
+            for figure in ("seconds to the first byte", "CPU seconds", "MB of memory", "GB a second"):
+                assert told[f"download of files: {figure}"][f"download as {kind}"]["median"] > 0
     assert not [*place.glob(f"{session.PREFIX}*")]

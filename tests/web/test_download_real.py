@@ -15,6 +15,7 @@ from tests.beds import btrfs, session, work
 from tests.beds.cli import BACKUPD
 from tests.beds.dashboard import LOGIN, QUICK, Dashboard, own_folder, serving, user_id
 from tests.beds.faults import damage
+from tests.beds.leftout import needs_program
 from tests.beds.nights import Nights
 from tests.beds.serving import serving as root_service
 from tests.web.files_visit import files
@@ -63,6 +64,7 @@ def address(source: Path, name: str, kind: str) -> str:
     return files("web1", os.fsencode(source / name), "/download", **{"as": kind})
 
 
+@needs_program("unzip")
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 def test_an_archive_comes_whole(web: Dashboard, source: Path, kind: str, tmp_path: Path) -> None:
     answer = web.ask("GET", address(source, "good", kind), Cookie=web.cookie)
@@ -128,6 +130,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@needs_program("unzip")
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 def test_an_archive_with_a_file_that_the_disk_cannot_read_is_whole_for_nobody(
     web: Dashboard, source: Path, kind: str, tmp_path: Path
