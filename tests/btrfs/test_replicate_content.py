@@ -159,6 +159,8 @@ def test_a_replication_that_is_killed_anywhere_costs_no_backup(two: TwoPools) ->
     """At each checkpoint; the next replication removes what is left, and fetches the backup."""
     words = ("replicate", "--now", "2026-05-20T12:00:00Z")
     names = [two.night("2026-03-01T22:00:00Z", "a")]
+    two.second.backupd(*words)  # the first fetch of a host passes more of them
+    names.append(two.night("2026-03-01T23:00:00Z", "b"))
     number = len(checkpoints(two.second, *words))
     assert number > 15
     for count in range(1, number + 1):
