@@ -6,6 +6,7 @@ reflinks, are equal and are not read.
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 
 from backupd.files.attributes import attributes
@@ -17,11 +18,10 @@ from backupd.files.tree import Entry, open_plain
 from backupd.files.writing import Moved, comparable
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
+from btrkeep.fs.direct_comparison import PieceBuffer, past_memory
 from btrkeep.fs.fiemap import share_all
-from btrkeep.fs.sparse import PIECE, data_runs, pieces
+from btrkeep.fs.sparse import PIECE, data_runs
 from btrkeep.pool.marker import filesystem_of
-
-_NOTHING = bytes(PIECE)
 
 
 class DestinationDamaged(OSError):
@@ -41,6 +41,7 @@ class FileComparer:
         self.moved = moved
         self.damaged = damaged
         self.read = 0
+        self._buffers: tuple[PieceBuffer, PieceBuffer, PieceBuffer] | None = None
 
     def same(self, visit: Visit) -> bool:
         """Returns True if the two hold the same bytes; their sizes are known to be equal.
@@ -57,6 +58,7 @@ class FileComparer:
             return True
         for fd in (ours, theirs):  # what is in memory says nothing of the disk
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            past_memory(fd, wanted=True)
         done = 0
         for start, end in chain(data_runs(ours, size), ((size, size),)):  # a host may have made millions
             self.moved(start - done)
@@ -66,27 +68,42 @@ class FileComparer:
         return True
 
     def _equal(self, ours: int, theirs: int, start: int, end: int) -> bool:
-        for one, other in zip(pieces(ours, start, end), _theirs(theirs, start, end), strict=True):
-            self.read += len(one)
-            self.moved(len(one))
-            if one != other:
+        our_piece, their_piece, _ = self._buffers = self._buffers or _buffers()
+        for position in range(start, end, PIECE):
+            length = min(PIECE, end - position)
+            our_piece.read(ours, position, length)
+            with _destination_damage():
+                their_piece.read(theirs, position, length)
+            self.read += length
+            self.moved(length)
+            if not our_piece.equals(their_piece, length):
                 return False
         return True
 
     def _is_nothing(self, fd: int, start: int, end: int) -> bool:
         """Returns True if a part of a file is a hole, or zeros, which read alike."""
         for begin, stop in data_runs(fd, end, start):
-            for piece in _theirs(fd, begin, stop):
+            _, piece, zeros = self._buffers = self._buffers or _buffers()
+            for position in range(begin, stop, PIECE):
+                length = min(PIECE, stop - position)
+                with _destination_damage():
+                    piece.read(fd, position, length)
                 self.moved(0)
-                if piece != _NOTHING[: len(piece)]:
+                if not piece.equals(zeros, length):
                     return False
         return True
 
 
-def _theirs(fd: int, start: int, end: int) -> Iterator[bytes]:
-    """Yields the pieces of a file at the destination."""
+def _buffers() -> tuple[PieceBuffer, PieceBuffer, PieceBuffer]:
+    """For a piece of each side, and zeros."""
+    return PieceBuffer(), PieceBuffer(), PieceBuffer()
+
+
+@contextmanager
+def _destination_damage() -> Iterator[None]:
+    """Raises DestinationDamaged for an error of the disk."""
     try:
-        yield from pieces(fd, start, end)
+        yield
     except OSError as error:
         if error.errno in DAMAGED:
             raise DestinationDamaged(error.errno, error.strerror) from error

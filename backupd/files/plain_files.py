@@ -5,6 +5,7 @@ one by itself, with a reason. What is safe there is safe here: all goes through 
 whole, and a name is never taken from something else.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,14 +17,16 @@ from backupd.files.destination import PREFIX, rename_to_nothing
 from backupd.files.tree import open_plain
 from backupd.files.walking import PlainFile
 from backupd.files.writing import comparable
-from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.fiemap import share_all
 from btrkeep.fs.openat import by_descriptor
 from btrkeep.fs.reflink import clone
 from btrkeep.pool.marker import filesystem_of
+from btrkeep.process.batch_workers import is_worker
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME | os.O_CLOEXEC
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAMELESS = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
+_HAS_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)  # of the filesystem, or the kernel
 
 
 class Handled(NamedTuple):
@@ -39,24 +42,105 @@ def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, pr
     `reflinks`: both are on one btrfs, and data are shared. Without `privileged`, files with attributes that grant privileges are
     given back.
     """
-    prefix = b"%s%s-" % (PREFIX, os.urandom(8).hex().encode("ascii"))
-    left_over, size = [], 0
+    left_over, size, folder = [], 0, _NewFiles(to, reflinks=reflinks, privileged=privileged)
     for number, file in enumerate(files):
-        temporary = b"%s%d" % (prefix, number)
         try:
-            with ClosingFd(os.open(file.name, _READ, dir_fd=source)) as original:
-                with ClosingFd(os.open(temporary, _MAKE, 0o600, dir_fd=to)) as made:
-                    is_done = _filled(original, made, file, reflinks) and _dressed(original, made, file, privileged)
-                if is_done:
-                    rename_to_nothing(to, temporary, file.name)
-                    size += file.size
-                    continue
+            original = os.open(file.name, _READ, dir_fd=source)
+            try:
+                is_done = folder.add(original, file)
+            finally:
+                os.close(original)
         except OSError:  # whoever does it by itself meets the same, and names it
-            pass
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=to)
-        left_over.append(number)
+            is_done = False
+        if is_done:
+            size += file.size
+        else:
+            left_over.append(number)
     return Handled(left_over, size)
+
+
+class _Defaults(NamedTuple):
+    """What every new file of a folder gets by itself."""
+
+    owner: tuple[int, int]
+    """Of a mount with `grpid`, a setgid folder and NFS it may be another one than this process has."""
+    denied: int
+    """Bits that the umask takes from a mode."""
+    inherits: bool
+    """True if it gets attributes, such as an ACL of the folder."""
+
+
+class _NewFiles:
+    """Makes files in an open folder. A file gets its name when it is whole; before that no other process can open it.
+
+    Where the filesystem cannot do that, the file has a temporary name before, and is for root alone.
+    """
+
+    def __init__(self, folder: int, *, reflinks: bool, privileged: bool) -> None:
+        self._folder, self._reflinks, self._privileged = folder, reflinks, privileged
+        self._defaults: _Defaults | None = None
+        self._temporary = b""
+
+    def add(self, original: int, file: PlainFile) -> bool:
+        """Copies a file. Returns False, and leaves nothing there, if it needs more than that. Raises OSError."""
+        if self._temporary:
+            return self._add_named(original, file)
+        try:
+            made = os.open(b".", _NAMELESS, file.mode if self._defaults else 0o777, dir_fd=self._folder)
+        except OSError as error:
+            if error.errno not in _HAS_NO_NAMELESS:
+                raise
+            self._temporary = PREFIX + os.urandom(8).hex().encode("ascii")
+            return self._add_named(original, file)
+        try:
+            gets_mode = self._defaults is None or bool(file.mode & (~0o777 | self._defaults.denied))
+            if not self._completed(original, made, file, gets_mode=gets_mode):
+                return False
+            os.link(b"/proc/self/fd/%d" % made, file.name, dst_dir_fd=self._folder, follow_symlinks=True)  # replaces nothing
+            return True
+        finally:
+            os.close(made)
+
+    def _add_named(self, original: int, file: PlainFile) -> bool:
+        made = os.open(self._temporary, _MAKE, 0o600, dir_fd=self._folder)
+        is_done = False
+        try:
+            if self._completed(original, made, file, gets_mode=True):
+                rename_to_nothing(self._folder, self._temporary, file.name)
+                is_done = True
+        finally:
+            os.close(made)
+            if not is_done:
+                with suppress(OSError):
+                    os.unlink(self._temporary, dir_fd=self._folder)
+        return is_done
+
+    def _completed(self, original: int, made: int, file: PlainFile, *, gets_mode: bool) -> bool:
+        """Copies the data, and gives owner, attributes, mode and time, in this order. Returns False if the file is not as it was
+        looked at, or needs more than that. Raises OSError.
+        """
+        defaults = self._defaults = self._defaults or _defaults(made)
+        if defaults.inherits or not _filled(original, made, file, self._reflinks):
+            return False
+        if defaults.owner != (file.uid, file.gid):
+            os.fchown(made, file.uid, file.gid)
+        for name in os.listxattr(original):
+            if is_power(name) and not self._privileged:
+                if name != LABEL:
+                    return False
+                continue
+            os.setxattr(made, name, os.getxattr(original, name))
+            gets_mode = True  # an ACL changes the bits of the group
+        if gets_mode:
+            os.fchmod(made, file.mode)
+        os.utime(made, ns=(file.mtime, file.mtime))
+        return True
+
+
+def _defaults(made: int) -> _Defaults:
+    """Looks at the first file that was made in a folder, with all bits if it has no name."""
+    status = os.fstat(made)
+    return _Defaults((status.st_uid, status.st_gid), 0o777 & ~status.st_mode, any(map(comparable, os.listxattr(made))))
 
 
 def _filled(original: int, made: int, file: PlainFile, reflinks: bool) -> bool:
@@ -70,32 +154,15 @@ def _filled(original: int, made: int, file: PlainFile, reflinks: bool) -> bool:
     return len(data) == file.size and os.write(made, data) == file.size
 
 
-def _dressed(original: int, made: int, file: PlainFile, privileged: bool) -> bool:
-    """Gives owner, attributes, mode and time, in this order. Returns False if it needs more than that. Raises OSError."""
-    if any(map(comparable, os.listxattr(made))):  # inherited from the folder, such as an ACL
-        return False
-    status = os.fstat(made)  # the folder, a mount with `grpid` and NFS may have given another owner than this process
-    if (status.st_uid, status.st_gid) != (file.uid, file.gid):
-        os.fchown(made, file.uid, file.gid)
-    for name in os.listxattr(original):
-        if is_power(name) and not privileged:
-            if name != LABEL:
-                return False
-            continue
-        os.setxattr(made, name, os.getxattr(original, name))
-    os.fchmod(made, file.mode)
-    os.utime(made, ns=(file.mtime, file.mtime))
-    return True
-
-
 def compare(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, content: bool) -> Handled:
     """Gives back the files that may differ. With `content` data are read on both sides, from the disk and not from memory; with
     `reflinks` only those that are not shared. Bytes are counted as read.
     """
     left_over, equal = list[int](), list[int]()
-    for number, file in enumerate(files):
+    attributes = zip(_attribute_names(source, files), _attribute_names(to, files), strict=True)
+    for number, (file, (ours, theirs)) in enumerate(zip(files, attributes, strict=True)):
         try:
-            is_same = _same_metadata(source, to, file, privileged)
+            is_same = ours is not None and ours == theirs and _same_metadata(source, to, file, ours, privileged)
         except OSError:
             is_same = False
         (equal if is_same else left_over).append(number)
@@ -111,7 +178,30 @@ def compare(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool,
     return Handled(sorted(left_over), size)
 
 
-def _same_metadata(source: int, to: int, file: PlainFile, privileged: bool) -> bool:
+def _attribute_names(folder: int, files: Sequence[PlainFile]) -> list[frozenset[str] | None]:
+    """Returns the names of the attributes of each file that a restore keeps; None if they cannot be read."""
+    prefix, names = _prefix(folder), list[frozenset[str] | None]()
+    for file in files:
+        try:
+            found = os.listxattr(prefix + file.name, follow_symlinks=False)
+            names.append(frozenset(filter(comparable, found)))
+        except OSError:
+            names.append(None)
+    return names
+
+
+def _prefix(folder: int) -> bytes:
+    """Returns what makes a path of a name in an open folder, for the calls that take no descriptor. A process of our own goes into
+    the folder: a short path takes half of the time.
+    """
+    if not is_worker():
+        return by_descriptor(folder, b"")
+    os.fchdir(folder)
+    return b""
+
+
+def _same_metadata(source: int, to: int, file: PlainFile, names: frozenset[str], privileged: bool) -> bool:
+    """Compares all but the data and the attributes' `names`, which are the same on both sides."""
     there = os.stat(file.name, dir_fd=to, follow_symlinks=False)
     if (
         (there.st_mtime_ns, there.st_size, there.st_uid, there.st_gid) != (file.mtime, file.size, file.uid, file.gid)
@@ -119,12 +209,9 @@ def _same_metadata(source: int, to: int, file: PlainFile, privileged: bool) -> b
         or stat.S_IMODE(there.st_mode) != file.mode
     ):
         return False
-    ours, theirs = by_descriptor(source, file.name), by_descriptor(to, file.name)
-    names = set(filter(comparable, os.listxattr(ours, follow_symlinks=False)))
-    if names != set(filter(comparable, os.listxattr(theirs, follow_symlinks=False))):
-        return False
     if not privileged and any(map(is_power, names)):
         return False
+    ours, theirs = by_descriptor(source, file.name), by_descriptor(to, file.name)
     return all(_value(ours, name) == _value(theirs, name) for name in names)
 
 

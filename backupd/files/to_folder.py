@@ -93,8 +93,9 @@ class LocalRestore:
     def preview(self, *, content: bool = True) -> RestorePreview:
         """Returns what would happen; changes nothing.
 
-        Without `content` a file that only differs in that counts as the same. The restore itself compares it before it passes it
-        over. Raises UsageError for places that collide, OperatorError when the backup cannot be read.
+        Without `content`, as before a restore, a file that only differs in that counts as the same: the restore itself compares it
+        before it passes it over; and privileges of files whose places are free are not counted: the restore counts them. Raises
+        UsageError for places that collide, OperatorError when the backup cannot be read.
         """
         found, progress = RestorePreview(self.to, reflinks=self._reflinks), RestoreProgress()
 
@@ -111,7 +112,7 @@ class LocalRestore:
                 if isinstance(visit, PlainVisits) and fresh[-1]:
                     found.count_new(visit)
                     needed += sum(file.allocated for file in visit.group.files)
-                    if not self.request.privileged:
+                    if content and not self.request.privileged:
                         count_powers(visit, found.withheld, self.to)
                     progress.files, progress.place = progress.files + len(visit.group.files), place_path(self.to, visit.place)
                     self._tell(progress)
@@ -253,7 +254,7 @@ class LocalRestore:
             self._sources.discard(source)
             os.close(source)
 
-        workers.give(source, folder, [tuple(file) for file in files], handled)
+        workers.give(source, folder, list(map(tuple, files)), handled)
         return True
 
     def _restore(self, visit: Visit, comparer: PlaceComparer, writer: Writer, workers: BatchWorkers) -> None:

@@ -19,7 +19,7 @@ from backupd.files.privileged_attributes import given_attributes
 from backupd.files.tree import Entry, entry_of, names_in, open_plain
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.reflink import clone
-from btrkeep.fs.sparse import data_runs, pieces
+from btrkeep.fs.sparse import copy_run, data_runs
 
 _CANNOT_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS)
 _ATTRIBUTE_LOST = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC, errno.E2BIG, errno.EACCES, errno.ERANGE)
@@ -114,11 +114,8 @@ class Writer:
         done = 0
         for start, end in data_runs(source, entry.size):
             self.moved(start - done)
-            position = start
-            for piece in pieces(source, start, end):
-                _write(copy, piece, position)
-                position += len(piece)
-                self.moved(len(piece))
+            for number in copy_run(source, copy, start, end):
+                self.moved(number)
             self.copied += end - start
             done = end
         self.moved(entry.size - done)
@@ -183,13 +180,6 @@ def comparable(attribute: str) -> bool:
 def _path(held: int) -> str:
     """A way to whatever a descriptor holds, a symlink too, for calls that take no such descriptor."""
     return f"/proc/self/fd/{held}"
-
-
-def _write(fd: int, data: bytes, position: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, position)
-        view, position = view[written:], position + written
 
 
 @contextlib.contextmanager

@@ -86,6 +86,8 @@ class BatchWorkers:
 class _Worker:
     """One process. `waiting`: what is called with the results of the batches that it has."""
 
+    is_this_process = False
+
     def __init__(self, work: Work) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.waiting: list[Then] = []
@@ -99,6 +101,7 @@ class _Worker:
         if self._process:
             theirs.close()
             return
+        _Worker.is_this_process = True
         try:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)  # it ends when the other end is closed
@@ -135,9 +138,15 @@ class _Worker:
         os.waitpid(self._process, 0)
 
 
+def is_worker() -> bool:
+    """Returns True in a process that does nothing but batches: its current folder is its own affair."""
+    return _Worker.is_this_process
+
+
 def _keep_only(fd: int) -> None:
     """Closes all other files: locks among them would outlive the process that is killed, and hinder the next one."""
     gc.freeze()  # no object of the other process closes a number that means another file here
+    gc.disable()  # batches make no cycles
     os.closerange(3, fd)
     os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
 
