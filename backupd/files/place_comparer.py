@@ -23,6 +23,8 @@ from btrkeep.fs.fiemap import share_all
 from btrkeep.fs.sparse import PIECE, data_runs
 from btrkeep.pool.marker import filesystem_of
 
+_MOST_PROVEN = 1_000_000  # 70 MB of memory
+
 
 class DestinationDamaged(OSError):
     """The disk does not give back the content of a file at the destination."""
@@ -114,7 +116,7 @@ class PlaceComparer:
     """Compares names of a backup with the destination, decides the action for each, and remembers hard links.
 
     With `content`, files that differ in nothing else are compared by content. `proven` are hashes of the places of files that were
-    read and are equal.
+    read and are equal, of the first million of them: the others are read again.
     """
 
     def __init__(self, to: Destination, overwrite: str | None, content: FileComparer | None = None) -> None:
@@ -164,7 +166,7 @@ class PlaceComparer:
             same = self.content.same(visit)
         except DestinationDamaged:  # to be overwritten
             return False
-        if same and self.content.read > before:
+        if same and self.content.read > before and len(self.proven) < _MOST_PROVEN:
             self.proven.add(hash(visit.place))
         return same
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from backupd.files import place_comparer
 from backupd.files.destination import Destination
 from backupd.files.place_comparer import FileComparer
 from backupd.files.placing import Visit
@@ -89,6 +90,14 @@ def test_all_leaves_alone_what_holds_the_same_and_reads_it_once(nights: Nights, 
     assert {path.name: (path.stat().st_ino, path.stat().st_ctime_ns) for path in (out / "srv").iterdir()} == before
     assert (done["overwritten"]["count"], done["copied_bytes"]) == (0, 0)
     assert done["compared_bytes"] == SIZE + len("of the backup")
+
+
+def test_more_files_than_are_remembered_are_read_again(nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    srv, out = backed_up(nights), tmp_path / "out"
+    restore(nights, "web1", srv, "--to", out)
+    monkeypatch.setattr(place_comparer, "_MOST_PROVEN", 0)
+    done = restore(nights, "web1", srv, "--to", out, "--overwrite=all")
+    assert (done["good"], done["compared_bytes"]) == (True, 2 * (SIZE + len("of the backup")))
 
 
 def test_without_all_it_is_named_afterwards_and_stays(nights: Nights, out: Path) -> None:
