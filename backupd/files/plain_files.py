@@ -180,14 +180,14 @@ def compare(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool,
 
 def _attribute_names(folder: int, files: Sequence[PlainFile]) -> list[frozenset[str] | None]:
     """Returns the names of the attributes of each file that a restore keeps; None if they cannot be read."""
-    prefix, names = _prefix(folder), list[frozenset[str] | None]()
+    prefix, names_of_each = _prefix(folder), list[frozenset[str] | None]()
     for file in files:
         try:
-            found = os.listxattr(prefix + file.name, follow_symlinks=False)
-            names.append(frozenset(filter(comparable, found)))
+            names = os.listxattr(prefix + file.name, follow_symlinks=False)
+            names_of_each.append(frozenset(filter(comparable, names)))
         except OSError:
-            names.append(None)
-    return names
+            names_of_each.append(None)
+    return names_of_each
 
 
 def _prefix(folder: int) -> bytes:
