@@ -194,10 +194,11 @@ def _prefix(folder: int) -> bytes:
     """Returns what makes a path of a name in an open folder, for the calls that take no descriptor. A process of our own goes into
     the folder: a short path takes half of the time.
     """
-    if not is_worker():
-        return by_descriptor(folder, b"")
-    os.fchdir(folder)
-    return b""
+    if is_worker():
+        with suppress(OSError):  # it may be listed, and not be entered
+            os.fchdir(folder)
+            return b""
+    return by_descriptor(folder, b"")
 
 
 def _same_metadata(source: int, to: int, file: PlainFile, names: frozenset[str], privileged: bool) -> bool:
