@@ -146,7 +146,6 @@ def is_worker() -> bool:
 def _keep_only(fd: int) -> None:
     """Closes all other files: locks among them would outlive the process that is killed, and hinder the next one."""
     gc.freeze()  # no object of the other process closes a number that means another file here
-    gc.disable()  # batches make no cycles
     os.closerange(3, fd)
     os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
 
