@@ -325,8 +325,13 @@ def test_a_wrong_path_names_the_nearest_and_nothing_is_made(backed_up: Nights, o
 def test_what_was_written_wrongly_is_found_by_the_comparison(
     backed_up: Nights, ext4: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = writing._write
-    monkeypatch.setattr(writing, "_write", lambda fd, data, position: real(fd, data[:-1] + b"!", position))
+    real = writing.copy_run
+
+    def spoiling(source: int, copy: int, start: int, end: int) -> Iterator[int]:
+        yield from real(source, copy, start, end)
+        os.pwrite(copy, bytes([os.pread(copy, 1, end - 1)[0] ^ 1]), end - 1)
+
+    monkeypatch.setattr(writing, "copy_run", spoiling)
     path = os.fsencode(backed_up.source / "srv" / "contents" / "binary")
     with Tree(backed_up.backup("web1")) as tree:
         for content, wanted in ((True, 1), (False, 0)):
