@@ -16,6 +16,7 @@ from backupd.files.destination import Occupied, put
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Descent, Tree, look
+from btrkeep.fs.sparse import copy_run
 from btrkeep.process.cancellation import Cancelled
 from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work
 from tests.beds.everything import everything, write
@@ -325,10 +326,8 @@ def test_a_wrong_path_names_the_nearest_and_nothing_is_made(backed_up: Nights, o
 def test_what_was_written_wrongly_is_found_by_the_comparison(
     backed_up: Nights, ext4: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = writing.copy_run
-
     def spoiling(source: int, copy: int, start: int, end: int) -> Iterator[int]:
-        yield from real(source, copy, start, end)
+        yield from copy_run(source, copy, start, end)
         os.pwrite(copy, bytes([os.pread(copy, 1, end - 1)[0] ^ 1]), end - 1)
 
     monkeypatch.setattr(writing, "copy_run", spoiling)
