@@ -17,6 +17,7 @@ from btrkeep.units import counted, format_duration, format_size
 if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, which take a fourth of a restore's start
     from backupd.files.to_host import HostRestore
 
+_LEAST_FOR_RATE = 1 << 20
 _LINES_EVERY = 5.0
 _PLACES = 10
 _SHOWN = 20
@@ -92,7 +93,9 @@ def result_line(done: Restored) -> str:
         done.counts[NEW].number + done.counts[OVERWRITTEN].number,
         done.counts[NEW].size + done.counts[OVERWRITTEN].size,
     )
-    parts = [f"{counted(written, 'name')} restored, {format_size(total)} in {format_duration(done.seconds)}"]
+    parts = [
+        f"{counted(written, 'name')} restored, {format_size(total)} in {format_duration(done.seconds)}{_rate(total, done.seconds)}"
+    ]
     for what, words in ((OVERWRITTEN, "overwritten"), (SAME, "there already"), (KEPT, "kept as they were")):
         if done.counts[what].number:
             parts.append(f"{done.counts[what].number:,} {words}")
@@ -102,6 +105,11 @@ def result_line(done: Restored) -> str:
         if count.number:
             parts.append(f"{counted(count.number, 'name')} {words}")
     return f"not all was restored: {'; '.join(parts)}"
+
+
+def _rate(size: int, seconds: float) -> str:
+    """Returns the bytes a second, in words; "" for so few that the rate says nothing of the disk."""
+    return f", {format_size(round(size / seconds))}/s" if size >= _LEAST_FOR_RATE and seconds > 0 else ""
 
 
 def say_result(done: Restored, overwrite: str | None) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backupd.cli.restore_view import result_line
 from backupd.files.archive import outermost
 from backupd.files.attributes import acl_text
 from backupd.files.conflict_policy import (
@@ -30,7 +31,7 @@ from backupd.files.conflict_policy import (
 )
 from backupd.files.placing import place_path, placed
 from backupd.files.restore_request import command_words
-from backupd.files.restore_types import RestoreRequest
+from backupd.files.restore_types import Restored, RestoreRequest
 from backupd.files.tar_headers import DataMap, member, sparse_member
 from backupd.files.target import target_of
 from backupd.files.tree import Entry
@@ -264,3 +265,17 @@ def test_a_header_is_read_back_by_python_s_tarfile_whichever_way_it_was_made(nam
             assert (read.size, read.mode, read.uid, read.gid) == (1000, 0o6755, number, number)
             assert read.pax_headers["mtime"] == (f"{mtime // 10**9}.{mtime % 10**9:09}" if mtime >= 0 else "-0.000000001")
             assert read.isreg()
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "words"),
+    [
+        (90 << 20, 1.5, "7 names restored, 90.0 MiB in 1.5s, 60.0 MiB/s"),
+        (90 << 20, 0.0, "7 names restored, 90.0 MiB in 0.0s"),
+        (612, 1.5, "7 names restored, 612 B in 1.5s"),
+    ],
+)
+def test_the_result_has_the_rate_unless_it_says_nothing_of_the_disk(size: int, seconds: float, words: str) -> None:
+    done = Restored(seconds=seconds)
+    done.counts[NEW].number, done.counts[NEW].size = 7, size
+    assert result_line(done) == words
