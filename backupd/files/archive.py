@@ -20,7 +20,7 @@ from backupd.files.tree import Entry, Tree, components, joined, look
 from backupd.files.walking import PlainFile, PlainFiles, WalkEntry, walk_grouped
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FILE
-from btrkeep.fs.sparse import PIECE, data_runs, pieces
+from btrkeep.fs.sparse import PIECE, Run, data_runs, pieces
 
 SAMPLES = 20
 _AT_ONCE = 128 << 10
@@ -119,7 +119,7 @@ def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
                     _tar_member(visit, visit.entry.path[1:], links, gathered)
                     gathered.end_member()
                     done.entries += 1
-        except SourceUnreadable:
+        except OSError:  # also of the table of links, whose disk may be full
             if gathered.is_between_members:
                 gathered.write(CUT_OFF)
             gathered.flush()
@@ -167,6 +167,14 @@ def _read(entry: Entry, fd: int, start: int, end: int) -> Iterator[bytes]:
         raise _of_path(error, entry.path) from error
 
 
+def _runs(entry: Entry, fd: int) -> Iterator[Run]:
+    """Yields the runs of data of a file. Raises OSError with its path."""
+    try:
+        yield from data_runs(fd, entry.size)
+    except OSError as error:
+        raise _of_path(error, entry.path) from error
+
+
 def _data(fd: int, file: PlainFile) -> bytes:
     """Reads a whole file. Raises OSError, also if it is shorter than its size."""
     data = os.pread(fd, file.size, 0) if file.size else b""
@@ -205,7 +213,7 @@ def _open_seen(found: WalkEntry) -> int:
 
 
 def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out: ByteSink) -> None:
-    found = DataMap.of(entry.size, partial(data_runs, fd, entry.size)) if entry.allocated < entry.size else None
+    found = DataMap.of(entry.size, partial(_runs, entry, fd)) if entry.allocated < entry.size else None
     if found is None or found.data == entry.size:
         if entry.size <= PIECE:
             out.write(b"".join((member(entry, name, xattrs), *_read(entry, fd, 0, entry.size), padding(entry.size))))
@@ -261,10 +269,11 @@ class _Gathered:
         return self.size == self._ended
 
     def flush(self) -> None:
-        if self._held:
-            self._out.write(b"".join(self._held))
-        self._held.clear()
+        data = b"".join(self._held)
+        self._held.clear()  # before, so that nothing is written twice after an error
         self._free = _AT_ONCE
+        if data:
+            self._out.write(data)
 
 
 # --- zip

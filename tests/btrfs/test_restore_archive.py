@@ -1,7 +1,10 @@
 """What comes out of an archive is what went into it: GNU tar, Python's tarfile and Info-ZIP are asked, none of them ours."""
 
+import errno
+import io
 import os
 import stat
+import subprocess
 import tarfile
 import time
 import tracemalloc
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from backupd.files.archive import Archived, write_archive
+from backupd.files.spool import LinkTable
 from backupd.files.tree import Tree
 from tests.beds import Entry, differences, manifest, work
 from tests.beds.everything import everything
@@ -194,6 +198,36 @@ def test_a_file_that_cannot_be_read_ends_the_archive(backup: Path, monkeypatch: 
         with Tree(backup) as tree, pytest.raises(OSError, match="Input/output error"):
             write_archive(tree, [b"/srv"], kind, Sink(said))
         assert said
+
+
+@pytest.mark.parametrize("broken", ["map of a file with holes", "table of links"])
+def test_a_tar_that_ends_before_a_member_is_whole_for_nobody(
+    shared_btrfs: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    data = shared_btrfs / "data"
+    data.mkdir()
+    (data / "a").write_bytes(b"whole")
+    (data / "b").touch()
+    os.truncate(data / "b", 1 << 20)
+    (data / "c").write_bytes(b"two names")
+    (data / "d").hardlink_to(data / "c")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO if broken.startswith("map") else errno.ENOSPC, broken)
+
+    if broken.startswith("map"):
+        monkeypatch.setattr(os, "lseek", fail)
+    else:
+        monkeypatch.setattr(LinkTable, "seen", fail)
+    out: list[bytes] = []
+    with Tree(shared_btrfs) as tree, pytest.raises(OSError, match=broken) as error:
+        write_archive(tree, [b"/"], "tar", Sink(out))
+    assert error.value.filename == ("/b" if broken.startswith("map") else None)
+    listed = subprocess.run(("tar", "-t"), input=b"".join(out), capture_output=True, check=False)
+    assert b"a\n" in listed.stdout
+    assert listed.returncode == 2, listed
+    with pytest.raises(tarfile.ReadError), tarfile.open(fileobj=io.BytesIO(b"".join(out))) as archive:
+        archive.getmembers()
 
 
 def test_what_cannot_be_deflated_costs_no_time_and_a_zip_of_both_is_whole(shared_btrfs: Path, tmp_path: Path) -> None:
