@@ -8,6 +8,7 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
 unset CI
+umask 022 # else nobody could use the layers and the clone
 
 # What stays: rsync, an ssh client, and what a Debian has that nobody chose: coreutils, util-linux, findutils, procps, systemd's own.
 WITHOUT=("${DEV_PACKAGES[@]}" bubblewrap btrfs-progs openssh-server acl attr e2fsprogs libcap2-bin sqlite3)
@@ -17,7 +18,7 @@ if [ "${1:-}" != --inside ]; then
     top=$(mktemp -d /var/tmp/btrkeep-unit-XXXXXX)
     trap 'rm -rf --one-file-system "$top"' EXIT
     status=0
-    unshare --mount --propagation private -- "$0" --inside "$top" "$@" || status=$?
+    unshare --mount --propagation private -- scripts/unit_as_user.sh --inside "$top" "$@" || status=$?
     exit "$status"
 fi
 top=$2
