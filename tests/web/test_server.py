@@ -18,6 +18,8 @@ from web import server as ours
 from web import unread
 from web.settings import Settings
 
+ENDLESS = ("/endless", "/endless/stream")
+"""Answers without an end: one that waitress's loop sends, and one that its thread sends itself, as a download."""
 HEAD = b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -26,7 +28,9 @@ def little(_environ: object, start: Callable) -> list[bytes]:
     return [b"x" * 1_000_000]
 
 
-def endless(_environ: object, start: Callable) -> Iterator[bytes]:
+def endless(environ: dict[str, Any], start: Callable) -> Iterator[bytes]:
+    if environ["PATH_INFO"] == "/endless/stream":
+        unread.mark_stream()
     start("200 OK", [("Content-Type", "application/octet-stream")])
     try:
         while True:
@@ -57,7 +61,7 @@ def app(environ: dict[str, Any], start: Callable) -> Iterable[bytes]:
         return [b"ok"]
     if environ["PATH_INFO"].startswith("/answer"):
         return answers(environ, start)
-    return (endless if environ["PATH_INFO"] == "/endless" else little)(environ, start)
+    return (endless if environ["PATH_INFO"].startswith("/endless") else little)(environ, start)
 
 
 @pytest.fixture
@@ -176,8 +180,9 @@ def test_connections_to_all_addresses_of_the_server_count_together() -> None:
 
 
 @pytest.mark.slow
-def test_who_takes_nothing_gives_its_thread_back(port: int) -> None:
-    stuck = [line(port, b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(2)]
+@pytest.mark.parametrize("path", ENDLESS)
+def test_who_takes_nothing_gives_its_thread_back(port: int, path: str) -> None:
+    stuck = [line(port, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()) for _ in range(2)]
     assert not healthy(port, 0.5)
     assert healthy(port, 10)
     assert ended.wait(5)
@@ -186,8 +191,9 @@ def test_who_takes_nothing_gives_its_thread_back(port: int) -> None:
 
 
 @pytest.mark.slow
-def test_who_takes_slowly_but_steadily_is_let_be(port: int) -> None:
-    with line(port, b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n") as slow:
+@pytest.mark.parametrize("path", ENDLESS)
+def test_who_takes_slowly_but_steadily_is_let_be(port: int, path: str) -> None:
+    with line(port, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()) as slow:
         taken, end = 0, time.monotonic() + 3.5
         while time.monotonic() < end:
             taken += len(slow.recv(1 << 15))
