@@ -71,7 +71,7 @@ def same_time(mtime: int, there: int) -> bool:
 
 
 class LinkPlacer:
-    """Names of one file that are restored together become names of one file again. `Key` of the first that was placed, by inode.
+    """Names of one file that are restored together become names of one file again. Has the first name that was placed, by inode.
 
     A file is forgotten with the last of its names.
     """
@@ -81,13 +81,30 @@ class LinkPlacer:
 
     def first(self, entry: Entry) -> tuple[tuple[bytes, ...], int] | None:
         """Returns place and inode number (0: not written yet) of the first name of the same inode; None if there is none."""
-        found = self._first.get(entry.inode) if entry.links > 1 else None
-        return found[:2] if found else None
+        return self.first_of(entry.inode) if entry.links > 1 else None
+
+    def first_of(self, inode: int) -> tuple[tuple[bytes, ...], int] | None:
+        """The same of an inode of the backup."""
+        first = self._first.get(inode)
+        return first[:2] if first else None
 
     def placed(self, entry: Entry, place: tuple[bytes, ...], inode: int) -> None:
         """Records that a name has its place now."""
-        if entry.links < 2 or entry.kind == "folder":
-            return
-        first, number, left = self._first.pop(entry.inode, (place, inode, entry.links))
+        if entry.links > 1 and entry.kind != "folder":
+            self.place(entry.inode, entry.links, place, inode)
+
+    def place(self, inode: int, links: int, place: tuple[bytes, ...], number: int) -> None:
+        """Records the same of an inode with several names: `number` is that of its copy."""
+        first, number, left = self._first.pop(inode, (place, number, links))
         if left > 1:
-            self._first[entry.inode] = (first, number, left - 1)
+            self._first[inode] = (first, number, left - 1)
+
+    def set_number(self, inode: int, number: int) -> None:
+        """Records the inode number of a copy that was not written yet."""
+        if inode in self._first:
+            first, _, left = self._first[inode]
+            self._first[inode] = (first, number, left)
+
+    def forget(self, inode: int) -> None:
+        """Forgets a file of which no name has its place yet."""
+        self._first.pop(inode, None)

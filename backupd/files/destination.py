@@ -14,7 +14,7 @@ from backupd.files.allowed_folders import AllowedFolders, names_of
 from backupd.files.placing import Names
 from backupd.files.tree import Entry, entry_of, joined, look
 from btrkeep.errors import LockHeld, OperatorError, UsageError
-from btrkeep.fs.openat import open_folder
+from btrkeep.fs.openat import open_inner
 from btrkeep.hung_storage import answers
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.syncfs import SyncfsSet
@@ -23,7 +23,7 @@ from btrkeep.trusted_path import untrusted_step
 PREFIX = b".btrkeep-restore-"
 """What is not whole yet has a name that begins so; a run that was killed leaves it, the next one takes it away."""
 _NOREPLACE = 1
-_KEPT_OPEN, _EVERY = 64, 32
+_KEPT_OPEN, _EVERY = 32, 32
 _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -57,6 +57,7 @@ class Destination:
         if trusted and self._root is not None:
             self._require_trusted(self._root)
         self._filesystems = SyncfsSet()
+        self._devices: set[int] = set()
         self._way: list[tuple[bytes, int | None]] = []
         self._last: tuple[Names, int] | None = None
 
@@ -112,8 +113,17 @@ class Destination:
 
         The folders on the way to it stay open for the next one, except in very deep places: there each thirty-second.
         """
-        if self._last and self._last[0] == names:
-            return self._last[1]
+        if self._last:
+            last, fd = self._last
+            if last == names:
+                return fd
+            if last == names[:-1] and names:  # one step down, as a walk goes
+                self._enter(open_inner(fd, names[-1]), names)
+                return self._at(names)
+            if last[: len(names)] == names:  # up
+                self._forget(len(names) + 1)
+                if self._way[-1][1] is not None:
+                    return self._at(names)
         if self._root is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         wanted = (b"", *names)
@@ -123,8 +133,12 @@ class Destination:
             self._way.pop()
         for depth in range(len(self._way), len(wanted)):
             above = self._way[-1][1] if self._way else None
-            entered = os.dup(self._root) if above is None else open_folder(above, wanted[depth : depth + 1])
+            entered = os.dup(self._root) if above is None else open_inner(above, wanted[depth])
             self._enter(entered, names[:depth])
+        return self._at(names)
+
+    def _at(self, names: Names) -> int:
+        """Notes that the way leads to that folder now."""
         fd = self._way[-1][1]
         assert fd is not None  # the last one always is open
         self._last = names, fd
@@ -133,14 +147,26 @@ class Destination:
     def _enter(self, fd: int, names: Names) -> None:
         """Makes an open folder the last of the way. Raises OSError, and closes it, if nothing may be written there."""
         try:
-            if _inode(os.fstat(fd)) in self._excluded:
+            status = os.fstat(fd)
+            if _inode(status) in self._excluded:
                 raise PermissionError(errno.EPERM, "it is in the pool, or beside the catalogue")
             if self._allowed:
                 self._allowed.require(fd, (*self._base, *names))
-            self._filesystems.add(fd, self.path, names)
+            if status.st_dev not in self._devices:
+                self._filesystems.add(fd, self.path, names)
+                self._devices.add(status.st_dev)
         except BaseException:
             os.close(fd)
             raise
+        self._append(fd, names)
+
+    def enter_new(self, place: Names, fd: int) -> None:
+        """Takes an open folder that was just made at a place, in `folder(place[:-1])`."""
+        self.folder(place[:-1])
+        self._append(fd, place)
+        self._at(place)
+
+    def _append(self, fd: int, names: Names) -> None:
         self._way.append((names[-1] if names else b"", fd))
         far = len(self._way) - _KEPT_OPEN - 1
         if far > 0 and far % _EVERY and (old := self._way[far][1]) is not None:

@@ -5,6 +5,7 @@ end.
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from backupd.files.archive import outermost
 from backupd.files.tree import Entry, Tree, components, joined, look
@@ -33,8 +34,7 @@ class Root:
         return (*self.names, *components(path)[len(components(self.path)) :])
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
+class Visit(NamedTuple):
     """An entry of the backup being restored: an open descriptor of its folder, its name there, and its place.
 
     With `left`, which only folders have, everything below it has been visited. `privileged`: its place gets all attributes.
@@ -52,9 +52,8 @@ class Visit:
         return place_path(to, self.place)
 
 
-@dataclass(frozen=True, slots=True)
-class PlainVisits:
-    """Plain files being restored into the folder at `place`."""
+class PlainVisits(NamedTuple):
+    """Plain files and symlinks being restored into the folder at `place`."""
 
     group: PlainFiles
     place: Names
@@ -91,23 +90,33 @@ def place_path(to: str, place: Names) -> bytes:
     return os.fsencode(to).rstrip(b"/") + joined(list(place)) if place else os.fsencode(to)
 
 
-def visits(tree: Tree, roots: Sequence[Root], unreadable: Unreadable | None = None) -> Iterator[Visit | PlainVisits]:
+def visits(
+    tree: Tree, roots: Sequence[Root], unreadable: Unreadable | None = None, *, privileged: bool = True
+) -> Iterator[Visit | PlainVisits]:
     """Yields everything to be restored, folders before and after their contents. Folders above a root that were not requested
     themselves come first, from the top down. Raises OSError; `unreadable` as for walk.
     """
     above = _above(roots)
     for path in above:
         with parent_of(tree, path) as (folder, name):
-            yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=False)
+            yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=False, privileged=privileged)
     for root in roots:
-        for found in walk_grouped(tree, root.path, unreadable):
+        folders = list[Names]()
+        for found in walk_grouped(tree, root.path, unreadable, with_links=True):
             if isinstance(found, PlainFiles):
-                yield PlainVisits(found, root.place(found.above or b"/"))
+                yield PlainVisits(found, folders[-1])
+                continue
+            entry, folder, name, left = found
+            if left:
+                place = folders.pop()
             else:
-                yield Visit(found.entry, found.folder, found.name, root.place(found.entry.path), found.left)
+                place = (*folders[-1], name) if folders else root.names
+                if entry.kind == "folder":
+                    folders.append(place)
+            yield Visit(entry, folder, name, place, left, privileged)
     for path in reversed(above):
         with parent_of(tree, path) as (folder, name):
-            yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=True)
+            yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=True, privileged=privileged)
 
 
 def _above(roots: Sequence[Root]) -> list[bytes]:

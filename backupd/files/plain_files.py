@@ -1,4 +1,4 @@
-"""Copies and compares plain files of one folder, many at a time: what most of a restore is.
+"""Copies and compares plain files and symlinks of one folder, many at a time: what most of a restore is.
 
 They are copied to where nothing was. Whatever is not so simple, and each file that fails, is given back: whoever asked does that
 one by itself, with a reason. What is safe there is safe here: all goes through descriptors, a copy has its name only when it is
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from backupd.files.attributes import LABEL, is_power
 from backupd.files.destination import PREFIX, rename_to_nothing
+from backupd.files.symlinks import copy_symlink, may_inherit, same_symlink
 from backupd.files.tree import open_plain
 from backupd.files.walking import PlainFile
 from backupd.files.writing import comparable
@@ -30,10 +31,14 @@ _HAS_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS) 
 
 
 class Handled(NamedTuple):
-    """What became of a batch: the numbers of the files that were not done, and bytes that were copied, or read on both sides."""
+    """What became of a batch: the numbers of the files that were not done, and bytes that were copied, or read on both sides.
+
+    `inodes`: numbers of the copies, of files with several names, in their order; 0 of one that was not done.
+    """
 
     left_over: Sequence[int]
     size: int
+    inodes: Sequence[int] = ()
 
 
 def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool) -> Handled:
@@ -42,21 +47,42 @@ def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, pr
     `reflinks`: both are on one btrfs, and data are shared. Without `privileged`, files with attributes that grant privileges are
     given back.
     """
-    left_over, size, folder = [], 0, _NewFiles(to, reflinks=reflinks, privileged=privileged)
+    left_over, size, inodes = list[int](), 0, list[int]()
+    folder = _NewFiles(to, reflinks=reflinks, privileged=privileged)
+    inherits = any(file.is_symlink for file in files) and may_inherit(to)
     for number, file in enumerate(files):
         try:
-            original = os.open(file.name, _READ, dir_fd=source)
-            try:
-                is_done = folder.add(original, file)
-            finally:
-                os.close(original)
+            if file.is_symlink:
+                inode = _copied_symlink(source, to, file, privileged=privileged, inherits=inherits)
+            else:
+                original = os.open(file.name, _READ, dir_fd=source)
+                try:
+                    inode = folder.add(original, file)
+                finally:
+                    os.close(original)
         except OSError:  # whoever does it by itself meets the same, and names it
-            is_done = False
-        if is_done:
-            size += file.size
-        else:
+            inode = None
+        if inode is None:
             left_over.append(number)
-    return Handled(left_over, size)
+        else:
+            size += file.size
+        if file.links > 1:
+            inodes.append(inode or 0)
+    return Handled(left_over, size, inodes)
+
+
+def _copied_symlink(source: int, to: int, file: PlainFile, *, privileged: bool, inherits: bool) -> int | None:
+    """Copies a symlink. Returns its inode number; None, and leaves nothing there, if it needs more than that. Raises OSError."""
+    temporary, inode = PREFIX + os.urandom(8).hex().encode("ascii"), None
+    try:
+        if made := copy_symlink(source, to, file, temporary, privileged=privileged, inherits=inherits):
+            rename_to_nothing(to, temporary, file.name)
+            inode = made
+    finally:
+        if inode is None:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=to)
+    return inode
 
 
 class _Defaults(NamedTuple):
@@ -81,8 +107,10 @@ class _NewFiles:
         self._defaults: _Defaults | None = None
         self._temporary = b""
 
-    def add(self, original: int, file: PlainFile) -> bool:
-        """Copies a file. Returns False, and leaves nothing there, if it needs more than that. Raises OSError."""
+    def add(self, original: int, file: PlainFile) -> int | None:
+        """Copies a file. Returns the inode number of the copy if the file has several names, otherwise 0; None, and leaves nothing
+        there, if it needs more than that. Raises OSError.
+        """
         if self._temporary:
             return self._add_named(original, file)
         try:
@@ -95,25 +123,27 @@ class _NewFiles:
         try:
             gets_mode = self._defaults is None or bool(file.mode & (~0o777 | self._defaults.denied))
             if not self._completed(original, made, file, gets_mode=gets_mode):
-                return False
+                return None
+            number = os.fstat(made).st_ino if file.links > 1 else 0
             os.link(b"/proc/self/fd/%d" % made, file.name, dst_dir_fd=self._folder, follow_symlinks=True)  # replaces nothing
-            return True
+            return number
         finally:
             os.close(made)
 
-    def _add_named(self, original: int, file: PlainFile) -> bool:
+    def _add_named(self, original: int, file: PlainFile) -> int | None:
         made = os.open(self._temporary, _MAKE, 0o600, dir_fd=self._folder)
-        is_done = False
+        inode = None
         try:
             if self._completed(original, made, file, gets_mode=True):
+                number = os.fstat(made).st_ino if file.links > 1 else 0
                 rename_to_nothing(self._folder, self._temporary, file.name)
-                is_done = True
+                inode = number
         finally:
             os.close(made)
-            if not is_done:
+            if inode is None:
                 with suppress(OSError):
                     os.unlink(self._temporary, dir_fd=self._folder)
-        return is_done
+        return inode
 
     def _completed(self, original: int, made: int, file: PlainFile, *, gets_mode: bool) -> bool:
         """Copies the data, and gives owner, attributes, mode and time, in this order. Returns False if the file is not as it was
@@ -203,6 +233,8 @@ def _prefix(folder: int) -> bytes:
 
 def _same_metadata(source: int, to: int, file: PlainFile, names: frozenset[str], privileged: bool) -> bool:
     """Compares all but the data and the attributes' `names`, which are the same on both sides."""
+    if file.is_symlink:
+        return not names and same_symlink(source, to, file)
     there = os.stat(file.name, dir_fd=to, follow_symlinks=False)
     if (
         (there.st_mtime_ns, there.st_size, there.st_uid, there.st_gid) != (file.mtime, file.size, file.uid, file.gid)

@@ -19,10 +19,10 @@ _SETS = stat.S_ISUID | stat.S_ISGID
 def harmless(visits: Iterable[Visit | PlainVisits], withheld: Withheld, to: str) -> Iterator[Visit | PlainVisits]:
     """The visits without device nodes, and with entries of files without setuid and setgid bits; `withheld` counts.
 
-    Plain files have no such bits. Those that come together are passed on as they are, and their attributes not looked at.
+    Plain files that come together have no such bits. They are passed on as they are, and their attributes not looked at.
     """
     for visit in visits:
-        if isinstance(visit, PlainVisits):
+        if isinstance(visit, PlainVisits) or (visit.entry.kind == "folder" and not visit.privileged):
             yield visit
             continue
         entry = visit.entry
@@ -31,7 +31,8 @@ def harmless(visits: Iterable[Visit | PlainVisits], withheld: Withheld, to: str)
             continue
         if entry.kind == "file":
             _count(visit, withheld, to)
-        yield replace(visit, entry=_without_sets(entry), privileged=False)
+            entry = _without_sets(entry)
+        yield visit._replace(entry=entry, privileged=False)
 
 
 def _count(visit: Visit, withheld: Withheld, to: str) -> None:
@@ -44,7 +45,7 @@ def _count(visit: Visit, withheld: Withheld, to: str) -> None:
 def count_powers(plain: PlainVisits, withheld: Withheld, to: str) -> None:
     """Counts the files whose attributes are withheld."""
     for file in plain.group.files:
-        if powers := _powers(plain.group.folder, file.name):
+        if not file.is_symlink and (powers := _powers(plain.group.folder, file.name)):
             withheld.capabilities.add(place_path(to, (*plain.place, file.name)), powers, file.size)
 
 
@@ -57,7 +58,7 @@ def _powers(folder: int, name: bytes) -> str:
 
 
 def _without_sets(entry: Entry) -> Entry:
-    return replace(entry, mode=entry.mode & ~_SETS) if entry.kind == "file" and entry.mode & _SETS else entry
+    return replace(entry, mode=entry.mode & ~_SETS) if entry.mode & _SETS else entry
 
 
 def given_attributes(visit: Visit) -> dict[str, bytes]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from backupd.files.conflict_policy import CONTENT_ONLY, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, differs_words
-from backupd.files.placing import PlainVisits, place_path
+from backupd.files.placing import Names, PlainVisits, place_path
 from backupd.files.tree import Entry
 from backupd.files.walking import PlainFile
 from btrkeep.errors import OperatorError
@@ -65,6 +65,13 @@ class RestoreCount:
         self.size += size
         if len(self.samples) < SAMPLES:
             self.samples.append((place, why))
+
+    def add_at(self, to: str, place: Names, why: str = "", size: int = 0) -> None:
+        """Adds a name at a place below the folder `to`."""
+        self.number += 1
+        self.size += size
+        if len(self.samples) < SAMPLES:
+            self.samples.append((place_path(to, place), why))
 
     def add_plain(self, to: str, plain: PlainVisits, files: Sequence[PlainFile]) -> None:
         """Adds some files of a group."""
@@ -126,7 +133,9 @@ class RestorePreview:
         count = self.counts[NEW]
         before = count.size
         count.add_plain(self.to, plain, plain.group.files)
-        self.files += len(plain.group.files)
+        symlinks = sum(file.is_symlink for file in plain.group.files)
+        self.files += len(plain.group.files) - symlinks
+        self.others += symlinks
         self.size += count.size - before
 
     @property
@@ -169,8 +178,14 @@ class RestoreProgress:
     size: int = 0
     all_files: int = 0
     all_size: int = 0
-    place: bytes = b""
+    to: str = ""
+    names: Names = ()
     begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def place(self) -> bytes:
+        """Returns the path of the name that is worked at."""
+        return place_path(self.to, self.names)
 
     def turn_to(self, phase: str, files: int, size: int) -> None:
         """The next phase begins, with so much to do."""

@@ -133,6 +133,8 @@ class _Runs:
             self._ends.append(self._file.tell())
 
     def merged(self, last: list[bytes]) -> Iterator[bytes]:
+        if not self._kept and not self._file:
+            return iter(last)
         spans = zip(self._ends, self._ends[1:], strict=False)
         return heapq.merge(last, *self._kept, *(self._read(start, end) for start, end in spans))
 

@@ -7,28 +7,32 @@ started again: only complete files have their final names, and equal files are s
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from backupd.files.allowed_folders import AllowedFolders
-from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, LinkPlacer
+from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, LinkPlacer, RestoreStep
 from backupd.files.destination import Destination
+from backupd.files.further_names import link_names
+from backupd.files.group_workers import GroupWorkers, Work
+from backupd.files.new_folders import make_folder
 from backupd.files.place_comparer import FileComparer, PlaceComparer
-from backupd.files.placing import Names, PlainVisits, Visit, place_path, placed, visits
+from backupd.files.placed_folders import PlacedFolder, is_in_fresh, placed_folder
+from backupd.files.placing import PlainVisits, Visit, place_path, placed, visits
 from backupd.files.plain_files import Handled, compare, copy
 from backupd.files.privileged_attributes import count_powers, harmless
 from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell, Withheld
+from backupd.files.result_comparer import Exempt, ResultComparer
 from backupd.files.tree import Entry, Tree
 from backupd.files.walking import PlainFile, Unreadable
 from backupd.files.writing import Writer, leftovers, remove_unfinished
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
-from btrkeep.process.batch_workers import BatchWorkers
 from btrkeep.units import counted, printable
 
-_MANY = 64
+_LATE = 32  # folders that wait for their time at the most; each is open
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -43,11 +47,6 @@ def _sync(to: Destination) -> None:
 
 def _ignored(_path: bytes, _error: OSError) -> None:
     """What cannot be read is named when it is restored."""
-
-
-def _is_fresh(what: str, place: Names, to: Destination) -> bool:
-    """Returns True if nothing is in the folder that gets this step."""
-    return what == NEW or (what == ENTERED and to.is_empty(place))
 
 
 class LocalRestore:
@@ -75,7 +74,7 @@ class LocalRestore:
         self.to = request.to
         self.parents = request.parents
         self.roots = placed(request.paths, request.parents)
-        self.progress = RestoreProgress()
+        self.progress = RestoreProgress(to=request.to)
         self.result = Restored()
         self._reflinks = reflinks
         self._copies = copies
@@ -86,9 +85,9 @@ class LocalRestore:
         self._proven: set[int] = set()
         self._unread: set[bytes] = set()
         self._tell = tell
-        self._folders: list[tuple[str, bool]] = []  # of each folder on the way: its step, and whether nothing was in it
-        self._late: list[Visit] = []  # folders that are left, and have no time yet
-        self._sources: set[int] = set()
+        self._folders: list[PlacedFolder] = []  # on the way to where the walk is
+        self._late: list[tuple[Visit, int]] = []  # open folders that are left, and have no time yet
+        self._by_itself: set[int] = set()  # inodes of several names that were not copied in a group
 
     def preview(self, *, content: bool = True) -> RestorePreview:
         """Returns what would happen; changes nothing.
@@ -97,7 +96,7 @@ class LocalRestore:
         before it passes it over; and privileges of files whose places are free are not counted: the restore counts them. Raises
         UsageError for places that collide, OperatorError when the backup cannot be read.
         """
-        found, progress = RestorePreview(self.to, reflinks=self._reflinks), RestoreProgress()
+        found, progress = RestorePreview(self.to, reflinks=self._reflinks), RestoreProgress(to=self.to)
 
         def read(size: int) -> None:
             progress.size += size
@@ -107,26 +106,26 @@ class LocalRestore:
             compares = content and self.request.overwrite == ALL
             comparer = PlaceComparer(to, self.request.overwrite, FileComparer(to, self._reflinks, read) if compares else None)
             needed = largest = 0
-            fresh = list[bool]()
+            folders, new = list[PlacedFolder](), RestoreStep(NEW)
             for visit in self._visits(found.withheld, _ignored):
-                if isinstance(visit, PlainVisits) and fresh[-1]:
+                if isinstance(visit, PlainVisits) and folders[-1].is_fresh:
                     found.count_new(visit)
-                    needed += sum(file.allocated for file in visit.group.files)
+                    needed += self._allocated(visit, comparer.links)
                     if content and not self.request.privileged:
                         count_powers(visit, found.withheld, self.to)
-                    progress.files, progress.place = progress.files + len(visit.group.files), place_path(self.to, visit.place)
+                    progress.files, progress.names = progress.files + len(visit.group.files), visit.place
                     self._tell(progress)
                     continue
                 for single in self._each(visit, found.withheld, _ignored):
                     if single.left:
-                        fresh.pop()
+                        folders.pop()
                         continue
-                    progress.files, progress.place = progress.files + 1, place_path(found.to, single.place)
+                    progress.files, progress.names = progress.files + 1, single.place
                     self._tell(progress)
-                    step, there = comparer.step(single)
+                    step, there = (new, None) if is_in_fresh(single, folders) else comparer.step(single)
                     found.count(single.entry)
                     size = single.entry.size if single.entry.kind == "file" else 0
-                    found.counts[step.what].add(progress.place, step.why, size)
+                    found.counts[step.what].add_at(self.to, single.place, step.why, size)
                     first = comparer.links.first(single.entry)
                     if step.what in (NEW, OVERWRITTEN):
                         comparer.links.placed(single.entry, single.place, 0)
@@ -136,9 +135,22 @@ class LocalRestore:
                         replaced = there.allocated if there and there.links == 1 else 0
                         needed, largest = needed + single.entry.allocated - replaced, max(largest, replaced)
                     if single.entry.kind == "folder":
-                        fresh.append(_is_fresh(step.what, single.place, to))
+                        folders.append(placed_folder(single, step.what, to))
             found.needed, found.free = 0 if self._reflinks else max(0, needed + largest), to.free()
         return found
+
+    @staticmethod
+    def _allocated(plain: PlainVisits, links: LinkPlacer) -> int:
+        """Bytes on disk of files in whose places nothing is, without further names of a file."""
+        size = 0
+        for file in plain.group.files:
+            if file.links > 1:
+                if links.first_of(file.inode) is None:
+                    size += file.allocated
+                links.place(file.inode, file.links, (*plain.place, file.name), 0)
+            else:
+                size += file.allocated
+        return size
 
     def run(self, found: RestorePreview) -> Restored:
         """Writes, and compares. Raises OperatorError when the preview forbids it, when the destination is full or gone, and what
@@ -169,7 +181,7 @@ class LocalRestore:
 
     def _visits(self, withheld: Withheld, unreadable: Unreadable) -> Iterator[Visit | PlainVisits]:
         """Yields the entries to restore; counts in `withheld` those that need --privileged."""
-        found = visits(self.tree, self.roots, unreadable)
+        found = visits(self.tree, self.roots, unreadable, privileged=self.request.privileged)
         try:
             yield from found if self.request.privileged else harmless(found, withheld, self.to)
         except OSError as error:
@@ -179,7 +191,7 @@ class LocalRestore:
             ) from error
 
     def _each(
-        self, visit: Visit | PlainVisits, withheld: Withheld, unreadable: Unreadable, files: Sequence[PlainFile] | None = None
+        self, visit: Visit | PlainVisits, withheld: Withheld, unreadable: Unreadable, *, files: Sequence[PlainFile] | None = None
     ) -> Iterator[Visit]:
         """Yields a visit, or those of plain files one by one: of these `files`, or all."""
         if isinstance(visit, Visit):
@@ -197,19 +209,34 @@ class LocalRestore:
         self._proven = comparer.proven
         self.progress.turn_to("writing", found.names, found.to_write + (found.counts[SAME].size if content else 0))
         reflinks = self._reflinks and not self._copies
-        with self._workers(partial(copy, reflinks=reflinks, privileged=self.request.privileged)) as workers:
+        with self._workers(to, partial(copy, reflinks=reflinks, privileged=self.request.privileged)) as workers:
 
-            def copied(plain: PlainVisits, files: Sequence[PlainFile], left_over: Sequence[PlainFile], size: int) -> None:
-                self.progress.files += len(files)
-                self.result.counts[NEW].add_plain(self.to, plain, files)
-                writer.reflinked, writer.copied = writer.reflinked + reflinks * size, writer.copied + (not reflinks) * size
-                self.progress.place = place_path(self.to, plain.place)
-                self._moved(size)
-                for single in self._each(plain, self.result.withheld, self._unreadable, left_over):
-                    self._restore(single, comparer, writer, workers)
+            def copy_group(plain: PlainVisits, folder: PlacedFolder) -> bool:
+                """Returns False if the place cannot be opened."""
+                files, further = self._without_further(plain, comparer.links, workers)
+
+                def copied(plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> None:
+                    folder.waiting -= 1
+                    left_over = self._count_copied(plain, files, handled, comparer.links)
+                    size = handled.size
+                    writer.reflinked, writer.copied = writer.reflinked + reflinks * size, writer.copied + (not reflinks) * size
+                    self._moved(size)
+                    for single in self._each(plain, self.result.withheld, self._unreadable, files=left_over):
+                        self._restore(single, comparer, writer, workers)
+                    for single in self._linked(plain, further, comparer):
+                        self._restore(single, comparer, writer, workers)
+
+                folder.waiting += 1
+                if workers.do(plain, files, copied):
+                    return True
+                folder.waiting -= 1
+                for file in files:
+                    if file.links > 1:
+                        comparer.links.forget(file.inode)
+                return False
 
             for visit in self._visits(self.result.withheld, self._unreadable):
-                if isinstance(visit, PlainVisits) and self._folders[-1][1] and self._given(visit, to, workers, copied):
+                if isinstance(visit, PlainVisits) and self._folders[-1].is_fresh and copy_group(visit, self._folders[-1]):
                     continue
                 for single in self._each(visit, self.result.withheld, self._unreadable):
                     self._restore(single, comparer, writer, workers)
@@ -219,46 +246,75 @@ class LocalRestore:
         self.result.compared = content.read if content else 0
 
     @contextmanager
-    def _workers(self, work: Callable[[int, int, Sequence[PlainFile]], Handled]) -> Iterator[BatchWorkers]:
-        with BatchWorkers(lambda source, to, files: tuple(work(source, to, list(map(PlainFile._make, files))))) as workers:
+    def _workers(self, to: Destination, work: Work, *, at_once: bool = True) -> Iterator[GroupWorkers]:
+        with GroupWorkers(work, to, at_once=at_once) as workers:
             try:
                 yield workers
             finally:
-                while self._sources:
-                    os.close(self._sources.pop())
+                while self._late:
+                    os.close(self._late.pop()[1])
 
-    def _given(
-        self,
-        plain: PlainVisits,
-        to: Destination,
-        workers: BatchWorkers,
-        then: Callable[[PlainVisits, Sequence[PlainFile], Sequence[PlainFile], int], None],
-    ) -> bool:
-        """Gives files to the workers; `then` gets which of them were done, which were not, and the bytes. Returns False if their
-        place cannot be opened.
-        """
-        workers.wait_until_free()  # what is called meanwhile opens other folders
-        try:
-            folder = to.folder(plain.place)
-        except OSError:
-            return False
-        files = plain.group.files
-        source = os.dup(plain.group.folder)
-        self._sources.add(source)
-        mine = replace(plain, group=plain.group._replace(folder=source))
+    def _without_further(
+        self, plain: PlainVisits, links: LinkPlacer, workers: GroupWorkers
+    ) -> tuple[list[PlainFile], list[PlainFile]]:
+        """Returns the files of a group to copy; and further names of these, or of earlier ones, which are all written then."""
+        files, further, waiting, ours = list[PlainFile](), list[PlainFile](), False, set[int]()
+        for file in plain.group.files:
+            first = links.first_of(file.inode) if file.links > 1 else None
+            if first:
+                further.append(file)
+                waiting = waiting or (not first[1] and file.inode not in ours)
+                continue
+            files.append(file)
+            if file.links > 1:
+                links.place(file.inode, file.links, (*plain.place, file.name), 0)
+                ours.add(file.inode)
+        if waiting:
+            workers.finish()
+        return files, further
 
-        def handled(answer: tuple[Sequence[int], int]) -> None:
-            numbers, size = set(answer[0]), answer[1]
+    def _count_copied(
+        self, plain: PlainVisits, files: Sequence[PlainFile], handled: Handled, links: LinkPlacer
+    ) -> Sequence[PlainFile]:
+        """Counts the files of a group that were copied; returns the others."""
+        left_over = [files[number] for number in handled.left_over]
+        if left_over:
+            numbers = set(handled.left_over)
             done = [file for number, file in enumerate(files) if number not in numbers]
-            then(mine, done, [files[number] for number in answer[0]], size)
-            self._sources.discard(source)
-            os.close(source)
+        else:
+            done = list(files)
+        for file, inode in zip((file for file in files if file.links > 1), handled.inodes, strict=True):
+            if inode:
+                links.set_number(file.inode, inode)
+            else:
+                links.forget(file.inode)
+                self._by_itself.add(file.inode)
+        self.progress.files += len(done)
+        self.progress.names = plain.place
+        self.result.counts[NEW].add_plain(self.to, plain, done)
+        return left_over
 
-        workers.give(source, folder, list(map(tuple, files)), handled)
-        return True
+    def _linked(self, plain: PlainVisits, further: Sequence[PlainFile], comparer: PlaceComparer) -> Iterator[Visit]:
+        """Makes further names of files that were copied; yields those that have to be made by themselves."""
+        if not further:
+            return
+        left_over = link_names(
+            comparer.to, plain.place, [file for file in further if file.inode not in self._by_itself], comparer.links
+        )
+        left_over += [file for file in further if file.inode in self._by_itself]
+        names = {file.name for file in left_over}
+        done = [file for file in further if file.name not in names]
+        self.progress.files += len(done)
+        self.result.counts[NEW].add_plain(self.to, plain, done)
+        self._moved(sum(file.size for file in done))
+        yield from self._each(plain, self.result.withheld, self._unreadable, files=left_over)
 
-    def _restore(self, visit: Visit, comparer: PlaceComparer, writer: Writer, workers: BatchWorkers) -> None:
-        self.progress.place = place_path(self.to, visit.place)
+    def _restore(self, visit: Visit, comparer: PlaceComparer, writer: Writer, workers: GroupWorkers) -> None:
+        self.progress.names = visit.place
+        first = comparer.links.first(visit.entry)
+        if first and not first[1]:  # its first name is still being copied
+            workers.finish()
+            self.progress.names = visit.place
         try:
             if visit.left:
                 self._leave(visit, comparer, writer, workers)
@@ -269,11 +325,15 @@ class LocalRestore:
                 raise self._ended_by(error) from error
             self._problem(visit, error.strerror or str(error))
             if visit.entry.kind == "folder" and not visit.left:
-                self._folders.append((REFUSED, False))
+                self._folders.append(PlacedFolder(visit.place, REFUSED, is_fresh=False))
 
     def _visit(self, visit: Visit, comparer: PlaceComparer, writer: Writer) -> None:
         self.progress.files += 1
         self._tell(self.progress)
+        if visit.entry.kind == "folder" and is_in_fresh(visit, self._folders) and self._makes_folder(visit, comparer.to):
+            self._folders.append(PlacedFolder(visit.place, NEW, is_fresh=True))
+            self.result.counts[NEW].add_at(self.to, visit.place)
+            return
         step, there = comparer.step(visit)
         size = visit.entry.size if visit.entry.kind == "file" else 0
         if step.what == REFUSED:  # it has come there since the preview
@@ -290,8 +350,17 @@ class LocalRestore:
             if comparer.to.made and self._gives(visit) and not visit.place:
                 writer.finish(visit, all_of_it=True)
         if visit.entry.kind == "folder":
-            self._folders.append((step.what, _is_fresh(step.what, visit.place, comparer.to)))
-        self.result.counts[step.what].add(self.progress.place, step.why, size)
+            self._folders.append(placed_folder(visit, step.what, comparer.to))
+        self.result.counts[step.what].add_at(self.to, visit.place, step.why, size)
+
+    def _makes_folder(self, visit: Visit, to: Destination) -> bool:
+        """Makes a folder in one where nothing was; returns False if it has to be done by itself."""
+        above = to.folder(visit.place[:-1])
+        made = make_folder(visit.folder, visit.name, visit.entry, above, privileged=visit.privileged)
+        if made is None:
+            return False
+        to.enter_new(visit.place, made)
+        return True
 
     def _make(self, visit: Visit, there: Entry | None, links: LinkPlacer, writer: Writer) -> None:
         if first := links.first(visit.entry):
@@ -303,21 +372,26 @@ class LocalRestore:
         links.placed(visit.entry, visit.place, inode)
         self._lost(writer)
 
-    def _leave(self, visit: Visit, comparer: PlaceComparer, writer: Writer, workers: BatchWorkers) -> None:
+    def _leave(self, visit: Visit, comparer: PlaceComparer, writer: Writer, workers: GroupWorkers) -> None:
         """Sets a folder's time once all is in it. A folder that existed keeps all else, unless everything is overwritten."""
-        what, _ = self._folders.pop()
+        folder = self._folders.pop()
+        what = folder.step
         if what in (REFUSED, KEPT):
             return
         if not self._gives(visit):
             self._left_alone.add(hash(visit.place))
             return
         if what == NEW:  # it has all but its time already
-            self._late.append(visit)
-            if len(self._late) == _MANY:
+            fd = comparer.to.folder(visit.place)
+            if not folder.waiting:
+                self._give_time(visit, fd, writer)
+                return
+            self._late.append((visit, os.dup(fd)))
+            if len(self._late) == _LATE:
                 self._finish_late(writer, workers)
             return
         workers.finish()
-        self.progress.place = place_path(self.to, visit.place)
+        self.progress.names = visit.place
         there = comparer.to.look(visit.place)
         differs = comparer.differs(visit, there) if there else ()
         rest = [name for name in differs if name != "time"]
@@ -329,17 +403,25 @@ class LocalRestore:
         writer.finish(visit, all_of_it=bool(rest))
         self._lost(writer)
 
-    def _finish_late(self, writer: Writer, workers: BatchWorkers) -> None:
+    def _finish_late(self, writer: Writer, workers: GroupWorkers) -> None:
         """Sets the times of folders that were left while files were still being copied into them."""
         workers.finish()
-        for visit in self._late:
-            self.progress.place = place_path(self.to, visit.place)
-            try:
-                writer.finish(visit, all_of_it=False)
-            except OSError as error:
-                self._problem(visit, error.strerror or str(error))
+        while self._late:
+            visit, fd = self._late.pop()
+            with ClosingFd(fd):
+                self.progress.names = visit.place
+                try:
+                    self._give_time(visit, fd, writer)
+                except OSError as error:
+                    self._problem(visit, error.strerror or str(error))
+
+    def _give_time(self, visit: Visit, fd: int, writer: Writer) -> None:
+        """Gives an open folder its time. Raises OSError."""
+        try:
+            os.utime(fd, ns=(visit.entry.mtime, visit.entry.mtime))
+        except OSError:
+            writer.finish(visit, all_of_it=False)
             self._lost(writer)
-        self._late.clear()
 
     def _gives(self, visit: Visit) -> bool:
         """Returns True if a folder gets the attributes of the backup's. By default the destination itself does not: it was
@@ -394,54 +476,18 @@ class LocalRestore:
         )
 
     def _compare(self, to: Destination, found: RestorePreview) -> None:
-        self.progress.turn_to("comparing", found.names, found.size if self.request.content else 0)
-        comparer, comparison = PlaceComparer(to, None), FileComparer(to, self._reflinks, self._moved, self._damaged)
-        with self._workers(
-            partial(compare, reflinks=self._reflinks, privileged=self.request.privileged, content=self.request.content)
-        ) as workers:
-
-            def compared(plain: PlainVisits, files: Sequence[PlainFile], left_over: Sequence[PlainFile], size: int) -> None:
-                self.progress.files, self.progress.place = self.progress.files + len(files), place_path(self.to, plain.place)
-                comparison.read += size
-                self._moved(sum(file.size for file in files) if self.request.content else 0)
-                for single in self._each(plain, Withheld(), self._unread_since, left_over):
-                    self._compare_one(single, comparer, comparison)
-
+        content = self.request.content
+        self.progress.turn_to("comparing", found.names, found.size if content else 0)
+        contents = FileComparer(to, self._reflinks, self._moved, self._damaged)
+        exempt = Exempt(self._left_alone, self._proven, self._damaged)
+        each = partial(self._each, withheld=Withheld(), unreadable=self._unread_since)
+        comparer = ResultComparer(contents, exempt, each, self.progress, self.result.differences, content=content)
+        work = partial(compare, reflinks=self._reflinks, privileged=self.request.privileged, content=content)
+        with self._workers(to, work, at_once=not content) as workers:
             for visit in self._visits(Withheld(), self._unread_since):
-                if isinstance(visit, PlainVisits) and not self._is_any_special(visit) and self._given(visit, to, workers, compared):
-                    continue
-                for single in self._each(visit, Withheld(), self._unread_since):
-                    self._compare_one(single, comparer, comparison)
+                if isinstance(visit, PlainVisits):
+                    comparer.compare_group(visit, workers)
+                else:
+                    comparer.compare(visit)
             workers.finish()
-        self.result.compared += comparison.read
-
-    def _is_any_special(self, plain: PlainVisits) -> bool:
-        """Returns True if any of these files is not to be compared, or not as the others are."""
-        places = {hash((*plain.place, file.name)) for file in plain.group.files}
-        if not places.isdisjoint(self._left_alone) or not places.isdisjoint(self._proven):
-            return True
-        return bool(self._damaged) and any(plain.group.above + b"/" + file.name in self._damaged for file in plain.group.files)
-
-    def _compare_one(self, visit: Visit, comparer: PlaceComparer, comparison: FileComparer) -> None:
-        if visit.left or hash(visit.place) in self._left_alone:
-            return
-        self.progress.files, self.progress.place = self.progress.files + 1, place_path(self.to, visit.place)
-        self._tell(self.progress)
-        if differs := self._differs(visit, comparer, comparison):
-            self.result.differences.add_difference(self.progress.place, differs)
-
-    def _differs(self, visit: Visit, comparer: PlaceComparer, comparison: FileComparer) -> Sequence[str]:
-        try:
-            there = comparer.to.look(visit.place)
-            if there is None:
-                return ["it is not there"]
-            differs = comparer.differs(visit, there)
-            first = comparer.links.first(visit.entry)
-            comparer.links.placed(visit.entry, visit.place, there.inode)
-            plain = visit.entry.kind == there.kind == "file" and visit.entry.size == there.size
-            content = self.request.content and plain and (not first or "hard link" in differs)
-            if not content or hash(visit.place) in self._proven or comparison.same(visit):
-                return differs
-            return [*differs, "content"]
-        except OSError as error:
-            return [error.strerror or str(error)]
+        self.result.compared += contents.read

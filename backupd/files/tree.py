@@ -16,7 +16,7 @@ from backupd.files.spool import ordered
 from backupd.repo.backup_json import DATA
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
-from btrkeep.fs.openat import FOLDER, open_folder
+from btrkeep.fs.openat import FOLDER, open_folder, open_inner
 from btrkeep.procfs import mounts
 from btrkeep.units import printable
 
@@ -116,7 +116,7 @@ class Tree:
 
         If the backup is deleted, its device number changes; its files exist as long as this is open.
         """
-        return self._with_mounts or device in (self.device, os.fstat(self._root).st_dev)
+        return self._with_mounts or device == self.device or device == os.fstat(self._root).st_dev
 
     def close(self) -> None:
         """Closes it; it cannot be used afterwards."""
@@ -172,7 +172,7 @@ class Tree:
             return open_plain(names[-1], above)
 
 
-_KEPT_OPEN, _EVERY = 64, 32
+_KEPT_OPEN, _EVERY = 32, 32
 
 
 class DataUnreadable(OperatorError):
@@ -230,6 +230,10 @@ class Descent:
         fd = self._open[-1]
         return self._open_anew() if fd is None else fd
 
+    def path_of(self, name: bytes) -> bytes:
+        """Returns the path of that name in it."""
+        return self._above + b"/" + name
+
     def look(self, name: bytes) -> Entry:
         """The entry of that name in it."""
         return look(self.fd, name, self._above + b"/" + name)
@@ -251,8 +255,10 @@ class Descent:
             self._above = self._above[: -len(self._names.pop()) - 1]
 
     def _open_anew(self) -> int:
-        number, nearest = next((number, fd) for number, fd in reversed(list(enumerate(self._open))) if fd is not None)
-        fd = self._open[-1] = open_folder(nearest, self._names[self._top + number :])
+        """Opens the way from the nearest open folder on: the walk comes through all of these."""
+        number, fd = next((number, fd) for number, fd in reversed(list(enumerate(self._open))) if fd is not None)
+        for depth in range(number + 1, len(self._open)):
+            fd = self._open[depth] = open_inner(fd, self._names[self._top + depth - 1])
         return fd
 
     def _close(self) -> None:

@@ -1,13 +1,16 @@
-"""Walks the files of a backup: yields each with its open folder, and each folder once more after its content."""
+"""Walks the files of a backup: yields each with its open folder, and each folder once more after its content.
+
+A grouped walk yields the plain files of a folder together, and on request its symlinks: most of a backup, and quicker than singly.
+"""
 
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
-from backupd.files.tree import Descent, Entry, Tree, components, joined, look, names_in
+from backupd.files.tree import Descent, Entry, Tree, components, entry_of, joined, look, names_in
 
 Unreadable = Callable[[bytes, OSError], None]
 """Gets the path of what cannot be read, and why."""
@@ -31,7 +34,10 @@ class WalkEntry(NamedTuple):
 
 
 class PlainFile(NamedTuple):
-    """A name, and what a look found: sizes in bytes, `mtime` in nanoseconds. Of plain types: it goes to other processes."""
+    """A plain file or symlink as the walk found it: sizes in bytes, 0 for a symlink, `mtime` in nanoseconds.
+
+    `links` names have the inode number `inode` in the backup. Of plain types: it goes to other processes.
+    """
 
     name: bytes
     size: int
@@ -40,11 +46,14 @@ class PlainFile(NamedTuple):
     uid: int
     gid: int
     mtime: int
+    inode: int = 0
+    links: int = 1
+    is_symlink: bool = False
 
 
 class PlainFiles(NamedTuple):
-    """Plain files of one folder: each has one name, no setuid or setgid bit, no holes, and SMALL bytes at the most, and is in the
-    backup, not mounted on it.
+    """Plain files of one folder, which are in the backup, not mounted on it: each has no setuid or setgid bit, no holes, and SMALL
+    bytes at the most. `with_links` symlinks are among them, and files with several names.
 
     `folder`: an open descriptor of it until the next one is asked for; `above`: its path, without a slash at its end.
     """
@@ -78,19 +87,26 @@ def walk(
         yield found
 
 
-def walk_grouped(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Generator[WalkEntry | PlainFiles, None, None]:
-    """As `walk`, but plain files that follow each other in a folder come together."""
-    return _walk(tree, path, unreadable, lambda _: False, grouped=True)
+def walk_grouped(
+    tree: Tree, path: bytes, unreadable: Unreadable | None = None, *, with_links: bool = False
+) -> Generator[WalkEntry | PlainFiles, None, None]:
+    """As `walk`, but plain files with one name that follow each other in a folder come together.
+
+    `with_links`, symlinks and files with several names come so, too, and before whatever else is among the same 64 names.
+    """
+    return _walk(tree, path, unreadable, lambda _: False, grouped=True, with_links=with_links)
 
 
 def _walk(
-    tree: Tree, path: bytes, unreadable: Unreadable | None, skip: Skip, *, grouped: bool
+    tree: Tree, path: bytes, unreadable: Unreadable | None, skip: Skip, *, grouped: bool, with_links: bool = False
 ) -> Generator[WalkEntry | PlainFiles, None, None]:
     with parent_of(tree, path) as (above, name):
         first = look(above, name, joined(components(path)))
         yield WalkEntry(first, above, name)
         if first.kind == "folder":
-            if not skip(first):
+            if with_links:
+                yield from _groups_below(tree, first, unreadable)
+            elif not skip(first):
                 yield from _below(tree, first, unreadable, skip, grouped)
             yield WalkEntry(first, above, name, left=True)
 
@@ -120,7 +136,7 @@ def _below(tree: Tree, first: Entry, unreadable: Unreadable | None, skip: Skip, 
             try:
                 entry = down.look(name)
             except OSError as error:
-                _report(unreadable, down.path.rstrip(b"/") + b"/" + name, error)
+                _report(unreadable, down.path_of(name), error)
                 continue
             yield WalkEntry(entry, down.fd, name)
             if entry.kind != "folder":
@@ -143,9 +159,9 @@ def _plain_files(
         try:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
-            _report(unreadable, down.path.rstrip(b"/") + b"/" + name, error)
+            _report(unreadable, down.path_of(name), error)
             continue
-        file = _plain_file(name, found) if found.st_dev == device else None  # else a file is mounted there
+        file = _plain_file(name, found, device, with_links=False)
         if file is None:
             return files, name
         files.append(file)
@@ -155,16 +171,90 @@ def _plain_files(
     return files, None
 
 
-def _plain_file(name: bytes, found: os.stat_result) -> PlainFile | None:
-    mode, size, allocated = found.st_mode, found.st_size, found.st_blocks * 512
-    if not stat.S_ISREG(mode) or found.st_nlink != 1 or mode & _SETS or size > SMALL or allocated < size:
+class _Level(NamedTuple):
+    """A folder that a walk `with_links` is in. `others`: names that are not in groups, the next one last."""
+
+    entry: Entry
+    name: bytes
+    names: Iterator[bytes]
+    others: list[tuple[bytes, os.stat_result]]
+
+
+def _groups_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[WalkEntry | PlainFiles]:
+    with ExitStack() as stack:
+        try:
+            down = stack.enter_context(Descent(tree, first.path))
+            levels = [_Level(first, b"", names_in(down.fd), [])]
+        except OSError as error:
+            _report(unreadable, first.path, error)
+            return
+        while levels:
+            entry, name, names, others = levels[-1]
+            if not others:
+                if chunk := list(islice(names, _MANY)):
+                    yield from _groups(down, chunk, others, unreadable)
+                    continue
+                levels.pop()
+                down.leave()
+                if levels:
+                    yield WalkEntry(entry, down.fd, name, left=True)
+                continue
+            name, status = others.pop()
+            entry = entry_of(down.path_of(name), status, None)  # symlinks are in groups
+            yield WalkEntry(entry, down.fd, name)
+            if entry.kind != "folder":
+                continue
+            inside = _enter(down, name, unreadable) if tree.owns(entry.device) else None
+            if inside is None:
+                yield WalkEntry(entry, down.fd, name, left=True)
+            else:
+                levels.append(_Level(entry, name, inside, []))
+
+
+def _groups(
+    down: Descent, names: Sequence[bytes], others: list[tuple[bytes, os.stat_result]], unreadable: Unreadable | None
+) -> Iterator[PlainFiles]:
+    """Yields those of the names that are plain files or symlinks; adds the rest to `others`, the last one first."""
+    files, size, folder = list[PlainFile](), 0, down.fd
+    device = os.fstat(folder).st_dev
+    for name in names:
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except OSError as error:
+            _report(unreadable, down.path_of(name), error)
+            continue
+        file = _plain_file(name, status, device, with_links=True)
+        if file is None:
+            others.append((name, status))
+            continue
+        files.append(file)
+        size += file.size
+        if size >= _MUCH:
+            yield PlainFiles(down.path.rstrip(b"/"), folder, files)
+            files, size = [], 0
+    others.reverse()
+    if files:
+        yield PlainFiles(down.path.rstrip(b"/"), folder, files)
+
+
+def _plain_file(name: bytes, status: os.stat_result, device: int, *, with_links: bool) -> PlainFile | None:
+    """Returns what belongs to a group; `device` is that of its folder: on another one it is mounted there."""
+    mode, size, allocated, links = status.st_mode, status.st_size, status.st_blocks * 512, status.st_nlink
+    is_symlink = False
+    if stat.S_ISREG(mode):
+        if mode & _SETS or size > SMALL or allocated < size or status.st_dev != device or (links != 1 and not with_links):
+            return None
+    elif with_links and stat.S_ISLNK(mode):
+        is_symlink, size, allocated = True, 0, 0
+    else:
         return None
-    return PlainFile(name, size, allocated, stat.S_IMODE(mode), found.st_uid, found.st_gid, found.st_mtime_ns)
+    owner = status.st_uid, status.st_gid
+    return PlainFile(name, size, allocated, stat.S_IMODE(mode), *owner, status.st_mtime_ns, status.st_ino, links, is_symlink)
 
 
 def _enter(down: Descent, name: bytes, unreadable: Unreadable | None) -> Iterator[bytes] | None:
     """The names in the folder of that name, which is where the walk is then; None, and it stays where it was."""
-    path, entered = down.path.rstrip(b"/") + b"/" + name, False
+    entered = False
     try:
         down.enter(name)
         entered = True
@@ -172,7 +262,7 @@ def _enter(down: Descent, name: bytes, unreadable: Unreadable | None) -> Iterato
     except OSError as error:
         if entered:
             down.leave()
-        _report(unreadable, path, error)
+        _report(unreadable, down.path_of(name), error)
         return None
 
 

@@ -41,10 +41,14 @@ def open_folder(root: int, path: Iterable[bytes]) -> int:
     """
     folder = os.dup(root)
     for name in path:
-        if name in (b"..", b".", b"") or b"/" in name:
-            os.close(folder)
-            raise ValueError(f"{name!r} is not the name of a folder")
         with ClosingFd(folder):
-            inner = os.open(name, FOLDER, dir_fd=folder)
+            inner = open_inner(folder, name)
         folder = inner
     return folder
+
+
+def open_inner(folder: int, name: bytes) -> int:
+    """A descriptor of the folder of that name in an open folder. Raises as `open_folder`."""
+    if name in (b"..", b".", b"") or b"/" in name:
+        raise ValueError(f"{name!r} is not the name of a folder")
+    return os.open(name, FOLDER, dir_fd=folder)

@@ -80,7 +80,8 @@ class BatchWorkers:
         busy = [worker for worker in self._workers if worker.waiting]
         ready, _, _ = select.select(busy, [], [])
         for worker in ready:
-            worker.take()
+            if worker.waiting:  # what was called for another one may have waited for all
+                worker.take()
 
 
 class _Worker:

@@ -220,7 +220,7 @@ def test_what_is_swapped_in_before_the_contents_are_compared_is_named_and_ends_n
     finally:
         for fd in sides:
             os.close(fd)
-    assert done == ([1], 8)
+    assert done[:2] == ([1], 8)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -1,0 +1,146 @@
+"""Compares restored names with the backup: those of groups many at a time, and by themselves those that differ or are unusual."""
+
+import os
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple, Protocol
+
+from backupd.files.group_workers import GroupWorkers
+from backupd.files.new_folders import same_folder
+from backupd.files.place_comparer import FileComparer, PlaceComparer
+from backupd.files.placing import PlainVisits, Visit
+from backupd.files.plain_files import Handled
+from backupd.files.restore_types import RestoreCount, RestoreProgress
+from backupd.files.walking import PlainFile
+
+
+class Exempt(NamedTuple):
+    """Names that are not compared as the others are. `left_alone`, not at all, and `proven`, without content: hashes of places.
+
+    `damaged`: paths of the backup, which are read although the copy shares their data.
+    """
+
+    left_alone: AbstractSet[int]
+    proven: AbstractSet[int]
+    damaged: AbstractSet[bytes]
+
+
+class Each(Protocol):
+    """Yields the files of a group, or of it only `files`, one by one."""
+
+    def __call__(self, visit: PlainVisits, *, files: Sequence[PlainFile] | None = None) -> Iterator[Visit]: ...
+
+
+class ResultComparer:
+    """Compares what was restored; adds to `differences`. With `content` contents too, by `contents`."""
+
+    def __init__(
+        self,
+        contents: FileComparer,
+        exempt: Exempt,
+        each: Each,
+        progress: RestoreProgress,
+        differences: RestoreCount,
+        *,
+        content: bool,
+    ) -> None:
+        self._to = contents.to
+        self._places = PlaceComparer(contents.to, None)
+        self._links = self._places.links
+        self._contents = contents
+        self._exempt = exempt
+        self._each = each
+        self._progress = progress
+        self._differences = differences
+        self._content = content
+
+    def compare_group(self, plain: PlainVisits, workers: GroupWorkers) -> None:
+        """Has a group compared, which may take until `workers.finish()`."""
+        if not self._is_any_exempt(plain):
+            files, others = self._without_further(plain)
+            if workers.do(plain, files, self._take):
+                self._compare_each(plain, others)
+                return
+        for visit in self._each(plain):
+            self.compare(visit)
+
+    def compare(self, visit: Visit) -> None:
+        """Compares a name by itself."""
+        if visit.left or hash(visit.place) in self._exempt.left_alone:
+            return
+        self._progress.files, self._progress.names = self._progress.files + 1, visit.place
+        self._contents.moved(0)
+        if visit.entry.kind == "folder" and self._is_same_folder(visit):
+            return
+        if differs := self._differs(visit):
+            self._differences.add_difference(self._progress.place, differs)
+
+    def _take(self, plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> None:
+        left_over = [files[number] for number in handled.left_over]
+        self._progress.files, self._progress.names = self._progress.files + len(files) - len(left_over), plain.place
+        self._contents.read += handled.size
+        same = sum(file.size for file in files) - sum(file.size for file in left_over)
+        self._contents.moved(same if self._content else 0)
+        self._compare_each(plain, left_over)
+
+    def _compare_each(self, plain: PlainVisits, files: Sequence[PlainFile]) -> None:
+        for file in files:
+            first = self._links.first_of(file.inode) if file.links > 1 else None
+            if first and first[0] == (*plain.place, file.name):
+                self._links.forget(file.inode)  # it is no copy of that file
+        for visit in self._each(plain, files=files):
+            self.compare(visit)
+
+    def _without_further(self, plain: PlainVisits) -> tuple[list[PlainFile], list[PlainFile]]:
+        """Returns the files of a group that are no further names of a file before; and further names that are not that file."""
+        files, others = list[PlainFile](), list[PlainFile]()
+        for file in plain.group.files:
+            if file.links < 2:
+                files.append(file)
+                continue
+            place, first = (*plain.place, file.name), self._links.first_of(file.inode)
+            try:
+                number = os.stat(file.name, dir_fd=self._to.folder(plain.place), follow_symlinks=False).st_ino
+            except OSError:
+                number = 0
+            if first and number != first[1]:
+                others.append(file)
+                continue
+            if number:
+                self._links.place(file.inode, file.links, place, number)
+            if first:
+                self._progress.files += 1
+            else:
+                files.append(file)
+        return files, others
+
+    def _is_any_exempt(self, plain: PlainVisits) -> bool:
+        left_alone, proven, damaged = self._exempt
+        if left_alone or proven:
+            places = {hash((*plain.place, file.name)) for file in plain.group.files}
+            if not places.isdisjoint(left_alone) or not places.isdisjoint(proven):
+                return True
+        return bool(damaged) and any(plain.group.above + b"/" + file.name in damaged for file in plain.group.files)
+
+    def _is_same_folder(self, visit: Visit) -> bool:
+        """Returns False for a folder that has to be looked at more closely, too."""
+        try:
+            return same_folder(visit.folder, visit.name, visit.entry, *self._to.parent(visit.place))
+        except OSError:
+            return False
+
+    def _differs(self, visit: Visit) -> Sequence[str]:
+        try:
+            restored = self._to.look(visit.place)
+            if restored is None:
+                return ["it is not there"]
+            differs = self._places.differs(visit, restored)
+            first = self._links.first(visit.entry)
+            self._links.placed(visit.entry, visit.place, restored.inode)
+            plain = visit.entry.kind == restored.kind == "file" and visit.entry.size == restored.size
+            content = self._content and plain and (not first or "hard link" in differs)
+            if not content or hash(visit.place) in self._exempt.proven or self._contents.same(visit):
+                return differs
+            return [*differs, "content"]
+        except OSError as error:
+            return [error.strerror or str(error)]

@@ -1,0 +1,304 @@
+"""Folders, symlinks and hard links are restored as quickly as plain files, and as safely as one by one."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backupd.files.conflict_policy import LinkPlacer
+from backupd.files.destination import PREFIX, Destination
+from backupd.files.further_names import link_names
+from backupd.files.new_folders import make_folder
+from backupd.files.restore_types import RestoreProgress, RestoreRequest
+from backupd.files.to_folder import LocalRestore
+from backupd.files.tree import Tree
+from backupd.files.walking import PlainFile, PlainFiles, walk, walk_grouped
+from tests.beds import differences, manifest, work
+from tests.beds.everything import write
+from tests.beds.nights import Nights
+from tests.beds.within import Within, restore
+
+pytestmark = [pytest.mark.root, pytest.mark.btrfs]
+
+
+@pytest.fixture
+def nights(shared_btrfs: Path) -> Nights:
+    return Within(shared_btrfs)
+
+
+def _random_tree(top: Path, seed: int, names: int = 260) -> None:
+    """Folders, files, symlinks, hard links of both, and now and then something that is not done in groups."""
+    chance, folders, linkable = random.Random(seed), [top], list[Path]()
+    top.mkdir(parents=True)
+    for number in range(names):
+        path = chance.choice(folders[-12:]) / f"{chance.choice('abcé')}{number}"
+        kind = chance.choice(("folder", "folder", "file", "file", "file", "symlink", "link", "link", "odd"))
+        if kind == "link" and linkable:
+            os.link(chance.choice(linkable), path, follow_symlinks=False)
+            continue
+        if kind == "folder":
+            path.mkdir()
+            folders.append(path)
+        elif kind == "symlink":
+            path.symlink_to(chance.choice(("/etc/passwd", "../nowhere", "x" * 200, b"\xff".decode("utf-8", "surrogateescape"))))
+        elif kind == "odd":
+            chance.choice((os.mkfifo, _device, _sparse))(path)
+        else:
+            path.write_bytes(chance.randbytes(chance.choice((0, 10, 3000, 80_000))))
+        _dress(path, chance, kind)
+        if kind != "folder":
+            linkable.append(path)
+    for folder in reversed(folders):
+        os.utime(folder, ns=(0, chance.randrange(2 * 10**18)))
+
+
+def _device(path: Path) -> None:
+    os.mknod(path, 0o060600, os.makedev(7, 1))
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(300_000)
+        file.seek(100_000)
+        file.write(b"within")
+
+
+def _dress(path: Path, chance: random.Random, kind: str) -> None:
+    if chance.random() < 0.3:
+        os.lchown(path, chance.randrange(3000), chance.randrange(3000))
+    if chance.random() < 0.1:
+        os.setxattr(path, "trusted.number", b"%d" % chance.randrange(10), follow_symlinks=False)
+    if kind in ("folder", "file"):
+        if chance.random() < 0.1:
+            os.setxattr(path, "user.words", b"some words", follow_symlinks=False)
+        if chance.random() < 0.1:
+            work("setfacl", "-m", "u:1234:rx", *(("-d", "-m", "g:99:rwx") if kind == "folder" else ()), path)
+        path.chmod(chance.choice((0o755, 0o700, 0o2750, 0o1777, 0o500) if kind == "folder" else (0o644, 0o4755, 0o600, 0o2711, 0)))
+    if kind == "file" and chance.random() < 0.1:
+        work("setcap", "cap_net_raw+ep", path)
+    os.utime(path, ns=(0, chance.randrange(2 * 10**18)), follow_symlinks=False)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_tree_comes_back_in_groups_and_one_by_one(nights: Nights, tmp_path: Path, seed: int) -> None:
+    top, quick, single, again = nights.source / "tree", tmp_path / "quick", tmp_path / "single", tmp_path / "again"
+    _random_tree(top, seed)
+    nights.host("web1", top)
+    nights.run("web1")
+    wanted = manifest(top)
+    first = restore(nights, "web1", top, "--to", quick, "--privileged")
+    assert differences(wanted, manifest(quick / "tree")) == []
+    work("cp", "-r", "--attributes-only", "--no-preserve=all", top, tmp_path / "skeleton", check=False)
+    work("find", tmp_path / "skeleton", "-not", "-type", "d", "-delete")
+    for folder in [path for path in (tmp_path / "skeleton").rglob("*") if path.is_dir()] + [tmp_path / "skeleton"]:
+        write(folder / "in the way")  # no folder is fresh
+    single.mkdir()
+    work("mv", tmp_path / "skeleton", single / "tree")
+    restore(nights, "web1", top, "--to", single, "--privileged", "--overwrite=all")
+    work("find", single, "-name", "in the way", "-delete")
+    for name, entry in wanted.items():  # the times of folders, which we have just changed
+        if entry.kind == "d":
+            os.utime(single / "tree" / os.fsdecode(name), ns=(0, (top / os.fsdecode(name)).stat().st_mtime_ns))
+    assert differences(wanted, manifest(single / "tree")) == []
+    seen = restore(nights, "web1", top, "--to", again, "--dry-run")
+    done = restore(nights, "web1", top, "--to", again)
+    for left_out in (seen["left_out"], done["left_out"]):
+        for count in left_out.values():  # groups are done in any order
+            count["samples"].sort(key=lambda sample: sample["place"])
+    assert seen["left_out"] == done["left_out"]
+    assert first["new"]["count"] - done["new"]["count"] == seen["left_out"]["devices"]["count"]
+    assert restore(nights, "web1", top, "--to", again)["new"]["count"] == 0
+
+
+def test_a_restore_that_is_killed_among_folders_and_links_goes_on(
+    nights: Nights, tmp_path: Path, backupd_running: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    top, out = nights.source / "tree", tmp_path / "out"
+    for seed in range(4):
+        _random_tree(top / f"{seed}", seed)
+    nights.host("web1", top)
+    nights.run("web1")
+    words = ("--config", nights.config, "restore", "web1", top, "--to", out, "--privileged")
+    for _ in range(3):
+        process = backupd_running(*words)
+        before = len(work("find", out, check=False).stdout)
+        while process.poll() is None and len(work("find", out, check=False).stdout) <= before:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    restore(nights, *words[3:])
+    assert differences(manifest(top), manifest(out / "tree")) == []
+    assert not list(out.rglob(".btrkeep-restore-*"))
+
+
+def test_names_of_a_file_that_grants_privileges_stay_names_of_one_file(nights: Nights, tmp_path: Path) -> None:
+    top, out = nights.source / "links", tmp_path / "out"
+    path = write(top / "a" / "program")
+    work("setcap", "cap_net_raw+ep", path)
+    for number in range(100):
+        os.link(path, top / "a" / f"link{number}")
+    (top / "b").mkdir()
+    os.link(path, top / "b" / "link")
+    nights.host("web1", top)
+    nights.run("web1")
+    seen = restore(nights, "web1", top, "--to", out, "--dry-run")["left_out"]
+    assert restore(nights, "web1", top, "--to", out)["left_out"] == seen
+    assert seen["capabilities"]["count"] == 102
+    assert (out / "links" / "b" / "link").stat().st_nlink == 102
+
+
+def test_a_further_name_is_no_name_of_what_came_into_the_place_of_the_first(tmp_path: Path) -> None:
+    links, files = LinkPlacer(), [PlainFile(b"further", 4, 4096, 0o644, 0, 0, 0, inode=7, links=2)]
+    first = write(tmp_path / "a" / "first", "ours")
+    (tmp_path / "b").mkdir()
+    links.place(7, 2, (b"a", b"first"), first.stat().st_ino)
+    write(tmp_path / "theirs", "secret").rename(first)
+    with Destination(tmp_path, make=True) as to:
+        assert link_names(to, (b"b",), files, links) == files
+        first.unlink()
+        first.symlink_to("/etc/passwd")  # it may get the number that is free now
+        assert link_names(to, (b"b",), files, links) == files
+    assert not list((tmp_path / "b").iterdir())
+
+
+def test_a_further_name_takes_nothing_from_what_came_there_meanwhile(nights: Nights, tmp_path: Path) -> None:
+    top, out = nights.source / "links", tmp_path / "out"
+    for number in range(200):
+        path = write(top / f"file{number:03}", f"{number}")
+        os.link(path, top / f"file{number:03}-again")
+    nights.host("web1", top)
+    nights.run("web1")
+    first, last = out / "links" / "file000", out / "links" / "file199-again"
+
+    def come(progress: RestoreProgress) -> None:
+        if progress.phase == "writing" and first.exists() and not last.exists():
+            write(last, "theirs")
+
+    with Tree(nights.backup("web1")) as tree:
+        doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False, tell=come)
+        done = doing.run(doing.preview())
+    assert last.read_text() == "theirs"
+    assert [place for place, _ in done.problems.samples] == [os.fsencode(last)]
+
+
+def _change_link(out: Path) -> None:
+    (out / "link").unlink()
+    (out / "link").symlink_to("elsewhere")
+    os.utime(out / "link", ns=(0, 10**18), follow_symlinks=False)
+
+
+def _change_further(out: Path) -> None:
+    """Another file with the same content."""
+    work("cp", "-a", out / "file", out / "copy")
+    (out / "copy").rename(out / "further")
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "why"),
+    [
+        (_change_link, "link", "differs: target"),
+        (_change_further, "further", "differs: hard link"),
+        (lambda out: (out / "folder").chmod(0o777), "folder", "differs: mode"),
+        (lambda out: os.setxattr(out / "folder", "user.new", b"1"), "folder", "differs: attributes"),
+    ],
+)
+def test_a_name_that_changes_before_the_comparison_is_reported(
+    nights: Nights, tmp_path: Path, change: Callable[[Path], None], name: str, why: str
+) -> None:
+    top, out = nights.source / "tree", tmp_path / "out"
+    write(top / "file", "text")
+    os.link(top / "file", top / "further")
+    (top / "link").symlink_to("file")
+    os.utime(top / "link", ns=(0, 10**18), follow_symlinks=False)
+    write(top / "folder" / "inside")
+    nights.host("web1", top)
+    nights.run("web1")
+
+    def act(progress: RestoreProgress) -> None:
+        if progress.phase == "syncing":
+            before = (out / "tree").stat()
+            change(out / "tree")
+            os.utime(out / "tree", ns=(0, before.st_mtime_ns))
+
+    with Tree(nights.backup("web1")) as tree:
+        doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False, tell=act)
+        done = doing.run(doing.preview())
+    assert (os.fsencode(out / "tree" / name), why) in done.differences.samples
+    assert {place for place, _ in done.differences.samples} <= {os.fsencode(out / "tree" / each) for each in (name, "file")}
+
+
+def test_a_folder_takes_the_name_of_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    write(tmp_path / "source" / "folder" / "inside")
+    write(tmp_path / "to" / "folder", "theirs")
+    sides = [os.open(tmp_path / name, os.O_RDONLY) for name in ("source", "to")]
+    with Tree.of_folder(tmp_path / "source") as tree:
+        made = make_folder(sides[0], b"folder", tree.stat(b"/folder"), sides[1], privileged=True)
+    for fd in sides:
+        os.close(fd)
+    assert made is None
+    assert [(path.name, path.read_text()) for path in (tmp_path / "to").iterdir()] == [("folder", "theirs")]
+
+
+def test_a_walk_without_links_keeps_the_order_of_names_and_has_only_files_with_one_name(tmp_path: Path) -> None:
+    _random_tree(tmp_path / "tree", 7, names=600)
+    names, grouped = list[bytes](), list[bytes]()
+    with Tree.of_folder(tmp_path / "tree") as tree:
+        wanted = [found.entry.path for found in walk(tree, b"/") if not found.left]
+        for visit in walk_grouped(tree, b"/"):
+            if isinstance(visit, PlainFiles):
+                assert all(file.links == 1 and not file.is_symlink for file in visit.files)
+                grouped += [visit.above + b"/" + file.name for file in visit.files]
+                names += grouped[-len(visit.files) :]
+            elif not visit.left:
+                names.append(visit.entry.path)
+    assert names == wanted
+    assert grouped
+
+
+def test_a_grouped_walk_gives_each_name_once_and_a_folder_around_its_names(tmp_path: Path) -> None:
+    _random_tree(tmp_path / "tree", 7, names=600)
+    names, inside = list[bytes](), [b""]
+    with Tree.of_folder(tmp_path / "tree") as tree:
+        for visit in walk_grouped(tree, b"/", with_links=True):
+            if isinstance(visit, PlainFiles):
+                assert visit.above == inside[-1].rstrip(b"/")
+                names += [visit.above + b"/" + file.name for file in visit.files]
+            elif visit.left:
+                assert inside.pop() == visit.entry.path
+            else:
+                assert visit.entry.path.rpartition(b"/")[0] == inside[-1].rstrip(b"/")
+                names.append(visit.entry.path)
+                if visit.entry.kind == "folder":
+                    inside.append(visit.entry.path)
+    wanted = work("find", ".", "-print0", cwd=tmp_path / "tree").stdout.split("\0")[:-1]
+    assert sorted(names) == sorted(os.fsencode("/" + name[2:]) for name in wanted)
+
+
+@pytest.mark.parametrize("with_links", [True, False])
+def test_a_file_that_is_mounted_is_in_no_group(tmp_path: Path, with_links: bool) -> None:
+    write(tmp_path / "mounted")
+    write(tmp_path / "other")
+    work("mount", "--bind", "/proc/version", tmp_path / "mounted")
+    try:
+        with Tree.of_folder(tmp_path) as tree:
+            found = list(walk_grouped(tree, b"/", with_links=with_links))
+    finally:
+        work("umount", tmp_path / "mounted")
+    groups = [visit for visit in found if isinstance(visit, PlainFiles)]
+    assert [file.name for group in groups for file in group.files] == [b"other"]
+    assert b"/mounted" in [visit.entry.path for visit in found if not isinstance(visit, PlainFiles)]
+
+
+def test_a_leftover_folder_of_a_killed_restore_is_deleted(nights: Nights, tmp_path: Path) -> None:
+    top, out = nights.source / "tree", tmp_path / "out"
+    write(top / "folder" / "inside")
+    nights.host("web1", top)
+    nights.run("web1")
+    (out / "tree" / f"{PREFIX.decode()}0-folder0").mkdir(parents=True)
+    restore(nights, "web1", top, "--to", out, "--overwrite=all")
+    assert differences(manifest(top), manifest(out / "tree")) == []
