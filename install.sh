@@ -460,9 +460,11 @@ step_catalogues() {
 OPEN_CATALOGUE='
 import sys
 from btrkeep.catalogue import Catalogue
+from btrkeep.cli.progress import print_commands_as, with_calls
 from btrkeep.config import load, point, publish
 from btrkeep.errors import OperatorError
 name, *shown = sys.argv[1:]
+print_commands_as("backupd", f"backupd --pool {name}")
 try:
     config = load(name)
     state = config.pool.state
@@ -474,7 +476,7 @@ try:
         for copy in sorted({*state.glob("catalogue.sqlite.before-*")} - before):
             print(f"the catalogue of {name} is migrated; what it was before: {copy}")
 except OperatorError as error:
-    sys.exit(f"{error.message} ({error.hint})" if error.hint else error.message)
+    sys.exit(with_calls(f"{error.message} ({error.hint})" if error.hint else error.message))
 '
 
 # A daemon is what something wants at boot. Jobs, which timers start, run to their end with the version that they began with. The root

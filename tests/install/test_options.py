@@ -335,6 +335,7 @@ def test_an_upgrade_migrates_the_catalogue_and_keeps_a_copy_of_the_old_one() -> 
     ]
     assert f"the catalogue of main is migrated; what it was before: {copy}" in done["5"].out
     assert (done["8"].status, "attention: the catalogue of main" in done["8"].err) == (1, True)
+    assert "`backupd --pool main rebuild`" in done["8"].err  # there may be other pools
 
 
 def test_the_documentation_is_where_messages_say_and_goes_with_the_rest() -> None:
