@@ -14,13 +14,17 @@ _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def link_names(to: Destination, place: Names, files: Sequence[PlainFile], links: LinkPlacer) -> list[PlainFile]:
-    """Makes further names in the folder at `place`, where nothing has them. Returns those that were not made. Raises OSError.
+    """Makes further names in the folder at `place`, where nothing has them. Returns those that were not made.
 
     The first name is opened and looked at, and that very file linked: another may have its name by then.
     """
     left_over = list[PlainFile]()
     held, held_inode = -1, 0
-    with ClosingFd(os.dup(to.folder(place))) as folder:
+    try:
+        opened = os.dup(to.folder(place))
+    except OSError:  # another user may have moved it away since
+        return list(files)
+    with ClosingFd(opened) as folder:
         try:
             for file in files:
                 first = links.first_of(file.inode)
