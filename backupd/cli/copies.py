@@ -26,6 +26,9 @@ def chosen_copies(context: PoolContext, kind: str, known: Mapping[str, CopyT], n
     if name is not None and name not in known:
         hint = did_you_mean(name, known, f"add [{kind}.{name}] to {context.config.file}")
         raise UsageError(f"no {what} {printable(name)} is configured", hint)
+    if not known and is_asked and context.config.excluded_copies:
+        hint = "correct the lines of the configuration that are named above: a section with a mistake is left out"
+        raise UsageError(f"no {what} can be used", hint)
     if not known and is_asked:
         raise UsageError(f"no {what} is configured", f"add [{kind}.NAME] to {context.config.file}; `man btrkeep.toml` explains it")
     return [known[name]] if name is not None else list(known.values())

@@ -184,6 +184,7 @@ def test_a_configuration_with_the_removed_key_engine_says_what_to_do(two: TwoPoo
         assert done.returncode != 0
         (line,) = [line for line in done.stderr.splitlines() if "engine" in line]
         assert line.endswith(f'replica.office.engine = "{engine}": unknown key; remove it or correct it')
+        assert "add [replica." not in done.stderr, "there is that section"
         two.second.backupd("expire", "--now", "2026-03-20T12:00:00Z", check=False)
         assert first in two.names(two.second.pool)
     del two.second.tables["replica.office"]["engine"]
