@@ -12,6 +12,10 @@ ASKING = 10.0
 """Seconds in which the request must be there, however slowly it comes."""
 TAKING = 600.0
 """Seconds in which a frame must be taken: a browser may be behind a slow line, or its person may have paused the download."""
+USUAL_FRAME = 256 << 10
+"""Bytes that have so many seconds; a larger frame has more. The dashboard takes no frame while its client has not got the last one,
+and lets a client be that takes 64 KiB in two minutes.
+"""
 STALLED = 10.0
 """Seconds without a byte after which it is checked whether the client still has the right to a stream."""
 READING = 60.0
@@ -62,7 +66,7 @@ class Wire:
         """Sends a part of a stream. Calls `require` after each `look` seconds in which the client reads nothing. Raises ClientGone,
         also if `require` raises OperatorError: an error cannot be sent within a frame.
         """
-        end = time.monotonic() + self._taking
+        end = time.monotonic() + self._taking * max(1.0, len(data) / USUAL_FRAME)
         with memoryview(data) as whole:
             rest = whole
             while rest:

@@ -25,7 +25,7 @@ from backupd.serve.verbs import VERBS, Verb
 from btrkeep.clock import Clock
 from btrkeep.serving.client import Absent, RootServiceClient
 from btrkeep.serving.protocol import FAILED, KINDS, LONGEST_REQUEST, RequestRefused, decoded, encoded, read_request
-from btrkeep.serving.wire import ClientGone, Wire
+from btrkeep.serving.wire import USUAL_FRAME, ClientGone, Wire
 from tests.beds.asked import asked_by_root
 
 ME = frozenset((ROOT,))
@@ -476,4 +476,14 @@ def test_a_stream_that_nobody_reads_ends_with_the_right_to_it() -> None:
     assert len(asked) == 3
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(ClientGone):  # and with the right to it after the usual time
-        Wire(ours, taking=0.2).send_while(b"x" * (8 << 20), lambda: None, look=0.05)
+        Wire(ours, taking=0.2).send_while(b"x" * USUAL_FRAME, lambda: None, look=0.05)
+
+
+def test_a_large_frame_has_more_time_than_a_small_one() -> None:
+    """The dashboard takes no frame while its client, on a slow line, has not got the last one, which had as many bytes."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        taker = threading.Timer(1.0, lambda: [theirs.recv(1 << 20, socket.MSG_WAITALL) for _ in range(4)])
+        taker.start()
+        Wire(ours, taking=0.5).send_while(bytes(4 << 20), lambda: None)
+        taker.join()
