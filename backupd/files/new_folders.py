@@ -11,7 +11,7 @@ from contextlib import suppress
 from backupd.files.attributes import is_power
 from backupd.files.destination import PREFIX, rename_to_nothing
 from backupd.files.tree import Entry
-from backupd.files.writing import comparable
+from backupd.files.writing import comparable, is_empty
 from btrkeep.fs.openat import FOLDER, by_descriptor
 
 _RANDOM = os.urandom(8).hex().encode("ascii")
@@ -31,7 +31,8 @@ def make_folder(source: int, name: bytes, entry: Entry, to: int, *, privileged: 
     try:
         made = os.open(temporary, FOLDER, dir_fd=to)
         try:
-            if _dressed(source, name, entry, made, privileged):
+            is_ours = not _others_write(to) or is_empty(made)  # else another user has moved one of root's there
+            if is_ours and _dressed(source, name, entry, made, privileged):
                 rename_to_nothing(to, temporary, name)
                 return made
         except BaseException:
@@ -43,6 +44,11 @@ def make_folder(source: int, name: bytes, entry: Entry, to: int, *, privileged: 
     with suppress(OSError):
         os.rmdir(temporary, dir_fd=to)
     return None
+
+
+def _others_write(folder: int) -> bool:
+    status = os.fstat(folder)
+    return status.st_uid != os.geteuid() or bool(status.st_mode & 0o022)
 
 
 def _dressed(source: int, name: bytes, entry: Entry, made: int, privileged: bool) -> bool:

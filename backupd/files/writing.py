@@ -88,10 +88,15 @@ class Writer:
             kind = stat.S_IFMT(os.stat(visit.name, dir_fd=visit.folder, follow_symlinks=False).st_mode)
             os.mknod(temporary, kind | 0o600, entry.rdev, dir_fd=folder)
         held = os.open(temporary, _HELD, dir_fd=folder)
-        if entry_of(b"", os.fstat(held), None).kind == entry.kind:
-            return held
-        os.close(held)
-        raise OSError(errno.EEXIST, "somebody else has put something in its place")
+        is_ours = False
+        try:
+            is_ours = entry_of(b"", os.fstat(held), None).kind == entry.kind and (entry.kind != "folder" or is_empty(_path(held)))
+        finally:
+            if not is_ours:
+                os.close(held)
+        if not is_ours:
+            raise OSError(errno.EEXIST, "somebody else has put something in its place")
+        return held
 
     def _file(self, visit: Visit, folder: int, temporary: bytes) -> int:
         with ClosingFd(open_plain(visit.name, visit.folder)) as source:
@@ -175,6 +180,12 @@ def comparable(attribute: str) -> bool:
     destination's own affair.
     """
     return not attribute.startswith(_OWN_SPACE) and attribute != LABEL
+
+
+def is_empty(folder: int | str) -> bool:
+    """Returns True if nothing is in a folder, as in each that was just made: another user may have moved one to its name."""
+    with os.scandir(folder) as names:
+        return next(names, None) is None
 
 
 def _path(held: int) -> str:

@@ -14,10 +14,12 @@ from backupd.files.conflict_policy import LinkPlacer
 from backupd.files.destination import PREFIX, Destination
 from backupd.files.further_names import link_names
 from backupd.files.new_folders import make_folder
+from backupd.files.placing import Visit
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
 from backupd.files.walking import PlainFile, PlainFiles, walk, walk_grouped
+from backupd.files.writing import Writer
 from tests.beds import differences, manifest, work
 from tests.beds.everything import write
 from tests.beds.nights import Nights
@@ -250,6 +252,33 @@ def test_a_folder_takes_the_name_of_nothing_and_leaves_nothing_behind(tmp_path: 
         os.close(fd)
     assert made is None
     assert [(path.name, path.read_text()) for path in (tmp_path / "to").iterdir()] == [("folder", "theirs")]
+
+
+@pytest.mark.parametrize("way", ["in a group", "by itself"])
+def test_a_folder_that_another_user_moves_to_the_name_of_a_new_one_does_not_get_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Who owns the folder around them may do that, also with one of root's; it would then be that user's."""
+    (tmp_path / "source" / "theirs").mkdir(parents=True)
+    os.chown(tmp_path / "source" / "theirs", 1000, 1000)
+    write(tmp_path / "to" / "of root" / "secret").parent.chmod(0o700)
+    os.chown(tmp_path / "to", 1000, 1000)
+    mkdir = os.mkdir
+
+    def made_and_swapped(name: bytes, mode: int, *, dir_fd: int) -> None:
+        mkdir(name, mode, dir_fd=dir_fd)
+        os.rename(b"of root", name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", made_and_swapped)
+    with Tree.of_folder(tmp_path / "source") as tree, Destination(tmp_path / "to", make=False) as to, tree.folder(b"/") as source:
+        entry = tree.stat(b"/theirs")
+        if way == "in a group":
+            assert make_folder(source, b"theirs", entry, to.folder(()), privileged=True) is None
+        else:
+            with pytest.raises(OSError, match="somebody else"):
+                Writer(to, lambda _: None).make(Visit(entry, source, b"theirs", (b"theirs",), left=False), None)
+    (held,) = (tmp_path / "to").iterdir()
+    assert ([path.name for path in held.iterdir()], held.stat().st_uid) == (["secret"], 0)
 
 
 def test_a_walk_without_links_keeps_the_order_of_names_and_has_only_files_with_one_name(tmp_path: Path) -> None:
