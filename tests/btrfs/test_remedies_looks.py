@@ -53,6 +53,7 @@ def filled(look: str, site: Nights, group: str) -> str:
         place = "btrkeep-backup@main.service" if program in UNITS else f"'{site.top if program == 'findmnt' else site.pool}'"
         bare = {"stats", "show", "list"} & {rest.split()[-1]} if program == "btrfs" else set()
         return look.replace("{}", place).replace("PID", str(os.getpid())) + (f" '{site.pool}'" if bare else "")
+    rest = rest.replace("nightly {}", f"nightly {config}")  # an option for the pool
     rest = rest.replace("--pool {}", config).replace("HOST", "web1").replace("--explain {}", f"--explain {group}")
     name = next((name for words, name in OURS_FILLED.items() if rest.startswith(words)), "web1")
     rest = rest.replace("{}", name, 1).replace("{}", f"'{site.source}/file'", 1).replace("BACKUP", "latest")

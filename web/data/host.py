@@ -176,7 +176,7 @@ def host_page(
         kept=sum(one.keep is True for one in backups),
         going=sum(one.keep is False for one in backups),
         retention=_retention(
-            row, policy, command_for("backupd retention", source.site.name, "" if viewer.limited else source.site.call)
+            row, policy, command_for("backupd retention explain", source.site.name, "" if viewer.limited else source.site.call)
         ),
         in_doubt=exact is None and any(one.keep and one.state in GOING for one in backups),
         calendar=calendar(marks, source.now.astimezone(zone).date()),
@@ -209,7 +209,7 @@ def _retention(row: HostRow, policy: Retention | None, command: str) -> str:
     if policy:
         return f"{policy_words(policy)}, as the replica has it" if row.state == COPY else policy_words(policy)
     if row.state == COPY:
-        return f"the replica's own, not known here: what follows may expire; `{command} explain {row.host}` shows it"
+        return f"the replica's own, not known here: what follows may expire; `{command} {row.host}` shows it"
     return "not configured, so everything is kept"
 
 
