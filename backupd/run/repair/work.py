@@ -44,7 +44,7 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable, StateConflict
 from btrkeep.fs.openat import FILE, is_there
 from btrkeep.fs.reflink import clone
-from btrkeep.fs.sparse import data_runs, pieces
+from btrkeep.fs.sparse import copy_run, data_runs
 from btrkeep.pool import quota
 from btrkeep.pool.room import read_room
 from btrkeep.pool.syncfs import syncing
@@ -224,9 +224,8 @@ def _fill(fd: int, copy: GoodCopy, size: int) -> None:
 
 def _copy(source: int, fd: int, size: int) -> None:
     for start, end in data_runs(source, size):
-        place = start
-        for piece in pieces(source, start, end):
-            place += os.pwrite(fd, piece, place)
+        for _ in copy_run(source, fd, start, end):
+            pass
     os.ftruncate(fd, size)
 
 
