@@ -158,6 +158,7 @@ class HostRestore:
         return OperatorError(f"{self._target}: {beyond}", beyond.hint)
 
     def _preview(self, content: bool) -> RestorePreview:
+        self._spared = None
         if self._is_all_absent() and (preview := self._preview_of_absent()):
             return preview
         found, new, newer = RestorePreview(str(self._target)), set[int](), set[int]()
@@ -266,6 +267,8 @@ class HostRestore:
         result.counts = {**found.counts, REFUSED: result.counts[REFUSED]}
         self.progress.turn_to("writing", found.names, found.to_write)
         options = {ALL: CONTENT, OLDER: NEWER_STAYS}.get(self.request.overwrite or "", ONLY_NEW)
+        if self._spared is not None:  # nothing was there: what has come since stays, and the comparison names it
+            options = ONLY_NEW
         # First the requested folders alone, with their ACLs: then what is made in them inherits no other.
         if self._spared and not self._run((*ONLY_NEW, *NOT_BELOW)).exit_code:
             options = (*options, *self._spared)

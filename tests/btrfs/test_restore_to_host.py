@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from backupd.files import host_rsync
+from backupd.files.restore_types import RestorePreview
 from backupd.files.to_host import HostRestore
 from tests.beds import TOP, differences, manifest, session, ssh, within, work
 from tests.beds.everything import everything, write
@@ -164,6 +165,27 @@ def test_rsync_is_spared_what_no_file_needs_and_no_file_inherits_an_acl(
     options = [next(word for word in line.split() if word[:1] == "-" and word[:2] != "--") for line in log.read_text().splitlines()]
     writing = [word.partition("e.")[0] for word in options if "n" not in word.partition("e.")[0]]
     assert ["".join(letter for letter in "AXS" if letter in word) for word in writing] == ["AXS", letters]
+
+
+@pytest.mark.parametrize("overwrite", ["older", "all"])
+def test_where_nothing_was_what_comes_after_the_look_is_not_deleted_to_make_room(
+    web1: Nights, monkeypatch: pytest.MonkeyPatch, overwrite: str
+) -> None:
+    srv, preview = web1.source / "srv", HostRestore.preview
+    write(srv / "www" / "inner" / "page.html")
+    web1.night("web1")
+    shutil.rmtree(srv / "www")
+
+    def preview_and_come(self: HostRestore, *, content: bool = True) -> RestorePreview:
+        found = preview(self, content=content)
+        write(srv / "www" / "inner", "theirs")
+        return found
+
+    monkeypatch.setattr(HostRestore, "preview", preview_and_come)
+    words = ("restore", "--json", f"--overwrite={overwrite}", "web1", srv / "www", "--to-host")
+    done = within.within("--config", web1.config, *words, check=False)
+    assert (srv / "www" / "inner").read_text() == "theirs"
+    assert {"place": str(srv / "www" / "inner"), "why": "it is not there"} in json.loads(done.stdout)["differences"]["samples"]
 
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite=all",)])
