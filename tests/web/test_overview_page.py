@@ -361,8 +361,8 @@ def test_what_is_wrong_with_the_pool_is_on_the_page_and_in_the_metrics(tmp_path:
     assert "no transfer starts" not in limited
     catalogue.close()
     numbers = numbers_of(tmp_path / "state")
-    assert 'btrkeep_pool_health{pool="main",check="room"} 2.0' in numbers
-    assert 'btrkeep_pool_health{pool="main",check="read-only"} 0.0' in numbers
+    assert 'btrkeep_pool_health{check="room",pool="main"} 2.0' in numbers
+    assert 'btrkeep_pool_health{check="read-only",pool="main"} 0.0' in numbers
     assert 'check="missing-device"' not in numbers
 
 
