@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.silence_machine import HOSTS, PLACES, POOL, STATE, Machine
-from btrkeep.catalogue.tables import SCHEMA_VERSION
 
 Act = Callable[[Machine], object]
 
@@ -199,11 +198,13 @@ def new_catalogue(machine: Machine) -> None:
 
 def newer_catalogue(machine: Machine) -> None:
     """As a newer btrkeep would have left it."""
+    version = machine.run("sqlite3", STATE / "catalogue.sqlite", "PRAGMA user_version", check=True).stdout.strip()
+    machine.write("/run/silence/version", version)
     machine.sql("PRAGMA user_version = 9999")
 
 
 def older_catalogue(machine: Machine) -> None:
-    machine.sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    machine.sql(f"PRAGMA user_version = {Path('/run/silence/version').read_text()}")
 
 
 def fill_state(machine: Machine) -> None:
