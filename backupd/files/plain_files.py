@@ -97,7 +97,7 @@ class _Defaults(NamedTuple):
 
 
 class _NewFiles:
-    """Makes files in an open folder. A file gets its name when it is whole; before that no other process can open it.
+    """Makes files in an open folder. A file gets its name when it is whole; before that no other user can open it.
 
     Where the filesystem cannot do that, the file has a temporary name before, and is for root alone.
     """

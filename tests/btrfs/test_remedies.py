@@ -356,16 +356,18 @@ def test_a_repository_that_is_not_there_or_locked_is_made_and_sent_to(pool: Nigh
     call = ["restic", "--repo", str(away), "--password-file", str(password), "--no-cache"]
     assert '"web1"' in work(*call, "snapshots", "--json").stdout
     with subprocess.Popen([*call, "check", "--read-data"], stdout=subprocess.DEVNULL) as other:
-        end = time.monotonic() + 20
-        while not any((away / "locks").iterdir()):
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        other.send_signal(signal.SIGSTOP)
-        pool.backupd("hold", "web1", "latest")
-        (pool.source / "new").write_text("1")
-        pool.run("web1")
-        locked = refused(pool, "offsite", "run")
-        other.kill()
+        try:
+            end = time.monotonic() + 20
+            while not any("tmp" not in lock.name for lock in (away / "locks").iterdir()):  # it has its name when it is whole
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            other.send_signal(signal.SIGSTOP)
+            pool.backupd("hold", "web1", "latest")
+            (pool.source / "new").write_text("1")
+            pool.run("web1")
+            locked = refused(pool, "offsite", "run")
+        finally:
+            other.kill()
     assert "already locked" in locked.stderr
     typist.follow(locked, "backupd offsite run {}")
 
