@@ -37,7 +37,8 @@ def holding(state: Path, user: int) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(words, env={**os.environ, **code.environment}, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout
-        assert process.stdout.readline() == "begins\n"
+        while (line := process.stdout.readline()) != "begins\n":
+            assert line, "it ended"
         yield process
     finally:
         process.kill()
