@@ -64,6 +64,7 @@ setup(
             "aiosmtpd>=1.4.6",
             "atheris>=3.0; platform_machine == 'x86_64' and python_version < '3.14'",
             "axe-playwright-python>=0.1.4",
+            "coverage>=7.6",
             "hypothesis>=6.100",
             "imageio-ffmpeg>=0.5",
             "jsonschema-rs>=0.18",

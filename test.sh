@@ -1,11 +1,12 @@
 #!/bin/bash
-# sudo ./test.sh [--unit | --fast | --long] [pytest arguments]
+# sudo ./test.sh [--all | --unit | --long | pytest arguments]
 #
 # Installs what is missing (Debian packages, the virtual environment .venv) and runs the tests, and beside them the linters and
 # mypy (scripts/lint.sh), unless single tests are asked for. Without root, or without btrfs, the tests that need it are left out, and
 # the summary counts them.
-# --fast leaves out the slow ones. --unit is the loop of a minute: what is quick, and needs no root, no btrfs, no server and no
-# browser; mypy looks only at what has changed. --long runs only the long forms, which the others leave out.
+# Without arguments it is the gate: ten minutes that prove each protection (tests/beds/gate.py) on a real btrfs. --all runs all tests
+# but the long forms, --long only these. --unit is the loop of a minute: what is quick, and needs no root, no btrfs, no server and no
+# browser; mypy looks only at what has changed.
 # The exit status is pytest's, or 1 when only the linters have something to say.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
@@ -23,11 +24,12 @@ need_venv dev
 cores=$(nproc)
 export PYTEST_XDIST_AUTO_NUM_WORKERS=$((cores > 3 ? 6 : cores * 2))
 [ "${1:-}" != --unit ] || PYTEST_XDIST_AUTO_NUM_WORKERS=$cores
-run=("$VENV/bin/python" -m pytest -n auto --dist worksteal "$@")
+run=("$VENV/bin/python" -m pytest -n auto --dist worksteal)
 case "$*" in
-"" | --fast) lint=(scripts/lint.sh) ;;
---unit) lint=(scripts/lint.sh --changed) ;;
-*) exec "${run[@]}" ;;
+"") run+=(--gate) lint=(scripts/lint.sh) ;;
+--all) lint=(scripts/lint.sh) ;;
+--unit) run+=(--unit) lint=(scripts/lint.sh --changed) ;;
+*) exec "${run[@]}" "$@" ;;
 esac
 
 said=$(mktemp)

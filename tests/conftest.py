@@ -23,7 +23,7 @@ import pytest
 
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.units import show_times_in
-from tests.beds import anyone, backupd_start, btrfs, cli, dealing, leftout, session, ssh
+from tests.beds import anyone, backupd_start, btrfs, cli, dealing, gate, leftout, session, ssh
 from tests.beds.badssh import FAKESSH
 
 HERE = Path(__file__).resolve().parent
@@ -35,10 +35,10 @@ hypothesis.settings.load_profile("busy")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="leave out the tests marked slow")
-    parser.addoption("--long", action="store_true", help="only the long forms: a whole year, each Debian")
     parser.addoption("--unit", action="store_true", help="only what is quick, without root, btrfs, servers, browsers")
-    parser.addoption("--share", type=leftout.share, metavar="K/N", help="what --unit runs, and the K-th of N shares of all others")
+    parser.addoption("--gate", action="store_true", help="what --unit runs, and the tests named in tests/beds/gate.py")
+    parser.addoption("--also", action="append", default=[], metavar="MODULE", help="with --gate: this module of tests too")
+    parser.addoption("--long", action="store_true", help="only the long forms: a whole year, each Debian")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -80,6 +80,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """None: others decide. Each worker would import all modules only to leave their tests out."""
     if config.getoption("--unit") and (collection_path.is_dir() or collection_path.match("test_*.py")):
         return None if leftout.has_unit(collection_path) else True
+    if config.getoption("--gate") and collection_path.match("test_*.py"):
+        return None if leftout.has_gate(collection_path) or _is_also(collection_path, config) else True
     if config.getoption("--long") and collection_path.match("test_*.py"):
         return None if leftout.has_long(collection_path) else True
     return None
@@ -92,14 +94,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(need.marker)
             if item.get_closest_marker(need.marker) and (why := need.why_not()):
                 item.add_marker(pytest.mark.skip(reason=leftout.reason(need.words, why)))
-        if config.getoption("--fast") and item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason=leftout.reason("slow", "--fast")))
         if item.get_closest_marker("long") and not config.getoption("--long"):
             item.add_marker(pytest.mark.skip(reason=leftout.reason("long", "--long")))
     if config.getoption("--unit"):
         _only(leftout.is_unit, config, items)
-    if share := config.getoption("--share"):
-        _only(lambda item: leftout.is_unit(item) or leftout.is_of_share(item.nodeid, *share), config, items)
+    if config.getoption("--gate"):
+        _only(lambda item: leftout.is_gate(item) or _is_also(item.path, config), config, items)
+        if config.args == config.getini("testpaths") and (names := gate.without_a_test(item.nodeid for item in items)):
+            raise pytest.UsageError("tests/beds/gate.py names tests that are not there: " + ", ".join(names))
     if config.getoption("--long"):
         _only(lambda item: item.get_closest_marker("long") is not None, config, items)
     items[:] = dealing.dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
@@ -109,6 +111,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """All modules and tests stay until the end: no further search for garbage goes through them."""
     gc.collect()
     gc.freeze()
+
+
+def _is_also(module: Path, config: pytest.Config) -> bool:
+    return module.relative_to(HERE.parent).as_posix() in config.getoption("--also")
 
 
 def _only(is_wanted: Callable[[pytest.Item], bool], config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.beds import leftout
+from tests.beds import TOP, gate, leftout
 
 
 def test_what_was_left_out_is_counted_by_reason_in_one_line() -> None:
-    reasons = ["Skipped: left out: over ssh (no sshd)", "Skipped: left out: slow (--fast)", "Skipped: left out: slow (--fast)"]
-    assert leftout.summary([*reasons, "Skipped: of its own accord"]) == "left out: 2 slow (--fast), 1 over ssh (no sshd)"
+    reasons = ["Skipped: left out: over ssh (no sshd)", "Skipped: left out: long (--long)", "Skipped: left out: long (--long)"]
+    assert leftout.summary([*reasons, "Skipped: of its own accord"]) == "left out: 2 long (--long), 1 over ssh (no sshd)"
     assert leftout.summary([]) == ""
 
 
@@ -45,15 +45,67 @@ def test_a_module_of_which_nothing_is_in_the_loop_is_not_imported(tmp_path: Path
     assert leftout.has_unit(tmp_path / "test_it.py") is unit
 
 
-def test_each_test_is_in_one_share() -> None:
-    names = [f"tests/test_{number}.py::test_it" for number in range(1000)]
-    parts = [{name for name in names if leftout.is_of_share(name, which, 3)} for which in (1, 2, 3)]
-    assert sorted(name for part in parts for name in part) == sorted(names)
-    assert min(map(len, parts)) > 250
-    assert leftout.is_of_share("tests/test_1.py::test_a", 1, 2) == leftout.is_of_share("tests/test_1.py::test_b[1]", 1, 2)
+def test_the_gate_has_tests_that_are_there_for_each_protection() -> None:
+    assert gate.unknown_names(TOP) == []
+    assert len(gate.PROTECTIONS) > 25
+    names = [name for names in gate.PROTECTIONS.values() for name in names]
+    assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b"])
-def test_what_is_no_share_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
-        leftout.share(text)
+def test_a_name_in_the_gate_that_is_not_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "test_it.py").write_text("def test_one(): ...\n")
+    names = {"test_it.py", "test_it.py::test_one[1]", "test_it.py::test_two[1]", "test_gone.py"}
+    monkeypatch.setattr(gate, "_NAMED", names)
+    monkeypatch.setattr(gate, "_MODULES", {"test_it.py", "test_gone.py"})
+    assert gate.unknown_names(tmp_path) == ["test_gone.py", "test_it.py::test_two[1]"]
+
+
+@pytest.mark.parametrize(
+    ("protection", "words"),
+    [
+        ("power cut", "power_cut"),
+        ("killed at any step", "test_crash_steps.py"),
+        ("hostile host", "test_hostile_senders.py"),
+        ("hostile bytes", "test_fuzz.py"),
+        ("restore to a folder", "test_restore.py"),
+        ("tar or a zip", "test_restore_archive.py"),
+        ("restore to a host", "test_restore_to_host.py"),
+        ("second pool has the same", "test_replicate_content.py"),
+        ("taken over", "test_replicate_hostile.py"),
+        ("offsite", "plain_restic_gets_back"),
+        ("due and nothing else", "test_expire_steps.py"),
+        ("mount option", "test_expire_option.py"),
+        ("balance", "test_balance_stops.py"),
+        ("catalogue", "test_reconcile.py"),
+        ("verify", "test_repair.py"),
+        ("root service", "test_serve_rights.py"),
+        ("login", "test_gate_login.py"),
+        ("browser", "no_name_runs"),
+        ("installs", "test_units.py"),
+    ],
+)
+def test_no_protection_goes_from_the_gate_unnoticed(protection: str, words: str) -> None:
+    (names,) = (names for title, names in gate.PROTECTIONS.items() if protection in title)
+    assert any(words in name for name in names)
+
+
+def test_a_name_of_the_gate_that_stands_for_no_test_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "_NAMED", {"tests/test_a.py", "tests/test_b.py::test_b", "tests/test_c.py::test_c[1]"})
+    tests = ["tests/test_a.py::test_a", "tests/test_b.py::test_b[1]", "tests/test_c.py::test_c[2]"]
+    assert gate.without_a_test(tests) == ["tests/test_c.py::test_c[1]"]
+
+
+def test_a_name_in_the_gate_stands_for_its_parameters_and_a_module_for_its_tests() -> None:
+    assert gate.is_named("tests/btrfs/test_fidelity.py::test_anything[1]")
+    assert gate.is_named("tests/btrfs/test_excluded_since.py::test_anything")
+    assert gate.is_named(
+        "tests/btrfs/test_hazard_links.py::test_a_hard_link_broken_at_the_source_harms_no_name_and_links_that_hold_stay[x]"
+    )
+    assert not gate.is_named("tests/btrfs/test_hazard_links.py::test_another")
+    assert not gate.is_named("tests/btrfs/test_year.py::test_a_year")
+
+
+def test_the_gate_imports_the_modules_that_it_has_tests_of() -> None:
+    assert leftout.has_gate(TOP / "tests" / "btrfs" / "test_fidelity.py")
+    assert leftout.has_gate(TOP / "tests" / "test_leftout.py")  # of --unit
+    assert not leftout.has_gate(TOP / "tests" / "btrfs" / "test_year.py")

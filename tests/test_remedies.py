@@ -199,6 +199,7 @@ def covered(command: str) -> bool:
     return command in typed_here() or command in TYPED_BY or only_reads(command) or any(command in one for one in REASONS.values())
 
 
+@pytest.mark.slow
 def test_each_printed_command_is_typed_or_has_a_reason() -> None:
     printed = printed_commands()
     assert len(printed) > 150

@@ -48,6 +48,7 @@ def tracked_files() -> list[Path]:
     return [path for path in paths if (TOP / path).is_file()]
 
 
+@pytest.mark.slow
 def test_each_module_uses_only_what_its_place_allows() -> None:
     assert len(MODULES) > 500
     assert [line for path in MODULES for line in broken(dotted(path), uses_of_all()[dotted(path)])] == []
@@ -133,6 +134,7 @@ def loaded_with(*modules: str) -> set[str]:
 IMPURE = {"btrkeep.process.programs", "btrkeep.process.group", "btrkeep.treescan.search", "btrfs", "click", "rich", "asyncio"}
 
 
+@pytest.mark.slow
 def test_decisions_are_pure_and_so_is_what_the_dashboard_finds_behind_a_door() -> None:
     """No starter of processes, no command line, no reader of trees and no python-btrfs comes along."""
     decisions = [module for path in MODULES if (module := dotted(path)).startswith(("btrkeep.decisions", "btrkeep.charts"))]
@@ -238,6 +240,7 @@ def test_no_module_is_longer_than_500_lines() -> None:
     assert {name: length for name, length in lengths.items() if length > 500} == {}
 
 
+@pytest.mark.slow
 def test_no_handler_swallows_bugs() -> None:
     """Who catches everything raises it again, or logs it with its traceback ; a linter's rule can be silenced."""
     assert [f"{path}:{line}" for path in MODULES for line in swallowing_handlers(tree(path))] == []
@@ -322,6 +325,7 @@ def forbidden_words(text: str) -> list[str]:
     return [match[0] for pattern in FORBIDDEN if (match := pattern.search(text))]
 
 
+@pytest.mark.slow
 def test_no_file_names_what_only_its_authors_machine_has() -> None:
     texts = {path: (TOP / path).read_text(encoding="utf-8", errors="replace") for path in tracked_files()}
     assert {str(path): words for path, text in texts.items() if (words := forbidden_words(text))} == {}
@@ -401,6 +405,7 @@ def formats_times(module: str, source: ast.AST) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_only_one_place_has_words_for_times() -> None:
     """All others are on UTC's clocks where the administrator reads those of the pool's zone."""
     lines = {dotted(path): formats_times(dotted(path), tree(path)) for path in MODULES if path.parts[0] != "web"}

@@ -59,6 +59,7 @@ def test_every_damaged_backup_is_read_again_however_much_is_damaged(
     assert {one.name for one in again if one.path == "/"} == set(names)  # no repair of the files that are named is all
 
 
+@pytest.mark.slow
 def test_all_places_of_a_backup_come_back_while_there_is_room(pool: Pool) -> None:
     (name,) = backups(pool, 1)
     found = {Damage("web1", name, f"/file-{number:05}", 0, 4096, "scrub", NOW) for number in range(10_001)}

@@ -63,6 +63,7 @@ def test_names_are_removed_linked_and_let_through_where_all_above_them_are_folde
     assert (target / "real/new").stat().st_mtime_ns == 2
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_deeper_than_a_function_can_call_itself_is_removed(target: Path) -> None:
     fd = os.open(target / "real", os.O_RDONLY)
     for _ in range(1500):

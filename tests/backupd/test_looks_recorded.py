@@ -22,6 +22,7 @@ NAME = backup_name(NOW)
 LONG = [f"/{number:04}" + "\udce9" * 4000 for number in range(1000)]  # a byte of a name takes six in JSON
 
 
+@pytest.mark.slow
 def test_what_was_verified_is_read_again_however_long_the_names_of_damaged_files_are(tmp_path: Path) -> None:
     one = Verification(NOW, NOW, 5, 4, 3, NOW, tuple(LONG[:100]), 100)
     found = {backup_name(NOW - timedelta(days=day)): one for day in range(60)}
@@ -42,6 +43,7 @@ def test_what_a_later_version_wrote_is_left_as_it_is(tmp_path: Path, name: str, 
     assert "later version" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_differs_is_read_again_however_long_its_names_are(tmp_path: Path) -> None:
     """A host chooses them: a thousand files that it changes without another time."""
     backups = {backup_name(NOW - timedelta(days=day)): Comparison(NOW, 5000, 4000, 0, 1000, tuple(LONG)) for day in range(10)}

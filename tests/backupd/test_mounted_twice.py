@@ -93,6 +93,7 @@ def test_a_host_with_very_many_mounts_is_unknown_and_not_compared_for_hours() ->
         parse_answer(b"0f6e8d3c-0000-4000-8000-0123456789ab\n" + text(*lines), ("/",))
 
 
+@pytest.mark.slow
 def test_mounts_that_a_hostile_host_made_up_are_not_compared_for_hours() -> None:
     """200,000 pairs of mounts 180 folders deep, of which the second place is always excluded."""
     deep = "/d" * 180

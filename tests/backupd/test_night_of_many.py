@@ -40,6 +40,7 @@ def night(context: RunContext, hosts: int) -> tuple[list[HostResult], float]:
     return asyncio.run(NightRunner(context, planned).run()), time.process_time() - begun
 
 
+@pytest.mark.slow
 def test_four_times_as_many_hosts_take_four_times_as_long(context: RunContext) -> None:
     results, few = night(context, 5_000)
     assert [result.host for result in results] == [f"host{number:05}" for number in range(5_000)]

@@ -122,6 +122,7 @@ def test_what_fits_stays_as_it_is_and_small_and_large_hosts_are_both_left() -> N
     assert max(numbers) >= 85
 
 
+@pytest.mark.slow
 @given(MODELS, st.integers(0, 9))
 def test_the_same_seed_gives_the_same_nights_and_no_change_is_of_a_file_that_is_not_there(model: HostModel, seed: int) -> None:
     model = replace(model, files=min(model.files, 200), created=min(model.created, 20))

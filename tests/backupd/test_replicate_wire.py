@@ -73,6 +73,7 @@ def test_a_line_on_which_nothing_comes_is_dead_after_a_pulse(monkeypatch: pytest
         assert time.monotonic() - begun < 30
 
 
+@pytest.mark.slow
 def test_pieces_of_no_bytes_show_that_the_line_lives_and_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "_LOOK", 20)
     beats = frame(PIECE, b"") * 40

@@ -69,6 +69,7 @@ def test_two_years_of_daily_backups_leave_37() -> None:
     assert (len(left), left[0]) == (37, "2025-12-01T220000Z")
 
 
+@pytest.mark.slow
 def test_two_years_of_four_backups_a_day_leave_three_more_for_min_keep() -> None:
     left = kept_when_pruned_daily(list(every(DAY / 4, "2024-11-21T04:00Z", "2026-11-20T22:00Z")))
     assert (len(left), left[0]) == (40, "2025-12-01T040000Z")
@@ -203,6 +204,7 @@ def test_a_suspect_or_failed_one_goes_when_two_complete_ones_are_newer(state: st
 TWO_YEARS = list(every(DAY, "2024-11-20T22:00Z", "2026-11-20T22:00Z"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["suspect", "failed"])
 def test_two_years_of_nights_of_which_none_is_complete_leave_as_many_as_complete_ones_would(state: str) -> None:
     """731 nights of a source path that is missing, each of them with all the other paths."""

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import btrfs, ssh
+from tests.beds import TOP, btrfs, gate, ssh
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,11 @@ def has_unit(path: Path) -> bool:
     return not (marked and _LONGER_MARK.search(marked[1]))
 
 
+def has_gate(module: Path) -> bool:
+    """Whether `--gate` looks for tests in that module."""
+    return gate.is_named_module(module.relative_to(TOP).as_posix()) or (has_unit(module.parent) and has_unit(module))
+
+
 def has_long(module: Path) -> bool:
     """Whether `--long` looks for tests in that module."""
     return "pytest.mark.long" in module.read_text(encoding="utf-8")
@@ -59,17 +63,9 @@ def is_unit(item: pytest.Item) -> bool:
     return item.path.parent.name not in _ELSEWHERE and not is_longer and _SERVED.isdisjoint(getattr(item, "fixturenames", ()))
 
 
-def share(text: str) -> tuple[int, int]:
-    """Reads "K/N". Raises ValueError for what is none of N shares."""
-    which, of = map(int, text.split("/"))
-    if not 1 <= which <= of:
-        raise ValueError(text)
-    return which, of
-
-
-def is_of_share(test: str, which: int, of: int) -> bool:
-    """Returns True if the test is in that share. Its module's name alone decides: tests of one module may build on each other."""
-    return zlib.crc32(test.partition("::")[0].encode()) % of == which - 1
+def is_gate(item: pytest.Item) -> bool:
+    """Whether `--gate` runs it."""
+    return is_unit(item) or gate.is_named(item.nodeid)
 
 
 _REASON = re.compile(r"left out: (.+)")

@@ -353,6 +353,7 @@ def test_another_thread_is_refused(catalogue: Catalogue) -> None:
     assert len(errors) == 1
 
 
+@pytest.mark.slow
 def test_facts_of_hosts_agree_with_a_plain_walk_over_all_rows(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
     catalogue.replace_backups("p", make_catalogue.backups(60, 32))
     add_runs(catalogue, (make_catalogue.run_of(each) for each in make_catalogue.backups(60, 32)))

@@ -98,6 +98,7 @@ def test_six_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None
     assert ask(tmp_path, "PRAGMA foreign_key_check") == []
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_in_mid_transaction_leaves_nothing_of_it(tmp_path: Path) -> None:
     backup = Backup("old", "n1", "/p", "complete", NOW, NOW, 1.0, 1, 1, 1, None)
     with Catalogue.open(tmp_path) as catalogue:

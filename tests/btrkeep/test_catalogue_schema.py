@@ -271,6 +271,7 @@ INSERT INTO about WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM 
 """
 
 
+@pytest.mark.slow
 def test_a_migration_that_was_killed_leaves_the_old_schema_and_is_done_by_the_next_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ def sql(state: Path) -> Iterator[sqlite3.Connection]:
         yield found
 
 
+@pytest.mark.slow
 def test_runs_since_a_moment_are_those_that_began_then_or_later(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
     found = catalogue.runs_since(SINCE)
     rows = sql.execute("select id, host, outcome, backup from run where started >= '2026-11-16T22:00:00' order by id").fetchall()

@@ -303,6 +303,7 @@ def test_a_copy_that_cannot_be_made_fails_no_write(state: Path, monkeypatch: pyt
         Catalogue.open_copy(state)
 
 
+@pytest.mark.slow
 def test_who_holds_the_catalogue_for_itself_keeps_nobody_waiting_for_a_copy(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """sqlite3's `backup` asks a busy catalogue for ever."""
     monkeypatch.setattr(dashboard_copy, "_PATIENCE", 0.3)

@@ -258,6 +258,7 @@ def truth(one: Case, scrub: FinishedScrub | None) -> str:
 SCRUBS = st.sampled_from([SCRUB, None, replace(SCRUB, is_whole=False), replace(SCRUB, finished=NOW + DAY)])
 
 
+@pytest.mark.slow
 @given(scrub=SCRUBS, some_in_doubt=st.booleans(), cases=CASES)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_catalogue_counts_states_as_they_are_decided_one_by_one(

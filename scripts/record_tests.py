@@ -1,0 +1,73 @@
+"""Writes tests/recorded.json: what each test module takes, and which modules it uses. CI chooses by it (tests/beds/touched.py).
+
+    .venv/bin/python -m scripts.record_tests COVERAGE JUNIT [--checkout FOLDER]
+
+COVERAGE is a data file of coverage.py in which each context is the path of a test module, as tests/btrfs/test_holes.py. JUNIT is
+what `pytest --junit-xml` wrote in the same run. FOLDER is the checkout that ran; default: this one. Only lines within functions
+count: the others run when a module is imported, whoever uses it.
+"""
+
+import argparse
+import ast
+from collections import Counter, defaultdict
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import coverage
+
+from tests.beds import TOP
+from tests.beds.touched import Record, write_records
+
+
+def seconds_of_modules(junit: Path) -> Counter[str]:
+    """Returns the seconds of each test module, setups and ends of its tests included."""
+    seconds: Counter[str] = Counter()
+    for test in ET.parse(junit).iter("testcase"):
+        seconds[test.attrib["classname"].replace(".", "/") + ".py"] += float(test.attrib["time"])  # type: ignore[assignment]
+    return seconds
+
+
+def modules_used(data_file: Path, checkout: Path) -> dict[str, frozenset[str]]:
+    """Returns, for each context, the paths of modules of the checkout of which it ran a line within a function."""
+    data = coverage.CoverageData(str(data_file))
+    data.read()
+    used: dict[str, set[str]] = defaultdict(set)
+    for measured in data.measured_files():
+        path = Path(measured)
+        if not path.is_relative_to(checkout) or not path.is_file():
+            continue
+        name = path.relative_to(checkout).as_posix()
+        within = lines_within_functions(path.read_text(encoding="utf-8"))
+        for line, contexts in data.contexts_by_lineno(measured).items():
+            if line in within:
+                for context in contexts:
+                    used[context].add(name)
+    return {context: frozenset(names - {context}) for context, names in used.items()}
+
+
+def lines_within_functions(source: str) -> set[int]:
+    return {
+        line
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for line in range(node.body[0].lineno, (node.end_lineno or 0) + 1)
+    }
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description="Writes tests/recorded.json.")
+    words.add_argument("coverage", type=Path)
+    words.add_argument("junit", type=Path)
+    words.add_argument("--checkout", type=Path, default=TOP)
+    given = words.parse_args()
+    seconds = seconds_of_modules(given.junit)
+    used = modules_used(given.coverage, given.checkout)
+    records = {test: Record(seconds[test], used.get(test, frozenset())) for test in seconds if (TOP / test).is_file()}
+    (TOP / "tests" / "recorded.json").write_text(write_records(records), encoding="utf-8")
+    print(f"{len(records)} test modules, {sum(seconds.values()):.0f} seconds")
+    for test in sorted(set(seconds).difference(used)):
+        print(f"no module recorded: {test}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Prints the test modules that CI runs beside the gate, one a line: those that a change touches, and a tenth of the others.
+
+    .venv/bin/python -m scripts.touched_tests [BASE]
+
+The change is what differs from the commit BASE, else from that in BTRKEEP_BASE, else from the newest commit that is a day older
+than HEAD. The turn is the number of commits up to HEAD. A summary of the choice goes to standard error.
+"""
+
+import os
+import subprocess
+import sys
+
+from tests.beds import TOP
+from tests.beds.touched import Record, beds_imported, chosen, read_records
+
+DAY = 24 * 60 * 60
+NOTHING = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's name of an empty tree
+
+
+def git(*words: str) -> str:
+    """Its output. CI's user need not be the owner of the checkout."""
+    command = ("git", "-c", f"safe.directory={TOP}", "-C", str(TOP), *words)
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout.strip()
+
+
+def default_base() -> str:
+    """In a clone that has no commit so old, everything differs."""
+    committed = int(git("log", "-1", "--format=%ct", "HEAD"))
+    return git("rev-list", "-1", f"--before={committed - DAY}", "HEAD") or NOTHING
+
+
+def main() -> None:
+    base = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("BTRKEEP_BASE") or default_base()
+    changed = git("diff", "--name-only", "--no-renames", base).splitlines()
+    recorded = TOP / "tests" / "recorded.json"
+    records = read_records(recorded.read_text(encoding="utf-8")) if recorded.exists() else {}
+    sources = {path.relative_to(TOP).as_posix(): path.read_text(encoding="utf-8") for path in (TOP / "tests").rglob("test_*.py")}
+    with_beds = {
+        module: Record(record.seconds, record.uses | beds_imported(sources.get(module, ""))) for module, record in records.items()
+    }
+    choice = chosen(with_beds, sources, changed, int(git("rev-list", "--count", "HEAD")))
+    report = (
+        f"since {base[:12]} {len(changed)} files differ; they touch {len(choice.touched)} test modules that run, "
+        f"and {len(choice.in_turn)} have their turn"
+    )
+    print(report, file=sys.stderr)
+    if unrecorded := set(sources).difference(records):
+        print(f"without a record: {len(unrecorded)} test modules (scripts/record_tests.py)", file=sys.stderr)
+    for module in choice.no_time:
+        print(f"no time left for {module}", file=sys.stderr)
+    print("\n".join(sorted(choice.touched + choice.in_turn)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Which test modules CI runs for a change: those that it touches, each of the others in its turn, and no more than fit."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.record_tests import lines_within_functions, modules_used, seconds_of_modules
+from scripts.touched_tests import NOTHING, default_base
+from tests.beds import TOP, work
+from tests.beds.touched import TURNS, Record, beds_imported, chosen, read_records, write_records
+
+OTHERS = {f"tests/test_{number}.py": Record(100, frozenset({"web/app.py"})) for number in range(40)}
+
+
+def test_what_uses_most_of_a_change_comes_first_and_what_does_not_fit_is_named() -> None:
+    records = OTHERS | {
+        "tests/test_both.py": Record(300, frozenset({"btrkeep/a.py", "btrkeep/b.py"})),
+        "tests/test_a.py": Record(100, frozenset({"btrkeep/a.py"})),
+        "tests/test_long.py": Record(900, frozenset({"btrkeep/b.py"})),
+    }
+    choice = chosen(records, records, {"btrkeep/a.py", "btrkeep/b.py", "backupd/c.py"}, turn=3)
+    assert choice.touched == ("tests/test_both.py", "tests/test_a.py")
+    assert choice.no_time == ("tests/test_long.py",)
+    assert set(choice.in_turn) <= set(OTHERS)
+
+
+def test_what_differs_itself_or_was_never_recorded_runs_before_all_others() -> None:
+    records = OTHERS | {"tests/test_a.py": Record(300, frozenset({"btrkeep/a.py"})), "tests/test_b.py": Record(400, frozenset())}
+    choice = chosen(records, [*records, "tests/test_new.py"], {"btrkeep/a.py", "tests/test_b.py"}, turn=3)
+    assert choice.touched == ("tests/test_new.py", "tests/test_b.py")
+    assert choice.no_time == ("tests/test_a.py",)
+
+
+def test_what_is_touched_and_has_its_turn_needs_no_further_time() -> None:
+    records = OTHERS | {"tests/test_long.py": Record(2000, frozenset({"btrkeep/a.py"}))}
+    choices = [chosen(records, records, {"btrkeep/a.py"}, turn) for turn in range(TURNS)]
+    assert [choice.touched for choice in choices] == [("tests/test_long.py",)] + [()] * (TURNS - 1)
+    assert [choice.no_time for choice in choices] == [()] + [("tests/test_long.py",)] * (TURNS - 1)
+
+
+def test_each_module_has_its_turn_once_in_ten_and_all_turns_take_about_as_long() -> None:
+    records = {f"tests/test_{number}.py": Record(number % 70, frozenset()) for number in range(400)}
+    turns = [chosen(records, records, (), turn).in_turn for turn in range(17, 17 + TURNS)]
+    assert sorted(module for modules in turns for module in modules) == sorted(records)
+    times = [sum(records[module].seconds for module in modules) for modules in turns]
+    assert max(times) < 1.1 * min(times)
+
+
+@pytest.mark.parametrize(
+    ("path", "module"),
+    [
+        ("docs/recovery.rst", "tests/docs/test_pages.py"),
+        ("man/backupd.8", "tests/docs/test_man.py"),
+        ("systemd/btrkeep-backup@.service", "tests/systemd/test_units.py"),
+        ("install.sh", "tests/install/test_options.py"),
+        ("demo.sh", "tests/test_demo.py"),
+        ("web/templates/base.html", "tests/web/test_hosts_page.py"),
+    ],
+)
+def test_what_is_no_python_touches_the_tests_that_are_about_it(path: str, module: str) -> None:
+    assert (TOP / module).is_file()
+    records = OTHERS | {module: Record(10, frozenset())}
+    assert chosen(records, records, {path}, turn=3).touched == (module,)
+
+
+def test_records_come_back_as_they_were_written() -> None:
+    records = {"tests/test_b.py": Record(1.5, frozenset({"web/app.py"})), "tests/test_a.py": Record(0.0, frozenset())}
+    text = write_records(records)
+    assert read_records(text) == records
+    assert text.index("test_a") < text.index("test_b")
+    assert json.loads(text)["modules"] == ["web/app.py"]
+
+
+def test_the_beds_that_a_test_module_imports_are_among_what_it_uses() -> None:
+    source = "from tests.beds import TOP, ssh\nfrom tests.beds.steps import killed\nimport pytest\nfrom backupd import cli\n"
+    assert beds_imported(source) >= {"tests/beds/ssh.py", "tests/beds/steps.py"}
+    assert all(bed.startswith("tests/beds/") for bed in beds_imported(source))
+
+
+def test_lines_of_functions_are_no_lines_of_imports() -> None:
+    source = """import os
+
+@decorated
+def f(a=os.sep):
+    b = a
+    return b
+
+class C:
+    x = 1
+    def m(self):
+        return 1
+"""
+    assert lines_within_functions(source) == {5, 6, 11}
+
+
+def test_a_recording_is_read_from_what_coverage_and_pytest_wrote(tmp_path: Path) -> None:
+    """A real recording of a real package: one context calls a function, the other one only imports the module."""
+    (tmp_path / "product").mkdir()
+    (tmp_path / "product" / "called.py").write_text("def f():\n    return 1\n")
+    (tmp_path / "product" / "imported.py").write_text("X = 1\n\ndef g():\n    return 2\n")
+    program = """
+import coverage, sys
+measured = coverage.Coverage(data_file=sys.argv[1], include=["product/*"], config_file=False)
+measured.start()
+measured.switch_context("tests/test_a.py")
+from product import called, imported
+called.f()
+measured.switch_context("tests/test_b.py")
+imported.g()
+called.f()
+measured.stop()
+measured.save()
+"""
+    subprocess.run((sys.executable, "-c", program, tmp_path / "data"), check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert modules_used(tmp_path / "data", tmp_path) == {
+        "tests/test_a.py": {"product/called.py"},
+        "tests/test_b.py": {"product/called.py", "product/imported.py"},
+    }
+    junit = tmp_path / "junit.xml"
+    junit.write_text(
+        '<testsuites><testsuite><testcase classname="tests.btrfs.test_a" name="a" time="1.5"/>'
+        '<testcase classname="tests.btrfs.test_a" name="b" time="0.5"/></testsuite></testsuites>'
+    )
+    assert seconds_of_modules(junit) == {"tests/btrfs/test_a.py": 2.0}
+
+
+def test_a_change_begins_at_the_newest_commit_that_is_a_day_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scripts.touched_tests.TOP", tmp_path)
+    work("git", "init", "--quiet", tmp_path)
+    commits = []
+    for moment in ("2026-03-01T10:00:00Z", "2026-03-02T10:00:00Z", "2026-03-03T09:00:00Z", "2026-03-03T10:00:00Z"):
+        identity = {"GIT_COMMITTER_DATE": moment, "GIT_AUTHOR_DATE": moment} | {
+            f"GIT_{who}_{what}": "somebody@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+        }
+        work("git", "commit", "--quiet", "--allow-empty", "-m", moment, cwd=tmp_path, env=identity)
+        commits.append(work("git", "rev-parse", "HEAD", cwd=tmp_path).stdout.strip())
+    assert default_base() == commits[1]
+    work("git", "reset", "--quiet", "--hard", commits[0], cwd=tmp_path)
+    assert default_base() == NOTHING
