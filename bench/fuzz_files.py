@@ -125,12 +125,11 @@ def _look() -> Callable[[bytes], object]:
     from backupd.repo.verified import VERIFIED, read_verified, write_verified
     from btrkeep.catalogue import Catalogue
     from btrkeep.pool.marker import Pool
-    from tests.beds.template import with_catalogue
 
     pool = Pool(scratch_folder(), "main", _ID, rehearsal=False)
     folder = pool.host("web1")
     (folder / _NAME).mkdir(parents=True)
-    catalogue = Catalogue.open(with_catalogue(pool.path / "state"))
+    catalogue = Catalogue.open(pool.path / "state")
 
     def run(data: bytes) -> None:
         for name in (VERIFIED, COMPARED, DAMAGED):

@@ -102,10 +102,9 @@ def _record() -> Callable[[bytes], object]:
     from btrkeep.catalogue import Catalogue
     from btrkeep.decisions.cause_words import cause_words
     from btrkeep.pool.marker import Pool
-    from tests.beds.template import with_catalogue
 
     state = scratch_folder()
-    catalogue = Catalogue.open(with_catalogue(state / "state"))
+    catalogue = Catalogue.open(state / "state")
     pool = Pool(state, "main", "00000000-0000-0000-0000-000000000000", rehearsal=False)
 
     def run(data: bytes) -> None:

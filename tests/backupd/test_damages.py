@@ -13,7 +13,6 @@ from backupd.repo.json_file import LARGEST
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.pool.marker import Pool
 from btrkeep.units import backup_name
-from tests.beds.template import with_catalogue
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
 
@@ -50,7 +49,7 @@ def test_every_damaged_backup_is_read_again_however_much_is_damaged(
     monkeypatch.setattr(json_file, "LARGEST", largest)
     names = backups(pool, count)
     found = [Damage("web1", name, path.format(number), 0, 4096, "scrub", NOW) for name in names for number in range(files)]
-    with Catalogue.open(with_catalogue(pool.path)) as catalogue:
+    with Catalogue.open(pool.path) as catalogue:
         enter_damages(pool, catalogue, ["web1"], found)
         assert len(catalogue.damages("web1")) == len(found)
     again = read_damaged(pool.host("web1"), "web1")
@@ -63,7 +62,7 @@ def test_every_damaged_backup_is_read_again_however_much_is_damaged(
 def test_all_places_of_a_backup_come_back_while_there_is_room(pool: Pool) -> None:
     (name,) = backups(pool, 1)
     found = {Damage("web1", name, f"/file-{number:05}", 0, 4096, "scrub", NOW) for number in range(10_001)}
-    with Catalogue.open(with_catalogue(pool.path)) as catalogue:
+    with Catalogue.open(pool.path) as catalogue:
         enter_damages(pool, catalogue, ["web1"], found)
         enter_damages(pool, catalogue, ["web1"], [])
     assert set(read_damaged(pool.host("web1"), "web1")) == found
@@ -75,7 +74,7 @@ def test_a_path_that_no_file_can_have_stops_nothing(pool: Pool, path: Any) -> No
     place = {"path": path, "start": 0, "length": 1, "found_by": "scrub", "found_at": "2026-11-20T22:00:00Z"}
     (pool.host("web1") / DAMAGED).write_text(json.dumps({"format": 1, "backups": {name: [place]}}))
     one = Damage("web1", name, "/file", 0, 4096, "scrub", NOW)
-    with Catalogue.open(with_catalogue(pool.path)) as catalogue:
+    with Catalogue.open(pool.path) as catalogue:
         enter_damages(pool, catalogue, ["web1"], [one])
     assert one in read_damaged(pool.host("web1"), "web1")
 
@@ -84,7 +83,7 @@ def test_what_a_later_version_wrote_is_left_as_it_is(pool: Pool, caplog: pytest.
     (name,) = backups(pool, 1)
     path = pool.host("web1") / DAMAGED
     path.write_text(later := json.dumps({"format": 2, "backups": {name: {"places": ["of which we know nothing"]}}}))
-    with Catalogue.open(with_catalogue(pool.path)) as catalogue:
+    with Catalogue.open(pool.path) as catalogue:
         enter_damages(pool, catalogue, ["web1"], [Damage("web1", name, "/file", 0, 4096, "scrub", NOW)])
         assert [one.path for one in catalogue.damages("web1")] == ["/file"]
     replace_damaged(pool, "web1", name, ())

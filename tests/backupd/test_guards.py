@@ -24,7 +24,6 @@ from btrkeep.decisions.safety_limits import (
     too_many,
 )
 from btrkeep.errors import UsageError
-from tests.beds.template import with_catalogue
 
 NOTHING = Forced()
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -244,7 +243,7 @@ def test_a_clock_that_was_believed_too_far_ahead_is_overruled_by_a_night_under_t
 
 
 def test_what_an_expiry_keeps_of_the_clocks_the_next_one_reads(tmp_path: Path) -> None:
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         assert past_clocks(catalogue) == ClockPast()
         for past in (ClockPast(fact(NOON)), ClockPast(fact(NOON), fact(NOON + DAY)), ClockPast(None, fact(NOON + DAY))):
             keep_clocks(catalogue, past)

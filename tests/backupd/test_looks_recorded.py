@@ -15,7 +15,6 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.verification import Verification
 from btrkeep.pool.marker import Pool
 from btrkeep.units import backup_name
-from tests.beds.template import with_catalogue
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
 NAME = backup_name(NOW)
@@ -75,6 +74,6 @@ def test_what_no_catalogue_can_have_counts_as_nothing(tmp_path: Path, file: str,
     pool = Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", rehearsal=False)
     pool.host("web1").mkdir(parents=True)
     (pool.host("web1") / file).write_text(json.dumps({"format": 1, "next": {}, "backups": {NAME: one}}))
-    with Catalogue.open(with_catalogue(pool.path)) as catalogue:
+    with Catalogue.open(pool.path) as catalogue:
         recall_looks(pool, catalogue, "web1", {NAME})
         assert catalogue.damages("web1") == []

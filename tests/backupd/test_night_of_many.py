@@ -19,7 +19,6 @@ from btrkeep.config import HostConfig, load
 from btrkeep.config.values import parse_window
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import ProgressSinks
-from tests.beds.template import with_catalogue
 
 NOON, NIGHT = datetime(2026, 11, 25, 12, tzinfo=UTC), parse_window("22:00-06:00")
 
@@ -28,7 +27,7 @@ NOON, NIGHT = datetime(2026, 11, 25, 12, tzinfo=UTC), parse_window("22:00-06:00"
 def context(tmp_path: Path) -> Iterator[RunContext]:
     (tmp_path / "main.toml").write_text(f'[pool]\npath = "{tmp_path}"\nstate = "{tmp_path}"\n')
     config, pool = load(file=tmp_path / "main.toml"), Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", False)
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         yield RunContext(config, pool, catalogue, Clock(NOON), rsync_version(), ProgressSinks(), False, Confinement())
 
 

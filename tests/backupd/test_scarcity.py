@@ -25,7 +25,6 @@ from btrkeep.config import HostConfig, load
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.model import Room
 from btrkeep.process.progress import ProgressSinks
-from tests.beds.template import with_catalogue
 
 GIB, MIB = 1 << 30, 1 << 20
 sizes = st.integers(0, 1 << 46)
@@ -148,7 +147,7 @@ def test_only_what_was_stopped_for_want_of_room_is_noted_as_such(tmp_path: Path,
     """A later night discards what was. One that is being stopped already still writes, and may be the fastest."""
     (tmp_path / "main.toml").write_text(f'[pool]\npath = "{tmp_path}"\nstate = "{tmp_path}"\n')
     config, pool = load(file=tmp_path / "main.toml"), Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", False)
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         site = RunContext(config, pool, catalogue, Clock(None), rsync_version(), ProgressSinks(), False, Confinement())
         night = NightRunner(site, [])
         night.runs["web"] = run = HostRun(night.context, HostConfig("web", paths=("/srv",)))

@@ -39,7 +39,6 @@ from btrkeep.errors import ConfigError, PoolUnusable, UsageError
 from tests.balancer.program import balancer, histogram, theirs
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
-from tests.beds.template import with_catalogue
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
 ONE = "6b0c8f0e-0000-4000-8000-000000000001"
@@ -402,7 +401,7 @@ def test_a_run_that_dies_of_an_error_is_a_failed_one(tmp_path: Path) -> None:
 def test_the_next_run_gives_killed_ones_their_end_and_leaves_living_ones_alone(tmp_path: Path) -> None:
     last_heard = NOW + timedelta(minutes=5)
     work(sys.executable, "-c", KILLED, tmp_path, cwd=TOP, check=False)
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         me = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
         living = catalogue.start_balance("other", "/mnt", NOW, os.getpid(), me, policy="score", budget=None)
         recycled = catalogue.start_balance("other", "/mnt", NOW, os.getpid(), "1", policy="score", budget=None)

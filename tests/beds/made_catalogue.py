@@ -12,7 +12,6 @@ from bench import make_catalogue
 from bench.make_site import Made, make
 from tests.beds import session
 from tests.beds.session import start_time
-from tests.beds.template import with_catalogue
 
 
 def made_catalogue(
@@ -21,9 +20,7 @@ def made_catalogue(
     """What runs in it is done by this process, which lives; so it counts as running."""
     me = os.getpid()
     started = str(start_time(me))
-    return make(
-        with_catalogue(state), hosts, count, now=now, hostile=hostile, copies=copies, pid=me, pid_started=started, pictures=5
-    )
+    return make(state, hosts, count, now=now, hostile=hostile, copies=copies, pid=me, pid_started=started, pictures=5)
 
 
 WHOLE = 3000

@@ -25,7 +25,6 @@ from tests.beds.anyone import NOBODY
 from tests.beds.cli import backupd, backupd_start
 from tests.beds.hangfs import hanging
 from tests.beds.nights import Nights
-from tests.beds.template import with_catalogue
 from tests.beds.watch import wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
@@ -207,7 +206,6 @@ def test_a_night_takes_as_much_as_a_run_with_the_same_changes_by_rsync(make_btrf
     model = HostModel("h0", 400, 60_000.0, 1.5, 8, 60_000.0, 8, 30, 0.5, 0.3)
     config = load("main", nights.config)
     pool = open_pool(nights.pool)
-    with_catalogue(nights.state)
     own, real = pool.hosts / "ours", pool.hosts / "h0"
     start = datetime(2026, 1, 1, 22, tzinfo=UTC)
     with Catalogue.open(nights.state) as catalogue:

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from btrkeep.catalogue import Catalogue
-from tests.beds.template import with_catalogue
 
 
 @pytest.fixture
 def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
-    with Catalogue.open(with_catalogue(tmp_path)) as opened:
+    with Catalogue.open(tmp_path) as opened:
         yield opened
 
 

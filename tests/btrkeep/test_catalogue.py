@@ -22,7 +22,6 @@ from btrkeep.catalogue import Backup, Catalogue, Progress, Run
 from btrkeep.catalogue.columns import escape, unescape
 from btrkeep.catalogue.sqlite import CatalogueDamaged
 from btrkeep.causes import Cause, CauseCode
-from tests.beds.template import with_catalogue
 
 DEADLINE = Cause(CauseCode.DEADLINE, "/srv")
 EVENING = datetime(2026, 11, 20, 22, 0, 3, 123456, tzinfo=UTC)
@@ -275,7 +274,7 @@ def test_a_list_can_be_read_while_rows_are_written(catalogue: Catalogue) -> None
 
 
 def test_a_list_that_is_left_half_way_is_closed_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         catalogue.replace_backups("p", [replace(BACKUP, name=f"n{number:05}") for number in range(3000)])
         never, half = catalogue.backups(), catalogue.backups()
         next(half)
@@ -452,7 +451,7 @@ def test_a_number_that_sqlite_cannot_hold_is_kept_as_the_nearest_and_costs_no_ot
 
 def test_a_catalogue_that_contradicts_itself_is_damaged_and_no_fault_of_the_program(tmp_path: Path) -> None:
     """As a flipped bit in an index makes it: a host is known, and its row is not found."""
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         catalogue.start_run("web1", EVENING, 1, "1", night=False)
         with closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as other:
             other.executescript("delete from run; delete from host;")

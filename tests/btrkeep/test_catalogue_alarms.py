@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from btrkeep.catalogue import Backup, BalanceTotals, Catalogue, ExpiryTotals, StoredAlarm
-from tests.beds.template import with_catalogue
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
 ALARM = StoredAlarm("failure", "host web1", "web1: it broke \udcff", 0, NOW, 1, None, None, None)
@@ -22,7 +21,7 @@ def ask(state: Path, statement: str) -> list[tuple[Any, ...]]:
 
 
 def test_an_alarm_comes_back_as_it_went_in_and_is_replaced_by_its_key(tmp_path: Path) -> None:
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         catalogue.put_alarms([ALARM, replace(ALARM, what="suspect")])
         changed = replace(ALARM, told=NOW, recovered=NOW + timedelta(hours=1), cleared=NOW, times=3, grade=7)
         catalogue.put_alarms([changed], [("suspect", "host web1"), ("room", "never there")])
@@ -57,7 +56,7 @@ def test_people_know_of_what_was_told_after_its_last_end(told: datetime | None, 
 
 
 def test_the_sums_are_those_of_the_rows(tmp_path: Path) -> None:
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         assert catalogue.run_totals(NOW, NOW + timedelta(hours=9)) == []
         assert (catalogue.balance_totals("u"), catalogue.expiry_totals()) == (BalanceTotals(0, 0, 0, 0), ExpiryTotals(0, 0))
         for number, (outcome, literal) in enumerate([("complete", 5), ("complete", 7), ("failed", None), ("complete", 100)]):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.catalogue import Backup, Catalogue, Damage
-from tests.beds.template import with_catalogue
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
 DAMAGE = Damage("web1", "n1", "/caf\udce9\nx", 4096, 512, "verify", NOW)
@@ -21,7 +20,7 @@ def ask(state: Path, statement: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_damage_comes_back_as_it_went_in_and_is_replaced_by_its_place(tmp_path: Path) -> None:
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         other = replace(DAMAGE, start=0, found_by="scrub")
         catalogue.put_damages([DAMAGE, other, replace(DAMAGE, name="n2", fate="repaired")])
         assert catalogue.damages("web1", "n1") == [other, DAMAGE]
@@ -35,7 +34,7 @@ def test_a_damage_comes_back_as_it_went_in_and_is_replaced_by_its_place(tmp_path
 
 
 def test_what_is_gone_goes_unless_another_look_has_found_it_since(tmp_path: Path) -> None:
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         old = [replace(DAMAGE, name=name, found_by="scrub", start=0) for name in ("n1", "n2")]
         catalogue.put_damages([DAMAGE, *old])
         catalogue.put_damages([replace(old[1], found_by="verify")])
@@ -44,7 +43,7 @@ def test_what_is_gone_goes_unless_another_look_has_found_it_since(tmp_path: Path
 
 
 def test_damages_stay_when_the_row_of_their_backup_is_replaced_and_go_with_the_backup(tmp_path: Path) -> None:
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         backups = [replace(BACKUP, name=name) for name in ("n1", "n2", "n3")]
         for one in backups:
             catalogue.put_backup(one)

@@ -11,7 +11,6 @@ import pytest
 
 from btrkeep.catalogue import EXPIRY_OUTCOMES, Backup, BackupState, Catalogue, Expiry, Progress
 from btrkeep.errors import OperatorError
-from tests.beds.template import with_catalogue
 
 EVENING = datetime(2026, 11, 20, 22, 0, 3, 123456, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -88,7 +87,7 @@ def test_states_can_be_read_while_they_are_changed(catalogue: Catalogue) -> None
 
 
 def test_states_that_are_left_half_way_do_not_look_like_all(tmp_path: Path) -> None:
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         catalogue.replace_backups("p", nights(3000))
         before_the_last, half, never = catalogue.states(), catalogue.states(), catalogue.states()
         for _ in range(2999):

@@ -12,7 +12,6 @@ import pytest
 from bench import make_catalogue
 from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Catalogue, HostRuns
-from tests.beds.template import with_catalogue
 
 HOSTS = 700  # more than fit into one statement's list
 SINCE = make_catalogue.LAST_NIGHT - timedelta(days=3)
@@ -56,7 +55,7 @@ def test_of_some_hosts_or_of_many_only_theirs_come_in_the_same_order(catalogue: 
 
 def test_a_run_without_an_end_is_among_them(tmp_path: Path) -> None:
     began = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         number = catalogue.start_run("a", began, 4242, "99", night=True)
         assert catalogue.runs_since(began) == [HostRuns("a", number, began, None, None, None, None, None, 4242, "99", True)]
         assert catalogue.runs_since(began + timedelta(seconds=1)) == []
@@ -66,7 +65,7 @@ def test_what_began_under_a_clock_that_was_set_back_is_found_by_what_the_clock_s
     """The later run has the earlier time: asked for the time of the earlier run, only that one is since then."""
     later, earlier = datetime(2026, 11, 20, 23, 0, tzinfo=UTC), datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
     plain = make_catalogue.run_of(make_catalogue.backup_of(1, 0, later))
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         add_runs(catalogue, (replace(plain, started=moment, finished=moment + timedelta(minutes=1)) for moment in (later, earlier)))
         assert [one.started for one in catalogue.runs_since(later)] == [later]
         assert [one.started for one in catalogue.runs_since(earlier)] == [later, earlier]
@@ -84,7 +83,7 @@ def test_final_backups_are_counted_and_told_by_host(catalogue: Catalogue, sql: s
 
 def test_a_working_is_no_backup_yet(tmp_path: Path) -> None:
     one = make_catalogue.backup_of(1, 0, make_catalogue.LAST_NIGHT)
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         catalogue.put_backup(replace(one, name=None, state="partial", detail={}))
         assert catalogue.backup_counts() == {}
         assert catalogue.backup_outcomes([one.host]) == []

@@ -31,7 +31,6 @@ from btrkeep.decisions.verification import (
     verified_briefly,
     verified_words,
 )
-from tests.beds.template import with_catalogue
 
 NOW = datetime(2026, 3, 20, 22, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -155,7 +154,7 @@ def test_a_scrub_has_read_what_was_there_when_it_began_and_no_copy_that_came_lat
 
 def test_a_host_is_late_when_none_of_its_data_was_read_for_long_and_it_is_there_for_as_long(tmp_path: Path) -> None:
     ages = {"old": 90, "read": 90, "scrubbed": 89, "new": 3}
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         for number, (host, age) in enumerate(ages.items()):
             moment = NOW - age * DAY
             catalogue.put_backup(replace(BACKUP, host=host, finished=moment, subvolume_id=300 + number))
@@ -180,7 +179,7 @@ def test_a_host_is_late_when_none_of_its_data_was_read_for_long_and_it_is_there_
 
 def test_rows_of_looks_come_back_stay_with_their_backup_and_go_with_it(tmp_path: Path) -> None:
     row = VerifiedBackup("web1", "n1", READ.begun, READ.at, 10, 4, READ.whole)
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         backups = [replace(BACKUP, name=name) for name in ("n1", "n2", "n3")]
         for one in backups:
             catalogue.put_backup(one)
@@ -266,7 +265,7 @@ def test_the_catalogue_counts_states_as_they_are_decided_one_by_one(
 ) -> None:
     cases = [replace(one, in_doubt=one.in_doubt and some_in_doubt) for one in cases]
     names = [f"n{number}" for number in range(len(cases))]
-    with TemporaryDirectory(dir=tmp_path) as folder, Catalogue.open(with_catalogue(Path(folder))) as catalogue:
+    with TemporaryDirectory(dir=tmp_path) as folder, Catalogue.open(Path(folder)) as catalogue:
         every = [
             replace(BACKUP, name=name, outcome=one.outcome, files=one.files, finished=one.finished, subvolume_id=one.subvolume_id)
             for name, one in zip(names, cases, strict=True)
@@ -299,7 +298,7 @@ def test_the_catalogue_counts_states_as_they_are_decided_one_by_one(
 
 def test_a_failed_backup_with_nothing_in_it_puts_off_no_look(tmp_path: Path) -> None:
     """Each night it fails, and what there is of it is read at once: the older backups are not, for that."""
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         catalogue.put_backup(replace(BACKUP, outcome="complete", subvolume_id=300, finished=NOW - 90 * DAY))
         catalogue.put_backup(replace(BACKUP, name="n2", state="failed", outcome="failed", files=0, subvolume_id=301))
         catalogue.put_verifications([VerifiedBackup("web1", "n2", NOW - DAY, NOW - DAY, 0, 0, NOW - DAY)])
@@ -311,6 +310,6 @@ def test_a_failed_backup_with_nothing_in_it_puts_off_no_look(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", [None, "", "[]", '"x"', '{"begun": 1}', '{"begun": "now", "finished": "then"}', "{"])
 def test_a_scrub_that_cannot_be_understood_was_never_there(tmp_path: Path, text: str | None) -> None:
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         catalogue.set_fact("scrub", text)
         assert read_scrub(catalogue) is None

@@ -20,7 +20,6 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig, PoolSettings, publish
 from tests.beds.copied import copied
 from tests.beds.logins import logins_at
-from tests.beds.template import with_catalogue
 from web.app import create_app
 from web.auth.model import User
 from web.auth.store import Store
@@ -48,7 +47,7 @@ def _pattern(zone: str) -> Path:
     state = top / "state"
     hosts = {name: HostConfig(name, address=f"root@{name}.example.org", paths=("/etc",)) for name in HOSTS}
     config = Config(top / "demo.toml", "demo", PoolSettings(top / "pool", state, ZoneInfo(zone)), hosts=hosts)
-    with Catalogue.open(with_catalogue(state)) as catalogue:
+    with Catalogue.open(state) as catalogue:
         publish(config, catalogue, filesystem=FILESYSTEM)
     return state
 

@@ -22,7 +22,6 @@ from btrkeep.serving.viewer import Role
 from btrkeep.units import backup_name
 from tests.beds import session
 from tests.beds.session import start_time
-from tests.beds.template import with_catalogue
 from tests.web.gate import dashboard
 from web.auth.model import User
 from web.auth.passwords import hashed
@@ -91,7 +90,7 @@ def write(
     state: Path, hosts: Sequence[HostConfig] = (), backups: Sequence[Backup] = (), runs: Sequence[Run] = (), **pool: Any
 ) -> Catalogue:
     """The catalogue in `state`, open. What is given as `pool` are settings of it."""
-    catalogue = Catalogue.open(with_catalogue(state))
+    catalogue = Catalogue.open(state)
     settings = PoolSettings(Path("/srv/backup"), state, **{"zone": BERLIN, **pool})
     config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, hosts={host.name: host for host in hosts})
     publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM)

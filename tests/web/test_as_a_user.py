@@ -15,7 +15,6 @@ from btrkeep.charts.svg import ChartStyle
 from btrkeep.config import HostConfig
 from btrkeep.serving.viewer import Viewer
 from tests.beds.made_catalogue import made_catalogue
-from tests.beds.template import with_catalogue
 from tests.web.made import DAY, EVENING, FILESYSTEM, NOW, backup, client, run, write
 from web.charts.score import Bar, bar_chart
 from web.data.files import Which, one_before
@@ -106,7 +105,7 @@ def add(catalogue: Catalogue, one: Sample) -> None:
     ],
 )
 def test_charts_begin_with_the_shortest_span_that_holds_the_history(tmp_path: Path, history: timedelta, days: int) -> None:
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         for part in range(11):
             add(catalogue, sample(NOW - history * part / 10))
 
@@ -117,7 +116,7 @@ def test_charts_begin_with_the_shortest_span_that_holds_the_history(tmp_path: Pa
 
 
 def test_without_any_history_the_span_is_the_usual_one(tmp_path: Path) -> None:
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         assert shortest_span(lambda days: trend(catalogue, FILESYSTEM, NOW, days)) == USUAL
 
 
@@ -134,7 +133,7 @@ def test_a_chart_of_three_bars_is_narrow() -> None:
 
 
 def test_the_score_of_the_pool_is_the_last_one_whoever_scored(tmp_path: Path) -> None:
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         catalogue.add_sample(FILESYSTEM, lambda _: sample(NOW, score=1139.0, scored=NOW - DAY))
         found = pool_now(catalogue, FILESYSTEM)
         assert found

@@ -17,7 +17,6 @@ from btrkeep.config.model import Config, HostConfig, PoolSettings
 from btrkeep.decisions.alarm_advice import ANY, TABLE
 from tests.beds import TOP
 from tests.beds.printed import is_command
-from tests.beds.template import with_catalogue
 from tests.web.made import NOW, client
 
 HOST = "web0000.example.org"
@@ -54,10 +53,8 @@ def address(rule: Rule) -> str:
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_each_command_on_each_page_names_the_pool(tmp_path: Path, file: str, option: str, is_empty: bool) -> None:
     state, hosts = tmp_path / "state", {HOST: HostConfig(HOST, address=f"root@{HOST}", paths=("/etc",))}
-    if is_empty:
-        with_catalogue(state)
-    else:
-        make(with_catalogue(state), 3, 5, copies=True, pictures=1)
+    if not is_empty:
+        make(state, 3, 5, copies=True, pictures=1)
     with Catalogue.open(state) as catalogue:
         config = Config(Path(file), "vault", PoolSettings(POOL, state, ZONE), hosts={} if is_empty else hosts)
         publish(config, catalogue, filesystem=None if is_empty else FILESYSTEM)

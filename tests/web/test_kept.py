@@ -19,7 +19,6 @@ from btrkeep.config.model import Config, NotifySettings, PoolSettings
 from btrkeep.config.published import publish
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
-from tests.beds.template import with_catalogue
 from tests.web.made import BERLIN, EVENING, FILESYSTEM, backup, client, run, write
 from web.data import jobs
 from web.pages.slow_answers import Answers, ServiceAnswer
@@ -280,7 +279,7 @@ def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path, cl
     time.sleep(0.06)  # what was written just now is not kept
     visitor = client(tmp_path)
     assert ">web1</a>" in visitor.get("/hosts").text
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+    with Catalogue.open(tmp_path) as catalogue:
         add_runs(catalogue, [run("web2", EVENING)])
         catalogue.replace_backups("pool", [backup("web1", EVENING), backup("web2", EVENING)])
     assert ">web2</a>" not in visitor.get("/hosts").text

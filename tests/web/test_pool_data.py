@@ -25,7 +25,6 @@ from tests.beds import btrfs, work
 from tests.beds.cli import TOP
 from tests.beds.made_catalogue import made_catalogue
 from tests.beds.nights import Nights
-from tests.beds.template import with_catalogue
 from web.data import log
 from web.data.balance import balances, one_balance, sums
 from web.data.day import day_view, parse_day
@@ -63,7 +62,7 @@ def bed(_shared_mount: Path) -> Iterator[Bed]:
         nights.settings("pool", zone="Europe/Berlin")
         filesystem = json.loads((nights.pool / ".btrkeep" / "pool.json").read_text())["filesystem"]
         now = datetime.now(UTC).replace(microsecond=0)
-        with Catalogue.open(with_catalogue(nights.state)) as catalogue, pytest.MonkeyPatch.context() as patch:
+        with Catalogue.open(nights.state) as catalogue, pytest.MonkeyPatch.context() as patch:
             patch.setattr(site_history, "FILESYSTEM", filesystem)
             site_history.fill(catalogue, now, ())
         with Catalogue.open_readonly(nights.state) as catalogue:
