@@ -2,58 +2,23 @@
 
 import os
 import re
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from tests.beds import TOP, dealing, differences, exclusive_bytes, manifest, session, shares, work
+from tests.beds import TOP, differences, exclusive_bytes, manifest, session, shares, work
 from tests.beds import btrfs as beds
 from tests.beds.anyone import NOBODY, readable
-from tests.beds.ssh import Sshd
 from tests.beds.walls import walled
 from tests.beds.watch import wait_for
 
 AWKWARD = (b"new\nline", b"no utf-8 \xff", b"back\\slash", b"a=b # file: x", b" space ", b"tab\tand \x01")
-
-
-def test_a_bed_is_a_btrfs_of_the_size_and_devices_that_were_asked_for(make_btrfs: Callable[..., Path]) -> None:
-    point = make_btrfs(size="512M", devices=2, mkfs=("-draid1", "-mraid1"), options="compress=zstd:1")
-    said = work("btrfs", "filesystem", "show", "--raw", point).stdout
-    assert re.findall(r"devid +\d+ size (\d+)", said) == ["536870912", "536870912"]
-    assert "compress=zstd:1" in work("findmnt", "-n", "-o", "OPTIONS", point).stdout
-    assert len(beds.devices_of(point)) == 2
-
-
-def test_a_bed_can_be_unmounted_and_mounted_again_by_its_test(btrfs_mount: Path) -> None:
-    (btrfs_mount / "file").write_text("kept", encoding="utf-8")
-    [device] = beds.devices_of(btrfs_mount)
-    beds.unmount(btrfs_mount)
-    assert not (btrfs_mount / "file").exists()
-    work("mount", device, btrfs_mount)
-    assert (btrfs_mount / "file").read_text(encoding="utf-8") == "kept"
-    beds.remount(btrfs_mount, "ro")
-    assert work("findmnt", "-n", "-o", "OPTIONS", btrfs_mount).stdout.startswith("ro")
-
-
-def test_a_bed_that_does_not_fit_in_memory_lies_in_the_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    memory, disk = tmp_path / "memory", tmp_path / "disk"
-    memory.mkdir()
-    disk.mkdir()
-    monkeypatch.setattr(session, "places", lambda: [memory, disk])
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=10 if place == memory else 100))
-    assert session.folder(10).parent == memory
-    assert session.folder(11).parent == disk
-    assert session.folder(1000).parent == disk
 
 
 def test_the_shared_bed_is_a_fresh_subvolume_for_each_test_and_goes_with_what_is_in_it(shared_btrfs: Path) -> None:
@@ -151,107 +116,6 @@ def test_two_manifests_are_equal_until_anything_changes(change: str, shared_btrf
     assert differences(manifest(tree, blocks=True), manifest(copy, blocks=True))
 
 
-def test_rsync_pulls_from_the_ssh_server_with_its_key(sshd: Sshd, tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "file").write_text("over the wire", encoding="utf-8")
-    work("rsync", "-a", "-e", shlex.join(sshd.ssh()), f"{sshd.address}:{tmp_path}/source/", tmp_path / "copy")
-    assert (tmp_path / "copy" / "file").read_text(encoding="utf-8") == "over the wire"
-    assert "Accepted publickey" in sshd.log
-
-
-def test_the_ssh_server_lets_nobody_in_without_a_key(sshd: Sshd, tmp_path: Path) -> None:
-    stranger = tmp_path / "stranger"
-    work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger)
-    assert work(*sshd.ssh(stranger), sshd.address, "true", check=False).returncode == 255
-    assert work(*sshd.ssh(), sshd.address, "true").returncode == 0
-
-
-def test_a_further_key_obeys_the_options_of_its_line(sshd: Sshd) -> None:
-    key = sshd.authorize('restrict,command="echo only this"')
-    assert work(*sshd.ssh(key), sshd.address, "id").stdout == "only this\n"
-
-
-def test_fakessh_ignores_options_and_host_and_lets_a_shell_read_the_command(fakessh: Path) -> None:
-    words = ("-p22", "-i", "/k", "-o", "A=b", "-4", "-F", "none", "-l", "root", "host", "printf '%s,'", "a\\ b", "-n")
-    assert work(fakessh, *words).stdout == "a b,-n,"
-
-
-def pull(ssh: Path, source: Path, target: Path, timeout: float = 20) -> subprocess.CompletedProcess[str]:
-    return work("rsync", "-a", "-e", shlex.quote(str(ssh)), f"host:{source}/", f"{target}/", check=False, timeout=timeout)
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "source"
-    folder.mkdir()
-    (folder / "big").write_bytes(os.urandom(1 << 20))
-    return folder
-
-
-def test_a_good_fakessh_carries_a_transfer(fakessh: Path, source: Path, tmp_path: Path) -> None:
-    assert pull(fakessh, source, tmp_path / "copy").returncode == 0
-    assert (tmp_path / "copy" / "big").read_bytes() == (source / "big").read_bytes()
-
-
-def test_a_dying_ssh_ends_a_transfer_in_the_middle(badssh: Callable[..., Path], source: Path, tmp_path: Path) -> None:
-    assert pull(badssh("dies", 500_000), source, tmp_path / "copy").returncode in (12, 255)
-    assert not (tmp_path / "copy" / "big").exists()
-
-
-def test_a_refusing_ssh_says_why_and_ends_with_255(badssh: Callable[..., Path], source: Path, tmp_path: Path) -> None:
-    done = pull(badssh("refuses", "No route to host"), source, tmp_path / "copy")
-    assert "No route to host" in done.stderr
-    assert done.returncode in (12, 255)
-    assert not (tmp_path / "copy" / "big").exists()
-
-
-def test_a_babbling_login_script_breaks_the_protocol(badssh: Callable[..., Path], source: Path, tmp_path: Path) -> None:
-    assert pull(badssh("babbles", "Welcome back!\n"), source, tmp_path / "copy").returncode in (2, 12)
-
-
-@pytest.mark.slow
-def test_a_hanging_ssh_goes_on_until_it_is_killed(badssh: Callable[..., Path], source: Path, tmp_path: Path) -> None:
-    argv = ["rsync", "-a", "-e", str(badssh("hangs", 500_000)), f"host:{source}/", f"{tmp_path}/copy"]
-    with subprocess.Popen(argv, start_new_session=True, stderr=subprocess.DEVNULL) as rsync:
-        with pytest.raises(subprocess.TimeoutExpired):
-            rsync.wait(timeout=2)
-        os.killpg(rsync.pid, signal.SIGKILL)
-
-
-def test_a_slow_ssh_works_after_its_sleep(badssh: Callable[..., Path], source: Path, tmp_path: Path) -> None:
-    before = time.monotonic()
-    assert pull(badssh("sleeps", 0.5), source, tmp_path / "copy").returncode == 0
-    assert time.monotonic() - before > 0.5
-
-
-def item_of(module: str, name: str, *marks: pytest.Mark) -> Any:
-    found = {mark.name: mark for mark in marks}
-    return SimpleNamespace(path=Path(module), name=name, get_closest_marker=found.get)
-
-
-def test_each_worker_begins_with_its_share_of_what_takes_long_and_modules_stay_together() -> None:
-    year, trees, speed = (pytest.mark.takes(seconds).mark for seconds in (100, 90, 60))
-    alone = pytest.mark.alone.mark
-    plain = [item_of("plain.py", f"plain{number}") for number in range(9)]
-    items = [
-        item_of("speed.py", "first", alone, speed),
-        *plain,
-        item_of("year.py", "year", year),
-        item_of("trees.py", "bookworm", trees),
-        item_of("hosts.py", "many", alone),
-        item_of("trees.py", "trixie", trees),
-    ]
-    names = [item.name for item in dealing.dealt(items, 4)]
-    # As pytest-xdist cuts them: 14 into 3, 3, 4 and 4.
-    assert [names[:3], names[3:6], names[6:10], names[10:]] == [
-        ["year", "plain0", "plain1"],
-        ["bookworm", "trixie", "plain2"],
-        ["first", "many", "plain3", "plain4"],
-        ["plain5", "plain6", "plain7", "plain8"],
-    ]
-    assert [item.name for item in dealing.dealt(plain, 1)] == [item.name for item in plain]
-
-
 MEASURED = """import os, pytest
 from pathlib import Path
 
@@ -335,16 +199,6 @@ def test_without_root_what_makes_its_own_filesystem_is_left_out(tmp_path: Path) 
     code = "from tests.beds import btrfs; btrfs.attach('image')"
     done = work(*readable().run_as(NOBODY, "-c", code), env=readable().environment, cwd=Path("/"), check=False)
     assert "Skipped: left out: on a real btrfs (no root)" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not os.access(TOP / "backupd", os.W_OK), reason="nothing can be kept in this checkout")
-def test_what_a_command_imports_was_compiled_before() -> None:
-    said = work(
-        sys.executable, "-c", "import sys, backupd.run.night as n; print(n.__cached__, sys.dont_write_bytecode, sep='\\n')", cwd=TOP
-    )
-    cached, forbidden = said.stdout.splitlines()
-    assert (Path(cached).is_file(), forbidden) == (True, "False")
 
 
 # The session as a whole: other pytest processes, with a test file of their own and our conftest as a plugin.

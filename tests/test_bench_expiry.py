@@ -1,10 +1,7 @@
-"""The benchmarks of expiry: their parts, and each once through in a tiny size, leaving nothing. Their figures mean nothing here."""
+"""The figures of the benchmarks of expiry, compared with what the kernel and btrfs-progs report."""
 
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,11 +11,9 @@ from bench.deletion import latencies
 from bench.holes import Holes, holes, parse
 from bench.images import Images, Mounted
 from bench.seeks import places, traced
-from tests.beds import TOP, btrfs, session, work
+from tests.beds import btrfs, session, work
 
 SMALL = Shape(hosts=3, nights=9, keep=2, files=30, changed=10, smallest=300, largest=9000)
-TINY = ("--hosts", "3", "--nights", "8", "--keep", "3", "--files", "30", "--changed", "10")
-
 needs_btrfs = pytest.mark.btrfs
 
 
@@ -41,34 +36,6 @@ def images(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Im
 def listed(mounted: Mounted, *words: str) -> set[str]:
     lines = work("btrfs", "subvolume", "list", *words, mounted.point).stdout.splitlines()
     return {line.split(" path ", 1)[1] for line in lines} - {"pool"}
-
-
-@needs_btrfs
-def test_a_churned_pool_holds_read_only_backups_of_which_all_but_the_newest_are_due(images: Images) -> None:
-    with images.made("small", 1 << 30, "noatime") as mounted:
-        pool = churned.build(mounted.point, images.folder, SMALL)
-        assert listed(mounted) == listed(mounted, "-r") == {*pool.doomed, *pool.kept}
-        assert (len(pool.doomed), len(pool.kept)) == (3 * 7, 3 * 2)
-        assert max(pool.doomed) < max(pool.kept)
-        newest = mounted.point / max(pool.kept)
-        assert len([path for path in (newest / "data").rglob("*") if path.is_file()]) == 30
-        before = newest.with_name(sorted(path.name for path in newest.parent.glob("20*"))[-2])
-        done = work("diff", "-rq", before / "data", newest / "data", check=False).stdout.splitlines()
-        assert len([line for line in done if line.startswith("Files ")]) == 5  # written over; the others gave way to new ones
-        assert len([line for line in done if line.startswith("Only in ")]) == 10
-        planned = json.loads(work(*pool.backupd("expire", "--dry-run", "--json"), cwd=TOP).stdout)
-        assert [f"pool/hosts/{step['host']}/{step['name']}" for step in planned["delete"]] == list(pool.doomed)
-        assert planned["mark"] == planned["revive"] == planned["wait"] == []
-
-
-@needs_btrfs
-def test_a_window_deletes_backups_while_the_pool_is_built_but_for_each_seventh(images: Images) -> None:
-    shape = Shape(hosts=2, nights=12, keep=2, files=5, changed=1, smallest=300, largest=900, window=3)
-    with images.made("window", 1 << 30, "noatime") as mounted:
-        churned.build(mounted.point, images.folder, shape)
-        days = {path.rpartition("/")[2][:10] for path in listed(mounted)}
-        assert days == {f"2026-01-{day + 1:02}" for day in (0, 7, 9, 10, 11)}
-        assert listed(mounted, "-d") == set()
 
 
 @needs_btrfs
@@ -147,40 +114,3 @@ def test_holes_lie_between_tree_blocks_and_at_the_end_of_a_block_group() -> None
     end = 1048576 + 8388608 - (1130496 + 16384)
     assert end > 2 << 20
     assert parse(lines, 16384) == Holes(length=8388608, used=49152, count=3, small=16384 + 32768)
-
-
-def bench(name: str, *words: str, place: Path) -> dict[str, Any]:
-    options = ("--quiet", "0", "--image-dir", str(place), "--json")
-    done = work(sys.executable, "-m", f"bench.{name}", *options, *words, cwd=TOP, timeout=110)
-    assert list(place.glob(f"{session.PREFIX}*")) == []
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
-
-
-@pytest.mark.long
-@needs_btrfs
-def test_expiry_against_all_at_once_runs_through_and_leaves_nothing(place: Path) -> None:
-    told = bench("expire_all_at_once", *TINY, "--pairs", "2", "--pace", "20ms", place=place)
-    assert told["subvolumes"] == 3 * 5
-    for name in ("seconds until the queue is empty", "paced: ms of a small fsync: p99"):
-        first, second, ratio = told[name].values()
-        assert ratio["of_medians"] == pytest.approx(first["median"] / second["median"])
-        assert len(ratio["pairs"]) == 2
-
-
-@pytest.mark.long
-@needs_btrfs
-def test_the_allocator_runs_through_and_leaves_nothing(place: Path) -> None:
-    told = bench("allocator", *TINY, "--window", "4", "--pairs", "1", "--by", "expire", place=place)
-    assert told["subvolumes"] == 3 * 2  # of the nights 0, and 4 to 7
-    ssd, nossd, _ = told["KiB written per deleted subvolume"].values()
-    assert min(ssd["median"], nossd["median"]) > 0
-
-
-@pytest.mark.long
-@needs_btrfs
-def test_planning_runs_through_and_leaves_nothing(place: Path) -> None:
-    told = bench("expire_plan", "--hosts", "20", "--runs", "1", place=place)
-    assert told["backups"] == 20 * 34
-    assert told["of them to be deleted"] == 18
-    assert set(told["seconds"]) >= {"expire --dry-run", "retention explain"}
