@@ -12,7 +12,24 @@ from hypothesis import strategies as st
 
 from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import Messages
-from backupd.run.verdict import PathEvidence, RunVerdict, SuspectLimits, decide_run, judge_path
+from backupd.run.verdict import (
+    Emptied,
+    EmptiedWhy,
+    PathEvidence,
+    RunVerdict,
+    SuspectLimits,
+    conditions_in,
+    decide_run,
+    enough_below,
+    has_shrunk,
+    judge_emptied,
+    judge_path,
+    shrank_by_size,
+    waited_in_vain,
+)
+from btrkeep.causes import Cause, CauseCode
+from btrkeep.conditions import ConditionKey, ConditionKind
+from btrkeep.decisions.rsync_meaning import ExitCause
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull
 
 LIMITS = SuspectLimits(shrink=0.5, unreadable=0.01)
@@ -183,6 +200,150 @@ def test_skipped_deletions_are_said() -> None:
     assert result.deletions_skipped
     assert "deletions were skipped" in " ".join(result.warnings)
     assert not judged(23, UNREADABLE.format(1)).deletions_skipped
+
+
+@pytest.mark.parametrize(
+    ("result", "shrunk"),
+    [
+        (judged(0), False),
+        (judged(0, numbers={**HUNDRED, "files": 50}), True),
+        (judged(0, numbers={**HUNDRED, "bytes": 400_000}), True),
+        (judged(0, numbers={"files": 1, "regular": 0, "bytes": 0}), False),
+        (judged(23), False),
+    ],
+)
+def test_only_a_path_with_fewer_files_or_bytes_is_compared_with_new_exclusions(result: PathResult, shrunk: bool) -> None:
+    assert has_shrunk(result) is shrunk
+
+
+SMALLER = {"files": 110, "regular": 100, "bytes": 100, "created": 5, "deleted": 5}
+
+
+@pytest.mark.parametrize(
+    ("lines", "numbers", "base", "asks"),
+    [
+        ((), SMALLER, HUNDRED, True),
+        ((), {**SMALLER, "created": 3}, HUNDRED, True),
+        ((), {**SMALLER, "created": 6}, HUNDRED, False),  # a file of the base was neither listed nor deleted
+        ((), {**SMALLER, "deleted": 4}, HUNDRED, False),
+        (("IO error encountered -- skipping file deletion",), SMALLER, HUNDRED, False),
+        ((), {"files": 110, "regular": 100, "bytes": 100}, HUNDRED, False),
+        ((), SMALLER, {"bytes": 1_000_000}, False),
+        ((), {**SMALLER, "bytes": 1_000_000}, HUNDRED, False),
+        ((), {**SMALLER, "files": 10}, HUNDRED, False),
+    ],
+)
+def test_the_disk_is_asked_about_holes_only_where_it_holds_the_listed_files_alone(
+    lines: tuple[str, ...], numbers: dict[str, int], base: dict[str, int], asks: bool
+) -> None:
+    result = judged(0, *lines, numbers=numbers, base=base)
+    assert shrank_by_size(result, base) is asks
+    assert not shrank_by_size(result, None)
+
+
+def test_bytes_on_the_disk_replace_those_of_rsync_whose_sizes_count_holes() -> None:
+    evidence = PathEvidence("/srv", 0, Messages(), {**HUNDRED, "bytes": 1}, HUNDRED, LIMITS, 1.0)
+    assert judge_path(evidence).outcome is PathOutcome.SUSPECT
+    assert judge_path(replace(evidence, stored=(100, 50))).outcome is PathOutcome.COMPLETE
+    assert judge_path(replace(evidence, stored=(100, 49))).outcome is PathOutcome.SUSPECT
+    assert judge_path(replace(evidence, numbers={**HUNDRED, "files": 10}, stored=(100, 100))).outcome is PathOutcome.SUSPECT
+
+
+def test_files_below_an_unreadable_folder_count_as_missed_although_rsync_did_not_list_them() -> None:
+    evidence = PathEvidence("/srv", 23, said(UNREADABLE.format("d")), {**HUNDRED, "files": 995}, None, LIMITS, 1.0)
+    assert judge_path(replace(evidence, below=9)).outcome is PathOutcome.COMPLETE  # 10 of 1004
+    result = judge_path(replace(evidence, below=10))
+    assert (result.outcome, result.unreadable) == (PathOutcome.SUSPECT, 11)
+    assert "11 could not be read" in result.warnings[0]
+
+
+def test_more_unreadable_folders_than_are_remembered_are_suspect_where_there_is_a_base() -> None:
+    messages = said(UNREADABLE.format("d"))
+    messages.unlisted_beyond = 1
+    evidence = PathEvidence("/srv", 23, messages, HUNDRED, HUNDRED, LIMITS, 1.0)
+    result = judge_path(evidence)
+    assert (result.outcome, result.cause and result.cause.code) == (PathOutcome.SUSPECT, CauseCode.NOT_LISTED)
+    assert judge_path(replace(evidence, base=None)).outcome is PathOutcome.COMPLETE
+
+
+@given(st.integers(0, 20), st.integers(0, 5000), st.floats(0, 0.99))
+def test_as_many_files_as_are_counted_below_unreadable_folders_exceed_the_limit(unread: int, files: int, limit: float) -> None:
+    limits = SuspectLimits(1, limit)
+    messages = said(*[UNREADABLE.format(1)] * unread, *[NOT_KEPT.format(1)] * unread)
+    below = enough_below(messages, {"files": files}, limits)
+    assert (2 * unread + below) / max(1, files + below) > limit
+    fewer = below - 3  # counting goes over millions of names: no more of them than are needed
+    assert fewer < 0 or (2 * unread + fewer) / max(1, files + fewer) <= limit
+
+
+def test_where_everything_may_be_unreadable_a_million_files_are_counted_at_most() -> None:
+    assert enough_below(Messages(), HUNDRED, SuspectLimits(1, 1)) == 1_000_000
+
+
+MISSING_FOLDER = 'rsync: [sender] opendir "/srv/deep" failed: Permission denied (13)'
+SKIPPED = "IO error encountered -- skipping file deletion"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "lines", "keys"),
+    [
+        (0, (), []),
+        (
+            23,
+            (UNREADABLE.format("a"), UNREADABLE.format("b"), NOT_KEPT.format("c")),
+            [(ConditionKind.UNREADABLE, "/srv/a"), (ConditionKind.UNREADABLE, "/srv/b"), (ConditionKind.NOT_KEPT, "/srv/backup/c")],
+        ),
+        (23, (MISSING_FOLDER, SKIPPED), [(ConditionKind.DELETIONS_SKIPPED, ""), (ConditionKind.UNREADABLE, "/srv/deep")]),
+        (24, ('file has vanished: "/srv/gone"',), [(ConditionKind.VANISHED, "/srv/gone")]),
+        (23, (), [(ConditionKind.NOT_TRANSFERRED, "")]),
+        (23, (SKIPPED,), [(ConditionKind.DELETIONS_SKIPPED, ""), (ConditionKind.NOT_TRANSFERRED, "")]),
+    ],
+)
+def test_each_thing_that_a_backup_lacks_is_followed_by_its_name(
+    exit_code: int, lines: tuple[str, ...], keys: list[tuple[ConditionKind, str]]
+) -> None:
+    assert conditions_in("/srv", exit_code, said(*lines)) == [ConditionKey(kind, "/srv", name) for kind, name in keys]
+
+
+@pytest.mark.parametrize(
+    ("cause", "waited"),
+    [
+        (None, False),
+        (Cause(CauseCode.STALLED), True),
+        (Cause(CauseCode.RSYNC_UNFINISHED, facts={"exit_cause": ExitCause.SILENT.value}), True),
+        (Cause(CauseCode.RSYNC_UNFINISHED, facts={"exit_cause": ExitCause.NO_ANSWER_CONNECTING.value}), True),
+        (Cause(CauseCode.STOPPED), False),
+    ],
+)
+def test_a_host_that_let_a_time_limit_pass_waits_for_the_others_next_time(cause: Cause | None, waited: bool) -> None:
+    assert waited_in_vain(cause) is waited
+
+
+BEFORE = {"files": 100, "bytes": 1000}
+
+
+@pytest.mark.parametrize(
+    ("files", "size", "why", "is_suspect"),
+    [
+        (50, 500, EmptiedWhy.NOT_MOUNTED, False),
+        (51, 0, EmptiedWhy.NOT_MOUNTED, True),
+        (0, 501, EmptiedWhy.UNDATED, True),
+        (100, 1000, EmptiedWhy.EXCLUDED, False),
+    ],
+)
+def test_folders_that_are_empty_now_make_a_backup_suspect_beyond_the_limit(
+    files: int, size: int, why: EmptiedWhy, is_suspect: bool
+) -> None:
+    before = replace(judged(0), warnings=("a warning",))
+    result = judge_emptied(before, BEFORE, Emptied("data", files=files, bytes=size, why=why), 0.5)
+    if is_suspect:
+        assert (result.outcome, result.warnings) == (PathOutcome.SUSPECT, ("a warning",))
+        assert result.cause == Cause(why.value, "/srv", {"folder": "data", "others": 0, "files": files, "bytes": size})
+        assert "data" in result.reason
+    else:
+        assert (result.outcome, result.reason, result.cause) == (PathOutcome.COMPLETE, "", None)
+        assert len(result.warnings) == 2
+        assert "data" in result.warnings[1]
 
 
 # The whole backup
