@@ -37,6 +37,7 @@ HUNDRED = {"files": 110, "regular": 100, "bytes": 1_000_000}
 UNREADABLE = 'rsync: [sender] send_files failed to open "/srv/{}": Permission denied (13)'
 NOT_KEPT = 'rsync: [generator] chown "/srv/backup/{}" failed: Operation not permitted (1)'
 MISSING = 'rsync: [sender] link_stat "/srv" failed: No such file or directory (2)'
+CLOSED = 'rsync: [sender] opendir "/srv" failed: Permission denied (13)'
 FULL = 'rsync: [receiver] write failed on "/srv/backup/x": No space left on device (28)'
 
 
@@ -118,6 +119,18 @@ def test_a_finished_transfer_without_statistics_is_not_believed() -> None:
     assert "statistics" in result.reason
 
 
+def test_a_source_that_cannot_be_opened_is_listed_alone_and_a_folder_in_it_with_others() -> None:
+    assert judged(23, CLOSED, numbers={"files": 1, "regular": 1, "bytes": 0}).outcome is PathOutcome.BROKEN
+    assert judged(23, CLOSED, numbers={"files": 2, "regular": 2, "bytes": 0}, base=None).outcome is not PathOutcome.BROKEN
+
+
+@pytest.mark.parametrize("lines", [(UNREADABLE.format(1), NOT_KEPT.format(2)), (NOT_KEPT.format(2),)])
+def test_where_nothing_was_read_the_first_complaint_is_quoted(lines: tuple[str, ...]) -> None:
+    result = judged(23, *lines, numbers={"files": 2, "regular": 1, "bytes": 0}, base=None)
+    assert result.outcome is PathOutcome.SUSPECT
+    assert lines[0] in result.reason
+
+
 def test_a_missing_source_is_broken_and_not_just_shrunk() -> None:
     result = judged(23, MISSING, numbers={"files": 0, "bytes": 0})
     assert result.outcome is PathOutcome.BROKEN
@@ -188,6 +201,7 @@ def test_vanished_files_are_complete_with_a_warning_however_many() -> None:
 def test_deletions_that_stopped_are_suspect_even_when_vanished_files_hide_it(exit_code: int) -> None:
     line = "Deletions stopped due to --max-delete limit (5 skipped)"
     assert judged(exit_code, line, 'file has vanished: "/srv/x"').outcome is PathOutcome.SUSPECT
+    assert judged(25).outcome is PathOutcome.SUSPECT  # the status alone is enough
 
 
 def test_files_that_were_not_transferred_for_no_reason_given_are_suspect() -> None:

@@ -1,0 +1,196 @@
+"""Parts of an expiry that decide without a pool: what is not read before a deletion, what a note asks for, what the result is."""
+
+import errno
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backupd.expire.context import ExpiryContext
+from backupd.expire.droppable import _shared_before
+from backupd.expire.look import asked_of, forgotten_at, gone_names
+from backupd.expire.monitor import in_hand
+from backupd.expire.report import Summary
+from backupd.expire.row_writer import RowWriter
+from backupd.repo.backup_json import Record, UnreadableRecord
+from backupd.repo.final_backups import FinalBackup
+from backupd.repo.notes_json import Notes
+from btrkeep.catalogue import Catalogue, CatalogueUnusable
+from btrkeep.decisions.retention import DeletionRequest
+from btrkeep.decisions.safety_limits import DeletedShare
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.orphans import Drop
+from btrkeep.pool.subvolume import Subvolume
+from btrkeep.process.progress import ProgressSinks
+
+NOON = datetime(2026, 3, 20, 12, tzinfo=UTC)
+
+
+def final(name: str, ancestors: Mapping[str, int] | None = None, **subvolume: Any) -> FinalBackup:
+    kernel = Subvolume(
+        **{
+            "id": 300,
+            "uuid": f"uuid of {name}",
+            "parent_uuid": None,
+            "read_only": True,
+            "generation": 50,
+            "created": 40,
+            **subvolume,
+        }
+    )
+    return FinalBackup(
+        Path("/pool/hosts/web1") / name, kernel, Record("web1", "u", "complete", NOON, name, ancestors=ancestors or {})
+    )
+
+
+OLDER = final("older", created=10, written=12)
+
+
+@pytest.mark.parametrize(
+    ("own", "older", "since"),
+    [
+        (final("own", parent_uuid="uuid of older"), OLDER, 40),
+        (final("own", {"older": 30}), OLDER, 30),
+        (final("own", {"older": 60}), OLDER, 40),  # never more than since it was made
+        (final("own", {"other": 30}), OLDER, 0),
+        (final("own"), OLDER, 0),
+        (final("own", {"older": 30}, received_uuid="x"), OLDER, 0),  # its record is about another pool
+        (final("own", {"older": 12}), OLDER, 12),
+        (final("own", {"older": 11}), OLDER, 0),  # written later, as `backupd dedupe` does
+        (final("own", {"older": 30}), final("older", created=31, written=12), 0),
+        (final("own", parent_uuid="uuid of older"), final("older", created=10, written=41), 0),
+    ],
+)
+def test_only_metadata_that_another_backup_certainly_shares_is_not_read_before_a_deletion(
+    own: FinalBackup, older: FinalBackup, since: int
+) -> None:
+    assert _shared_before(own, older) == since
+
+
+@pytest.mark.parametrize(
+    ("note", "request_"),
+    [
+        (None, None),
+        ({"at": "x", "why": "no rule"}, None),
+        ({"asked": "yes"}, None),
+        ({"asked": {}}, DeletionRequest("", False, False, "")),
+        ({"asked": {"last": True}, "why": "moved", "by": "eve"}, DeletionRequest("moved", True, False, "eve")),
+        ({"asked": {"at_once": True}}, DeletionRequest("", False, True, "")),
+        ({"asked": {"last": "true", "at_once": 1}}, DeletionRequest("", False, False, "")),
+    ],
+)
+def test_a_backup_is_deleted_on_request_only_when_its_note_has_one(
+    note: dict[str, Any] | None, request_: DeletionRequest | None
+) -> None:
+    notes = Notes({"a": {"expired": note}} if note else {})
+    assert asked_of(notes, "a") == request_
+
+
+def test_a_host_is_given_up_from_the_time_in_its_note_and_a_note_without_time_is_unreadable() -> None:
+    assert forgotten_at(Notes()) is None
+    assert forgotten_at(Notes(forgotten={"at": "2026-03-20T12:00:00Z"})) == NOON
+    for wrong in ({"by": "eve"}, {"at": 5}, {"at": "yesterday"}):
+        with pytest.raises(UnreadableRecord):
+            forgotten_at(Notes(forgotten=wrong))
+
+
+def test_notes_of_deleted_backups_are_dropped_and_those_of_held_or_present_ones_stay(tmp_path: Path) -> None:
+    (tmp_path / "present").mkdir()
+    expired, hold = {"at": "x"}, {"why": "court"}
+    notes = Notes(
+        {
+            "present": {"expired": expired},
+            "gone": {"expired": expired},
+            "moved away": {"expired": expired, "hold": hold},
+            "held": {"hold": hold},
+            "accepted": {"accepted": expired},
+        }
+    )
+    assert gone_names(tmp_path, notes) == ["gone"]
+
+
+def drop(root: int, at: int) -> Drop:
+    return Drop(root, (at, 1, 0), 0)
+
+
+@pytest.mark.parametrize(
+    ("drops", "before", "last", "root"),
+    [
+        ([drop(5, 1)], {}, None, 5),
+        ([], {}, 5, None),
+        ([drop(5, 1), drop(6, 1)], {}, None, None),
+        ([drop(5, 1), drop(6, 1)], {}, 6, 6),  # at the first look all would seem to have moved
+        ([drop(5, 1), drop(6, 2)], {5: drop(5, 1), 6: drop(6, 1)}, 5, 6),
+        ([drop(5, 1), drop(6, 1)], {5: drop(5, 1), 6: drop(6, 1)}, 5, 5),
+        ([drop(5, 2), drop(6, 2)], {5: drop(5, 1), 6: drop(6, 1)}, 5, 6),
+        ([drop(5, 1), drop(6, 1)], {5: drop(5, 1)}, 5, 6),
+    ],
+)
+def test_of_several_interrupted_drops_the_one_that_moved_is_under_way(
+    drops: list[Drop], before: dict[int, Drop], last: int | None, root: int | None
+) -> None:
+    assert (found.root if (found := in_hand(drops, before, last)) else None) == root
+
+
+LEFT_OUT: dict[str, Any] = {"left_out": {"web1": DeletedShare(11, 12)}}
+
+
+@pytest.mark.parametrize(
+    ("summary", "is_good", "outcome"),
+    [
+        (Summary(deleted=5), True, "complete"),
+        (Summary(**LEFT_OUT), False, "partial"),
+        (Summary(problems=["x"]), False, "partial"),
+        (Summary(rest=1), True, "partial"),
+        (Summary(stop=DeletedShare(200, 300)), False, "stopped"),
+        (Summary(ended_by=15), True, "stopped"),
+        (Summary(error="x", ended_by=15), True, "failed"),
+        (Summary(waiting_for_grace=3, busy=["web1"]), True, "complete"),
+    ],
+)
+def test_an_expiry_that_left_something_undone_is_not_complete(summary: Summary, is_good: bool, outcome: str) -> None:
+    assert (summary.good, summary.outcome) == (is_good, outcome)
+
+
+def test_bytes_for_each_deleted_backup_are_unknown_without_a_deletion_or_a_count() -> None:
+    assert Summary(deleted=4, written_bytes=10).written_each == 2
+    assert Summary(deleted=4, written_bytes=0).written_each == 0
+    assert Summary(deleted=0, written_bytes=10).written_each is None
+    assert Summary(deleted=4).written_each is None
+
+
+def test_after_a_failed_write_only_a_last_one_is_still_tried(tmp_path: Path) -> None:
+    reports: list[str] = []
+    calls: list[str] = []
+
+    def failing(catalogue: Catalogue) -> None:
+        raise CatalogueUnusable("the catalogue is full", "make room")
+
+    with Catalogue.open(tmp_path) as catalogue:
+        rows = RowWriter(catalogue, reports.append)
+        assert rows.write(lambda _: calls.append("first"))
+        assert not rows.write(failing)
+        assert not rows.write(lambda _: calls.append("skipped"))
+        assert rows.write(lambda _: calls.append("last"), is_last=True)
+        assert not rows.write(failing, is_last=True)
+    assert calls == ["first", "last"]
+    assert len(reports) == 1
+    assert "the catalogue is full" in reports[0]
+    assert rows.trouble is not None
+
+
+@pytest.mark.parametrize(
+    "error", [OperatorError("its notes cannot be read", "x"), OSError(errno.EIO, "Input/output error"), ValueError("a bug")]
+)
+def test_an_error_of_one_host_is_reported_once_and_ends_nothing(tmp_path: Path, error: Exception) -> None:
+    with Catalogue.open(tmp_path) as catalogue:
+        context = ExpiryContext(None, None, catalogue, NOON, ProgressSinks(lambda _: None))  # type: ignore[arg-type]
+        for _ in range(2):
+            with context.spared("web1"):
+                raise error
+        assert len(context.summary.problems) == 1
+        assert "web1" in context.summary.problems[0]
+        with pytest.raises(PoolUnusable), context.spared("web1"):
+            raise PoolUnusable("the pool is read-only", "x")

@@ -1,0 +1,198 @@
+"""Parts of reconciling that decide without a pool: whose fault stops what, which rows are old, what a killed run's end becomes."""
+
+import errno
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from backupd.repo.backup_json import Record, UnreadableRecord
+from backupd.repo.notes_json import Notes
+from backupd.repo.reconcile import (
+    Reconciled,
+    _collecting,
+    _end_dead_run,
+    _is_runs,
+    _staged_hosts,
+    _stale,
+    _told,
+    final_row,
+)
+from btrkeep.catalogue import Backup, Catalogue, StateFromNotes
+from btrkeep.causes import CauseCode
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import Subvolume
+
+NOON = datetime(2026, 3, 20, 12, tzinfo=UTC)
+NAME = "2026-03-20T120000Z"
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Pool:
+    return Pool(tmp_path, "main", "00000000-0000-0000-0000-000000000000", rehearsal=False)
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> Catalogue:
+    return Catalogue.open(tmp_path / "state")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OperatorError("its notes cannot be read", "mend them"), "web1: its notes cannot be read"),
+        (OSError(errno.EIO, "Input/output error"), "web1: [Errno 5] Input/output error"),
+        (ValueError("a bug"), "web1: ValueError('a bug')"),
+    ],
+)
+def test_an_error_of_one_host_is_reported_and_the_others_are_reconciled(error: Exception, words: str) -> None:
+    trouble: list[str] = []
+    with _told(trouble, "web1"):
+        raise error
+    assert trouble == [words]
+
+
+@pytest.mark.parametrize("error", [LockHeld("in use", "wait"), PoolUnusable("the pool is read-only", "look at dmesg")])
+def test_a_pool_that_cannot_be_used_ends_the_reconciling(error: Exception) -> None:
+    trouble: list[str] = []
+    with pytest.raises(type(error)), _told(trouble, "web1"):
+        raise error
+    assert trouble == []
+
+
+def damaged(error: Exception | None = None) -> UnreadableRecord:
+    record = UnreadableRecord("backup.json cannot be read", "x")
+    record.__cause__ = error
+    return record
+
+
+@pytest.mark.parametrize(
+    ("error", "is_unread"),
+    [
+        (OSError(errno.EIO, "Input/output error"), True),
+        (damaged(OSError(errno.EUCLEAN, "Structure needs cleaning")), True),
+        (damaged(), False),
+        (OSError(errno.EACCES, "Permission denied"), False),
+    ],
+)
+def test_only_a_backup_that_the_disk_does_not_give_back_counts_as_unread(error: Exception, is_unread: bool) -> None:
+    unread: list[tuple[str, str]] = []
+    with pytest.raises(type(error)), _collecting(unread, "web1", NAME):
+        raise error
+    assert unread == ([("web1", NAME)] if is_unread else [])
+    with pytest.raises(type(error)), _collecting(None, "web1", NAME):
+        raise error
+
+
+def test_a_reconciling_is_reported_if_it_changed_something_or_left_a_host_as_it_is() -> None:
+    assert not Reconciled()
+    assert not Reconciled(locked=["web1"])
+    assert Reconciled(Counter({"added": 1}))
+    assert Reconciled(trouble=["web1: unreadable"])
+    done = Reconciled(Counter({"added": 2, "staged": 1}), trouble=["web1: unreadable"])
+    assert done.sentence == (
+        "the catalogue was brought up to date with the pool: 2 backups added, 1 beginning of a killed run removed, "
+        "left as it is: web1: unreadable"
+    )
+    assert done.in_the_pool().counts == {"staged": 1}
+    assert done.in_the_pool().trouble == done.trouble
+    assert not Reconciled(Counter({"added": 2})).in_the_pool()
+
+
+HELD = StateFromNotes("web1", "held", "complete", "complete", None, "court", None)
+MARKED = StateFromNotes("web1", "marked", "expired", "complete", None, None, NOON)
+NOTES = Notes({"held": {"hold": {"at": "x", "until": None, "why": "court"}}, "marked": {"expired": {"at": "2026-03-20T12:00:00Z"}}})
+
+
+@pytest.mark.parametrize(
+    ("rows", "names", "stale"),
+    [
+        ([HELD, MARKED], {"held", "marked", "plain"}, set[str]()),
+        ([MARKED], {"held", "marked"}, {"held"}),
+        ([HELD._replace(held_why="other"), MARKED], {"held", "marked"}, {"held"}),
+        ([HELD, MARKED._replace(expired=NOON + timedelta(hours=1))], {"held", "marked"}, {"marked"}),
+        ([HELD, MARKED, HELD._replace(name="released")], {"held", "marked", "released"}, {"released"}),
+        ([], {"plain"}, set[str]()),  # of a note without a row another step makes one
+    ],
+)
+def test_rows_that_disagree_with_the_notes_on_holds_and_marks_are_written_again(
+    rows: list[StateFromNotes], names: set[str], stale: set[str]
+) -> None:
+    assert _stale(NOTES, names, rows) == stale
+
+
+def test_a_backup_of_a_renamed_host_is_entered_under_the_present_name(pool: Pool) -> None:
+    subvolume = Subvolume(300, "u", None, read_only=True, generation=50, created=40)
+    record = Record("old", "u", "complete", NOON, NAME, finished=NOON)
+    for host in ("new", "old"):
+        row = final_row(pool, host, record, subvolume, Notes())
+        assert (row.host, row.name, row.state, row.subvolume_id) == (host, NAME, "complete", 300)
+        assert f"/{host}/" in f"/{row.path}/"
+
+
+def test_only_folders_count_as_what_a_killed_run_was_creating(pool: Pool) -> None:
+    assert _staged_hosts(pool) == []
+    for host in ("web2", "web1"):
+        pool.staged(host).mkdir(parents=True)
+    (pool.staged("web1").parent / "a file").touch()
+    (pool.staged("web1").parent / "a link").symlink_to(pool.staged("web1"))
+    assert _staged_hosts(pool) == ["web1", "web2"]
+
+
+def test_a_folder_with_anything_that_no_run_makes_is_not_removed(tmp_path: Path) -> None:
+    assert _is_runs(tmp_path, "web1", ())
+    (tmp_path / "data").mkdir()
+    assert not _is_runs(tmp_path, "web1", ())  # data without a record: no run's
+    (tmp_path / "data").rmdir()
+    (tmp_path / "SHA256SUMS.mine").touch()
+    assert not _is_runs(tmp_path, "web1", ())
+
+
+def backup(started: datetime, state: str = "complete", name: str | None = NAME, finished: datetime | None = NOON) -> Backup:
+    return Backup("web1", name, "x", state, started, finished, 1.0, 1, 1, 1, "why" if state != "complete" else None)
+
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("made", "outcome", "name", "error", "finished"),
+    [
+        ([], "failed", None, "killed", NOON - HOUR),
+        ([backup(NOON - 2 * HOUR)], "failed", None, "killed", NOON - HOUR),  # of an earlier run
+        ([backup(NOON - HOUR, name=None, state="partial")], "failed", None, "killed", NOON - HOUR),
+        ([backup(NOON - HOUR)], "complete", NAME, None, NOON),
+        ([backup(NOON - HOUR, "suspect")], "suspect", NAME, "why", NOON),
+        ([backup(NOON - HOUR, finished=None)], "complete", NAME, None, NOON - HOUR),
+    ],
+)
+def test_a_killed_run_ends_as_its_backup_if_that_was_final_and_else_as_killed(
+    catalogue: Catalogue, made: list[Backup], outcome: str, name: str | None, error: str | None, finished: datetime
+) -> None:
+    with catalogue:
+        run_id = catalogue.start_run("web1", NOON - HOUR, 1, "1", night=False)
+        for row in made:
+            catalogue.put_backup(row)
+        (run,) = catalogue.unfinished_runs()
+        _end_dead_run(catalogue, run, None)
+        ended = catalogue.one_run(run_id)
+        assert ended is not None
+        assert (ended.outcome, ended.backup, ended.finished) == (outcome, name, finished)
+        if error == "killed":
+            assert ended.cause is not None
+            assert ended.cause.code is CauseCode.KILLED
+        else:
+            assert ended.error == error
+
+
+def test_a_killed_run_ended_when_it_was_last_heard_of(catalogue: Catalogue) -> None:
+    with catalogue:
+        run_id = catalogue.start_run("web1", NOON - HOUR, 1, "1", night=False)
+        (run,) = catalogue.unfinished_runs()
+        _end_dead_run(catalogue, replace(run, exit_code=20, meaning="stopped"), NOON)
+        ended = catalogue.one_run(run_id)
+        assert ended is not None
+        assert (ended.finished, ended.meaning) == (NOON, "stopped")
