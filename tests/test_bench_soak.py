@@ -60,6 +60,7 @@ def test_a_planted_leak_is_found_and_nothing_else_is_called_creeping() -> None:
     assert found["run: memory"]["growth"] == pytest.approx(100 * 0.25 / MEMORY, rel=0.3)
 
 
+@pytest.mark.slow
 def test_what_is_used_may_grow_with_what_the_kept_backups_hold_and_no_faster() -> None:
     """Extents that are changed in place are held for long; what a deleted backup has left behind is a leak."""
     nights = as_nights([MEMORY] * 60)
@@ -123,6 +124,7 @@ def test_noise_that_lasts_for_days_is_not_called_creeping() -> None:
     assert verdicts[STEADY] >= 15
 
 
+@pytest.mark.slow
 def test_a_catalogue_that_grows_by_more_than_its_history_creeps_and_by_its_history_it_does_not() -> None:
     for history, verdict in ((300, STEADY), (500, CREEPS)):
         assert judged(as_nights(noisy(1, 60), history), COMMANDS, 100)["catalogue"]["verdict"] == verdict

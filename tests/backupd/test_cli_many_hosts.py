@@ -175,6 +175,7 @@ def test_a_name_of_a_command_is_completed_without_loading_the_command() -> None:
     assert "plain,--pool" in backupd(env=words | {"COMP_WORDS": "backupd --"}).stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["host set", "host remove", "status"])
 def test_a_name_of_a_host_is_completed_without_loading_what_tests_hosts(main: Path, command: str) -> None:
     typed = f"backupd --config {main} {command} d"

@@ -277,6 +277,7 @@ def test_a_folder_that_becomes_a_symlink_at_any_moment_leads_nowhere(data: Path,
     assert len(seen) == 2, "both were met, or this shows nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["symlink", "fifo"])
 def test_a_file_that_becomes_something_else_at_any_moment_is_opened_as_a_file_or_not_at_all(
     data: Path, outside: Path, kind: str

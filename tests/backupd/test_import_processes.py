@@ -63,6 +63,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_tree_is_the_same_and_all_is_counted(place: Path) -> None:
     printed = run(place, "done = copied(source, target, links)", "print(done.names, done.bytes)")
     assert differences(manifest(place / "source"), manifest(place / "target")) == []
@@ -70,6 +71,7 @@ def test_the_tree_is_the_same_and_all_is_counted(place: Path) -> None:
     assert printed == [f"{len(files) + 1} {sum(path.stat().st_size for path in files)}"]
 
 
+@pytest.mark.slow
 def test_an_error_names_the_file_and_the_next_copy_is_whole(place: Path) -> None:
     printed = run(
         place,

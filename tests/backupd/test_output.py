@@ -94,6 +94,7 @@ def test_a_second_backup_tells_matched_from_literal_and_what_was_deleted_from_wh
     assert pulled.output.numbers["transferred"] == 1
 
 
+@pytest.mark.slow
 def test_progress_ends_at_the_whole_list_and_never_goes_back(source: Path, tmp_path: Path) -> None:
     for number in range(1500):
         (source / f"folder{number:04}").mkdir()

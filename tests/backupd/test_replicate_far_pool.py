@@ -50,6 +50,7 @@ def test_a_size_that_no_filesystem_has_is_none(size: Any) -> None:
         assert format_size(announced.bytes) == "-"
 
 
+@pytest.mark.slow
 def test_who_says_without_end_that_he_waits_is_heard_once_a_second() -> None:
     """Each would become an event that waits for the terminal and the catalogue."""
     heard = list[str]()

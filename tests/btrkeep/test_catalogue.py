@@ -262,6 +262,7 @@ def test_backups_are_ordered_by_host_and_start_whatever_the_order_of_writing(cat
     assert [(each.host, each.started.day) for each in catalogue.newest_backups(FAR)] == [("a", 23), ("b", 23), ("c", 23)]
 
 
+@pytest.mark.slow
 def test_a_list_can_be_read_while_rows_are_written(catalogue: Catalogue) -> None:
     catalogue.replace_backups("p", [replace(BACKUP, name=f"n{number:05}") for number in range(3000)])
     seen = 0

@@ -293,6 +293,7 @@ def test_a_zombie_is_no_member_and_has_no_start_time(sleeper: Callable[..., subp
     assert start_time(process.pid) is None
 
 
+@pytest.mark.slow
 def test_a_member_counts_what_it_read_and_the_time_it_used(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     code = "import sys, time\nsys.stdin.buffer.read(5_000_000)\nend = time.process_time() + 0.3\n"
     code += "while time.process_time() < end: pass\nprint('done', flush=True)\ntime.sleep(60)"

@@ -20,6 +20,7 @@ def test_a_page_of_a_folder_has_fewer_entries_with_a_longer_path(length: int) ->
     assert (size == 500) == (length < 2000)
 
 
+@pytest.mark.slow
 def test_the_page_of_a_folder_asks_for_as_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[object]()
 

@@ -80,6 +80,7 @@ def test_the_overview_and_the_page_say_when_a_replica_is_late(tmp_path: Path, be
     assert ("backupd replicate office" in visitor.get("/copies").text) is late
 
 
+@pytest.mark.slow
 def test_an_offsite_repository_stands_beside_replicas_and_covers_hosts(tmp_path: Path) -> None:
     second(tmp_path)
     with Catalogue.open(tmp_path) as found:
@@ -108,6 +109,7 @@ def test_an_offsite_repository_stands_beside_replicas_and_covers_hosts(tmp_path:
     assert ">far" not in stranger
 
 
+@pytest.mark.slow
 def test_a_push_stands_there_with_its_size_and_progress_and_a_backup_says_in_which_copies_it_lies(tmp_path: Path) -> None:
     second(tmp_path)
     with Catalogue.open(tmp_path) as found:
@@ -186,6 +188,7 @@ def test_the_first_pool_says_so_when_a_disk_stays_away_for_too_long(tmp_path: Pa
     assert "with its disk connected" in visitor.get("/copies").text
 
 
+@pytest.mark.slow
 def test_who_sees_one_host_sees_its_copies_alone(tmp_path: Path) -> None:
     second(tmp_path)
     visitor = client(tmp_path, "viewer", ("web1",))

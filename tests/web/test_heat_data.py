@@ -99,6 +99,7 @@ def test_a_file_that_was_replaced_is_read_again(folder: Path, tmp_path: Path) ->
     assert painter.png(after, after.recorded[0], DrawingRequest()) != first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sort", "curve", "colour"), [("virtual", "hilbert", "usage"), ("physical", "snake", "score"), ("virtual", "linear", "age")]
 )

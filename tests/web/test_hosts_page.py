@@ -55,6 +55,7 @@ def hosts(state: Path) -> FlaskClient:
     return client(state)
 
 
+@pytest.mark.slow
 def test_damaged_and_altered_backups_are_remarked_in_the_list_on_the_overview_and_on_the_hosts_page(tmp_path: Path) -> None:
     kept = [backup(name, EVENING - night * DAY) for name in ("good", "bad") for night in range(3)]
     kept += [backup("changed", EVENING - DAY), backup("changed", EVENING, "altered", outcome="altered")]

@@ -65,6 +65,7 @@ def test_before_the_first_night_it_says_when_that_begins(tmp_path: Path) -> None
     assert "Nothing is running." in words
 
 
+@pytest.mark.slow
 def test_a_viewer_who_is_limited_to_hosts_reads_nothing_of_what_starts_runs(tmp_path: Path) -> None:
     verdict = ScheduleVerdict(first=NOW + timedelta(hours=13), starters=("/etc/cron.d/customer-b", "btrkeep-backup@main.timer"))
     catalogue = write(tmp_path / "state", [host("web1"), host("customer-b")])
@@ -159,6 +160,7 @@ def test_what_is_over_already_on_the_day_on_which_it_began_is_not_called_last_ni
     assert "Last night" not in words
 
 
+@pytest.mark.slow
 def test_what_makes_the_catalogue_doubtful_stands_on_every_page(tmp_path: Path) -> None:
     catalogue = write(tmp_path / "state", [host("web1")])
     page = client(tmp_path / "state")
@@ -217,6 +219,7 @@ def test_who_sees_some_hosts_only_is_told_of_no_other(tmp_path: Path) -> None:
         assert "TiB" not in page
 
 
+@pytest.mark.slow
 def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_one_may_see(tmp_path: Path) -> None:
     names = ["mine1", "mine2", "secret1"]
     state = tmp_path / "state"

@@ -171,6 +171,7 @@ def test_the_pool_now_is_the_sample_that_was_kept_last(bed: Bed) -> None:
     assert pool_now(bed.catalogue, "another") is None
 
 
+@pytest.mark.slow
 def test_expiries_are_those_of_the_catalogue_with_what_each_deletion_took(
     made: Made,
 ) -> None:

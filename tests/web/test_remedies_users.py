@@ -41,6 +41,7 @@ def listed(typist: Typist, call: str) -> str:
     return typist.type(f"{call} user list").stdout
 
 
+@pytest.mark.slow
 @types("btrkeep-web --users OLD-FOLDER user export")
 def test_users_are_imported_from_the_output_of_the_command_that_is_named(call: str, typist: Typist, tmp_path: Path) -> None:
     refused = typist.type(f"echo nonsense | {call} user import", status=2)

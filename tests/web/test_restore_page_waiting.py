@@ -57,6 +57,7 @@ def visitor(tmp_path: Path) -> FlaskClient:
     return client(tmp_path, "admin")
 
 
+@pytest.mark.slow
 def test_a_look_that_takes_long_has_a_page_that_waits_and_then_shows_it(agent: Slow, visitor: FlaskClient) -> None:
     fields = {"path": "/etc/caf%E9", "place": "folder", "into": "/srv/back", "overwrite": "all"}
     words = {**fields, "csrf_token": token(visitor.get("/restore/web1?path=/x").get_data(as_text=True))}

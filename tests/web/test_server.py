@@ -210,6 +210,7 @@ def test_many_requests_in_one_breath_keep_no_thread(port: int) -> None:
         one.close()
 
 
+@pytest.mark.slow
 def test_of_requests_in_one_breath_the_first_is_answered_and_the_connection_ends(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as one:
         one.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
