@@ -27,11 +27,26 @@ def test_what_uses_most_of_a_change_comes_first_and_what_does_not_fit_is_named()
     assert set(choice.in_turn) <= set(OTHERS)
 
 
-def test_what_differs_itself_or_was_never_recorded_runs_before_all_others() -> None:
-    records = OTHERS | {"tests/test_a.py": Record(300, frozenset({"btrkeep/a.py"})), "tests/test_b.py": Record(400, frozenset())}
+def test_what_differs_itself_comes_first_and_what_was_never_recorded_last() -> None:
+    records = OTHERS | {"tests/test_a.py": Record(100, frozenset({"btrkeep/a.py"})), "tests/test_b.py": Record(300, frozenset())}
     choice = chosen(records, [*records, "tests/test_new.py"], {"btrkeep/a.py", "tests/test_b.py"}, turn=3)
-    assert choice.touched == ("tests/test_new.py", "tests/test_b.py")
-    assert choice.no_time == ("tests/test_a.py",)
+    assert choice.touched == ("tests/test_b.py", "tests/test_a.py", "tests/test_new.py")
+    long = records | {"tests/test_b.py": Record(430, frozenset())}
+    choice = chosen(long, [*long, "tests/test_new.py"], {"btrkeep/a.py", "tests/test_b.py"}, turn=3)
+    assert choice.touched == ("tests/test_b.py", "tests/test_a.py")
+    assert choice.no_time == ("tests/test_new.py",)
+
+
+def test_a_module_that_all_use_counts_less_than_one_that_few_use() -> None:
+    records = {module: Record(record.seconds, record.uses | {"btrkeep/units.py"}) for module, record in OTHERS.items()}
+    records |= {"tests/test_z.py": Record(400, frozenset({"btrkeep/rare.py"}))}
+    assert chosen(records, records, {"btrkeep/units.py", "btrkeep/rare.py"}, turn=3).touched[0] == "tests/test_z.py"
+
+
+def test_modules_without_a_record_run_in_another_order_each_turn() -> None:
+    modules = [f"tests/test_{number}.py" for number in range(100)]
+    orders = {tuple(module for module in chosen({}, modules, (), turn).touched[:5]) for turn in range(5)}
+    assert len(orders) == 5
 
 
 def test_what_is_touched_and_has_its_turn_needs_no_further_time() -> None:

@@ -6,8 +6,12 @@ scripts/record_tests.py writes it. Seconds are only compared with each other, so
 
 import ast
 import json
+import math
+import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from zlib import crc32
 
 TURNS = 10
 """After so many commits that follow each other each test module has had its turn."""
@@ -51,16 +55,17 @@ class Choice:
 def chosen(records: Mapping[str, Record], modules: Collection[str], changed: Collection[str], turn: int) -> Choice:
     """`modules` are all test modules that there are, `changed` the files that a change touches, `turn` any number.
 
-    A module that changed itself or has no record comes first; then those that use most of what changed. A module without a record
-    counts as one that takes as long as the others do.
+    A module that changed itself comes first; then those that use most of what changed, where a module that all use counts little;
+    then those without a record, in another order each turn. These count as long as the others are on average.
     """
     usual = sum(record.seconds for record in records.values()) / len(records) if records else 1.0
     seconds = {module: records[module].seconds if module in records else usual for module in modules}
     of_turn = {module for number, module in enumerate(_by_time(modules, seconds)) if number % TURNS == turn % TURNS}
-    weights = {module: _weight(module, records.get(module), changed) for module in modules}
+    users = Counter(name for record in records.values() for name in record.uses)
+    weights = {module: _weight(module, records.get(module), changed, users) for module in modules}
     left = _ROOM_FOR_TOUCHED * sum(seconds.values())
     touched, no_time = [], []
-    for module in sorted(modules, key=lambda module: (-weights[module], seconds[module], module)):
+    for module in sorted(modules, key=lambda module: (-weights[module], seconds[module], crc32(f"{turn}{module}".encode()))):
         if not weights[module]:
             break
         if module in of_turn:
@@ -89,11 +94,13 @@ def _by_time(modules: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
     return sorted(modules, key=lambda module: (-seconds[module], module))
 
 
-def _weight(module: str, record: Record | None, changed: Collection[str]) -> float:
-    if record is None or module in changed:
-        return float("inf")
+def _weight(module: str, record: Record | None, changed: Collection[str], users: Mapping[str, int]) -> float:
+    if module in changed:
+        return math.inf
     by_folder = any(module.startswith(tests) and path.startswith(files) for files, tests in _BY_FOLDER for path in changed)
-    return len(record.uses.intersection(changed)) + by_folder
+    if record is None:
+        return by_folder or sys.float_info.min
+    return sum(1 / users[name] for name in record.uses.intersection(changed)) + by_folder
 
 
 def read_records(text: str) -> dict[str, Record]:
