@@ -357,7 +357,6 @@ PROTECTIONS: Mapping[str, tuple[str, ...]] = {
         "docs/test_names.py",
         "docs/test_pages.py",
         "docs/test_serve.py",
-        "docs/test_lines.py",
         "docs/test_what_to_do.py",
         "docs/test_installation.py::test_every_option_and_place_that_the_page_names_is_one_of_install_sh",
         "docs/test_restricted_keys.py::test_with_the_line_the_key_does_nothing_but_read",
