@@ -216,6 +216,45 @@ def test_a_host_with_trouble_is_left_out() -> None:
     assert [one.host for one in done.hosts] == ["b"]
 
 
+def test_a_host_whose_rows_alone_are_wrong_is_in_the_plan_and_all_backups_are_counted() -> None:
+    one = backup(0)
+    done = make_plan([facts(one, backup(1), rows={one.name: "expired"}), host("b", 2, 5)], ZONE, NOW, Forced())
+    assert [(each.host, each.amend) for each in done.hosts] == [("web", ((one.name, "complete"),)), ("b", ())]
+    assert done.total == 7
+
+
+@pytest.mark.parametrize(
+    ("backups", "policy", "wishes", "unruled", "unconfigured"),
+    [
+        ((backup(0),), Retention(), {}, ("web",), ()),
+        ((backup(0),), Retention(), {"configured": False}, (), ("web",)),
+        ((backup(0),), THREE_DAYS, {}, (), ()),
+        ((), Retention(), {}, (), ()),
+        ((backup(0),), Retention(), {"forgotten": NOW}, (), ()),
+    ],
+)
+def test_hosts_of_which_everything_is_kept_for_want_of_a_rule_are_named(
+    backups: tuple[Candidate, ...],
+    policy: Retention,
+    wishes: dict[str, Any],
+    unruled: tuple[str, ...],
+    unconfigured: tuple[str, ...],
+) -> None:
+    done = make_plan([HostBackups("web", backups, policy, **wishes)], ZONE, NOW, Forced())
+    assert (done.unruled, done.unconfigured) == (unruled, unconfigured)
+
+
+def test_the_last_complete_backup_is_deleted_only_when_it_was_requested_as_the_last() -> None:
+    for wishes, stays in (({}, True), ({"last": True}, False)):
+        last = asked(1, marked=DAY, **wishes)
+        step = ExpiryStep(last.name, ())
+        assert _without_the_last(facts(last, backup(2, "failed")), [step], NOW) == (() if stays else (step,))
+    future = backup(-3)  # stamped by a wrong clock: it may be any
+    step = ExpiryStep(backup(1).name, ())
+    assert _without_the_last(facts(backup(1), future), [step], NOW) == ()
+    assert _without_the_last(facts(backup(1), backup(0)), [step], NOW) == (step,)
+
+
 STATES = st.sampled_from(["complete", "complete", "complete", "suspect", "failed"])
 MARKS = st.one_of(st.none(), st.integers(-50, 500).map(lambda hours: timedelta(hours=hours)))
 BACKUPS = st.lists(st.tuples(st.integers(0, 400), STATES, MARKS), max_size=40, unique_by=lambda one: one[0])

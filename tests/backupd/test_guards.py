@@ -242,6 +242,21 @@ def test_a_clock_that_was_believed_too_far_ahead_is_overruled_by_a_night_under_t
     assert found == ClockVerdict()
 
 
+def test_a_clock_that_is_behind_is_not_believed_without_a_run_by_the_clock_of_now() -> None:
+    past, tomorrow = ClockPast(fact(NOON + 30 * DAY), doubted=fact(NOON)), fact(NOON + DAY, 2 * DAY)
+    assert clock_verdict(past, tomorrow, None, rehearsal=False).stop
+    assert clock_verdict(past, tomorrow, NOON - timedelta(minutes=6), rehearsal=False).stop
+    assert clock_verdict(past, tomorrow, NOON - timedelta(minutes=5), rehearsal=False) == ClockVerdict()
+
+
+def test_a_doubted_clock_that_jumps_once_more_has_to_stay_so_for_a_whole_night() -> None:
+    past = ClockPast(fact(NOON), doubted=fact(NOON + 30 * DAY, DAY + HOUR))
+    again = fact(NOON + 60 * DAY, DAY + 2 * HOUR)
+    verdict_ = clock_verdict(past, again, None, rehearsal=False)
+    assert verdict_.wait
+    assert past_after(past, again, verdict_) == ClockPast(fact(NOON), doubted=again)
+
+
 def test_what_an_expiry_keeps_of_the_clocks_the_next_one_reads(tmp_path: Path) -> None:
     with Catalogue.open(tmp_path) as catalogue:
         assert past_clocks(catalogue) == ClockPast()
