@@ -9,11 +9,14 @@ import pytest
 from btrkeep.config import Retention
 from btrkeep.decisions.replication import (
     FarBackup,
+    HostFetches,
     NearBackup,
     NearHost,
     Obstacle,
     ReplicaMark,
+    demotion_obstacle,
     misplaced,
+    obstacle_words,
     plan_fetches,
     planned_again,
 )
@@ -72,8 +75,17 @@ def test_what_is_invented_for_days_that_are_over_takes_the_place_of_nothing_here
     assert planned([*there(1, 2, 3, 4, 5), *invented], here(1, 2, 3, 4), policy) == [(name(5), name(4))]
 
 
+def test_an_older_backup_that_takes_no_place_comes_with_a_newer_one_that_does() -> None:
+    policy = Retention(daily=2, monthly=2, min_keep=1)
+    assert planned(there(8, 17, 18, 19), here(17, 18), policy) == [(name(8), name(17)), (name(19), name(18))]
+
+
 def test_what_is_stamped_in_the_future_waits() -> None:
     assert planned(there(1, 21), here(1)) == []
+
+
+def test_what_has_no_name_of_a_backup_is_not_fetched() -> None:
+    assert planned([*there(1, 2), FarBackup("strange", "uuid-x", "complete")], here(1)) == [(name(2), name(1))]
 
 
 def with_parents(near: NearHost, *, damaged: bool = False) -> list[tuple[str, str | None]]:
@@ -111,6 +123,7 @@ def test_the_newest_alone() -> None:
     assert planned(there(1, 2, 3), NearHost(), newest_only=True) == [(name(3), None)]
     assert planned(there(1, 2, 3), here(1), newest_only=True) == [(name(3), name(1))]
     assert planned(there(1, 2, 3), here(3), newest_only=True) == []
+    assert planned(there(1, 2, 3), here(1, 3), newest_only=True) == []  # the newest that both have is newer
 
 
 @pytest.mark.parametrize(
@@ -126,6 +139,43 @@ def test_the_newest_alone() -> None:
 def test_what_stands_in_the_way(near: NearHost, far: list[FarBackup], obstacle: Obstacle) -> None:
     found = plan_fetches("web1", far, near, MARK, Retention(), ZoneInfo("UTC"), NOW)
     assert (found.obstacle, found.fetches) == (obstacle, ())
+
+
+@pytest.mark.parametrize(
+    ("far", "near", "is_copy_there", "obstacle"),
+    [
+        (there(1, 2), here(1), False, None),
+        (there(1, 2), here(1, 9), False, None),
+        ([], here(1), False, (Obstacle.NOT_THERE, "")),
+        (there(1), here(1), True, (Obstacle.NOBODY_BACKS_UP, "")),
+        (
+            [*there(1), FarBackup(name(2), "x", "complete"), FarBackup(name(3), "y", "complete")],
+            here(1, 2, 3),
+            False,
+            (Obstacle.OTHER_BACKUP, name(2)),
+        ),
+        (there(2), here(1), False, (Obstacle.NOTHING_COMMON, "")),
+    ],
+)
+def test_a_host_becomes_a_copy_only_of_a_pool_that_backs_it_up_and_has_a_common_backup(
+    far: list[FarBackup], near: NearHost, is_copy_there: bool, obstacle: tuple[Obstacle, str] | None
+) -> None:
+    assert demotion_obstacle(far, near.backups, is_copy_there=is_copy_there) == obstacle
+
+
+def test_each_obstacle_is_explained_with_the_names_that_it_is_about() -> None:
+    assert obstacle_words(HostFetches("new")) == ""
+    for obstacle in Obstacle:
+        words = obstacle_words(HostFetches("new", obstacle=obstacle, text="old"))
+        assert words
+        assert "{" not in words
+    assert "`backupd rename old new`" in obstacle_words(HostFetches("new", obstacle=Obstacle.RENAMED_THERE, text="old"))
+
+
+def test_only_a_host_that_was_renamed_there_has_a_former_name_here() -> None:
+    assert HostFetches("new", obstacle=Obstacle.RENAMED_THERE, text="old").former_name == "old"
+    assert HostFetches("new", obstacle=Obstacle.OTHER_BACKUP, text=name(1)).former_name is None
+    assert HostFetches("new").former_name is None
 
 
 def test_the_newest_that_both_have_is_named() -> None:
@@ -145,6 +195,20 @@ def test_copies_are_known_by_what_they_are_and_not_by_a_name_that_another_host_h
     assert misplaced({"a": (("web1",), other), "b": (("web1",), own), "web1": ((), third)}, near, "pool-1")[0] == {"web1": "b"}
     # nothing is in common any more, and it was not fetched under the new name: in doubt, neither is
     assert misplaced({"old": (("web1",), there(9)), "web1": ((), other)}, near, "pool-1") == ({"web1": "old"}, {})
+
+
+@pytest.mark.parametrize(
+    ("near", "was"),
+    [
+        ({"old": here(1, mark=None)}, ("old",)),  # it is backed up here
+        ({"old": here(1, mark=ReplicaMark("pool-2", "office"))}, ("old",)),
+        ({"new": here(1)}, ("new",)),
+        ({}, ("old",)),
+    ],
+)
+def test_a_host_that_is_no_copy_of_the_other_pools_is_not_renamed_after_it(near: dict[str, NearHost], was: tuple[str, ...]) -> None:
+    assert misplaced({"new": (was, there(1))}, near, "pool-1")[0] == {}
+    assert misplaced({"new": (("old",), there(1))}, {"old": here(1)}, "pool-1")[0] == {"old": "new"}
 
 
 def test_hosts_that_have_changed_names_are_renamed_one_after_the_other() -> None:
