@@ -9,10 +9,12 @@ import pytest
 from btrkeep.config import Retention
 from btrkeep.decisions.replication import (
     FarBackup,
+    Fetch,
     HostFetches,
     NearBackup,
     NearHost,
     Obstacle,
+    Parents,
     ReplicaMark,
     demotion_obstacle,
     misplaced,
@@ -117,6 +119,13 @@ def test_after_a_parent_was_passed_over_the_next_nearest_one_is_taken() -> None:
         (name(4), name(3)),
     ]
     assert planned_again(found.fetches, left.without(there(1)[0]))[0].parent is None
+
+
+def test_planned_once_more_each_backup_still_comes_once_and_a_damaged_one_again() -> None:
+    first, second = there(1, 2)
+    fetches = (Fetch(first, None, again=True), Fetch(second, first))
+    assert planned_again(fetches, Parents()) == fetches
+    assert planned_again(fetches, Parents(whole=tuple(there(9)))) == (Fetch(first, there(9)[0], again=True), Fetch(second, first))
 
 
 def test_the_newest_alone() -> None:
