@@ -36,7 +36,7 @@ def large(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_few_more_do_not_write_the_many_anew(large: Path) -> None:
+def test_a_few_new_checksums_do_not_write_all_others_again(large: Path) -> None:
     before = (large / CHECKSUMS).stat()
     for night in range(3):
         write(large, some(MANY + night * 100, 100))
@@ -65,7 +65,7 @@ def test_half_a_record_hides_none_that_follows(large: Path) -> None:
     assert missing(large, some(MANY + 2, 1)) == 1
 
 
-def test_a_record_that_the_disk_changed_is_none_and_the_others_are(large: Path) -> None:
+def test_a_checksum_record_changed_on_disk_is_ignored_and_the_others_are_read(large: Path) -> None:
     write(large, some(MANY, 3))
     log = large / CHECKSUMS_LOG
     data = bytearray(log.read_bytes())
@@ -74,7 +74,7 @@ def test_a_record_that_the_disk_changed_is_none_and_the_others_are(large: Path) 
     assert missing(large, some(MANY, 3)) == 1
 
 
-def test_a_log_without_its_file_says_nothing(large: Path) -> None:
+def test_a_checksum_log_without_its_file_is_ignored(large: Path) -> None:
     write(large, some(MANY, 3))
     (large / CHECKSUMS).unlink()
     assert missing(large, some(MANY, 3)) == 3
@@ -83,7 +83,7 @@ def test_a_log_without_its_file_says_nothing(large: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_log_that_was_left_by_a_kill_after_it_was_taken_in_changes_nothing(large: Path) -> None:
+def test_a_checksum_log_left_by_a_kill_after_its_merge_changes_nothing(large: Path) -> None:
     write(large, some(MANY, 3))
     log = (large / CHECKSUMS_LOG).read_bytes()
     write(large, some(2 * MANY, 200_000))

@@ -36,7 +36,7 @@ def test_before_enough_was_seen_all_is_unknown() -> None:
     assert time_left(looked(evenly(100, 4, 0.1, 1.0)), None) is None  # four of them gone
 
 
-def test_an_even_pace_is_found_and_the_time_left_is_what_is_left_of_it() -> None:
+def test_at_an_even_pace_the_rate_and_the_time_left_are_exact() -> None:
     watch = looked(evenly(600, 2, 0.5, 100))
     found, left = rate(watch), time_left(watch, None)
     assert found is not None
@@ -100,7 +100,7 @@ def test_the_more_uneven_the_pace_the_wider_the_time_left() -> None:
     assert other.at_most is None or other.at_most - other.at_least > 3 * (one.at_most - one.at_least)
 
 
-def test_what_is_done_of_the_present_one_is_not_left() -> None:
+def test_the_dropped_share_of_the_present_subvolume_shortens_the_time_left() -> None:
     watch = looked(evenly(110, 2, 0.5, 50))
     whole, half = time_left(watch, None), time_left(watch, 0.5)
     assert whole is not None
@@ -115,7 +115,7 @@ def test_nothing_that_waits_takes_no_time() -> None:
     assert (left.seconds, left.at_least, left.at_most) == (0.0, 0.0, 0.0)
 
 
-def test_how_long_one_is_dropped_counts_from_when_it_was_first_seen() -> None:
+def test_the_time_that_a_drop_takes_counts_from_the_first_look_at_it() -> None:
     watch = watched(CleanerWatch(), 10.0, {5, 6}, 5)
     assert (watch.dropping, watch.since, watch.from_before) == (5, 10.0, True)
     watch = watched(watch, 12.0, {5, 6}, 5)
@@ -130,7 +130,7 @@ _CHANGES = st.lists(st.tuples(st.floats(0.05, 30), st.integers(0, 5), st.integer
 
 
 @given(_CHANGES, st.floats(0, 0.99))
-def test_what_is_told_never_contradicts_itself(changes: list[tuple[float, int, int]], share: float) -> None:
+def test_rate_and_time_left_never_contradict_each_other(changes: list[tuple[float, int, int]], share: float) -> None:
     watch, at, low, high, gone = CleanerWatch(), 0.0, 0, 20, 0
     watch = watched(watch, at, set(range(low, high)), None)
     for seconds, going, coming in changes:

@@ -226,7 +226,7 @@ def test_a_host_is_due_when_no_complete_backup_started_since_its_period_began(
     EVER,
     st.timedeltas(timedelta(0), timedelta(days=20)),
 )
-def test_who_has_just_been_backed_up_is_not_due_and_is_due_when_it_was_said(
+def test_a_host_just_backed_up_is_due_again_at_the_announced_time(
     zone: str, win: Window | None, every: float, now: datetime, later: timedelta
 ) -> None:
     done = is_due(now, every, win, ZoneInfo(zone), now)

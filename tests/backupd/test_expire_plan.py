@@ -69,14 +69,14 @@ def test_what_no_rule_keeps_is_marked_and_not_deleted() -> None:
 
 
 @pytest.mark.parametrize(("marked", "deleted"), [(timedelta(hours=23, minutes=59), False), (DAY, True), (2 * DAY, True)])
-def test_a_marked_one_goes_to_the_second_when_its_grace_is_over(marked: timedelta, deleted: bool) -> None:
+def test_a_marked_backup_is_deleted_once_its_grace_is_over_and_not_a_second_before(marked: timedelta, deleted: bool) -> None:
     one = plan(*(backup(age) for age in range(3)), backup(3, marked=marked))
     assert ages(one.delete) == ([3] if deleted else [])
     assert ages(one.wait) == ([] if deleted else [3])
     assert one.going == 0
 
 
-def test_a_mark_that_a_wrong_clock_stamped_in_the_future_is_made_anew_and_its_grace_begins_now() -> None:
+def test_a_mark_stamped_in_the_future_by_a_wrong_clock_starts_its_grace_again_now() -> None:
     one = plan(*(backup(age) for age in range(3)), backup(3, marked=-2000 * DAY))
     assert one.delete == one.wait == ()
     assert [(step.name, step.expires) for step in one.mark] == [(backup(3).name, NOW + DAY)]
@@ -85,21 +85,21 @@ def test_a_mark_that_a_wrong_clock_stamped_in_the_future_is_made_anew_and_its_gr
     assert ages(kept.revive) == [2]
 
 
-def test_a_complete_one_of_the_future_is_not_the_last_one_that_has_to_stay() -> None:
+def test_a_complete_backup_stamped_in_the_future_does_not_replace_the_last_that_must_stay() -> None:
     facts = HostBackups("web", [backup(1), replace(backup(0), started=NOW + 2000 * DAY)], THREE_DAYS)
     step = ExpiryStep(backup(1).name, ())
     assert _without_the_last(facts, [step], NOW) == ()
     assert _without_the_last(replace(facts, candidates=[*facts.candidates, backup(2)]), [step], NOW) == (step,)
 
 
-def test_a_marked_one_that_a_rule_keeps_again_is_taken_back_whatever_its_grace() -> None:
+def test_a_marked_backup_that_a_rule_keeps_again_loses_its_mark_even_after_its_grace() -> None:
     one = plan(backup(0), backup(1, marked=30 * DAY), backup(2))
     assert ages(one.revive) == [1]
     assert one.revive[0].reasons == (Reason(RetentionCode.DAILY, 2, 3),)
     assert one.delete == ()
 
 
-def test_a_hold_takes_a_marked_one_back_and_one_that_ended_does_not() -> None:
+def test_a_hold_removes_the_mark_of_a_backup_and_an_ended_hold_does_not() -> None:
     lasting, ended = Hold(NOW + DAY), Hold(NOW - DAY)
     fresh = [backup(age) for age in range(3)]
     one = plan(*fresh, backup(3, marked=2 * DAY, hold=lasting), backup(4, marked=2 * DAY, hold=ended))
@@ -119,7 +119,7 @@ def test_what_a_killed_run_was_deleting_is_finished_also_while_the_clock_is_in_d
     assert ages(done.delete) == [3]
 
 
-def test_what_a_killed_run_was_deleting_and_a_hold_keeps_now_is_taken_back() -> None:
+def test_a_held_backup_that_a_killed_expiry_was_deleting_is_kept() -> None:
     one = backup(3, marked=2 * DAY, hold=Hold())
     done = plan(*(backup(age) for age in range(3)), one, rows={one.name: "deleting"})
     assert (ages(done.revive), done.delete) == ([3], ())
@@ -137,7 +137,7 @@ def test_rows_that_differ_from_the_notes_are_put_right() -> None:
     assert set(done.amend) == {(kept.name, "complete"), (marked.name, "expired")}
 
 
-def test_everything_of_a_host_that_was_given_up_goes() -> None:
+def test_all_backups_of_a_forgotten_host_are_deleted_after_their_grace() -> None:
     done = plan(*(backup(age, marked=2 * DAY) for age in range(3)), forgotten=NOW - 2 * DAY)
     assert ages(done.delete) == [2, 1, 0]
     assert done.forgotten
@@ -156,7 +156,7 @@ def test_no_plan_deletes_all_complete_backups_of_a_host_whatever_is_decided(monk
     assert plan(backup(2, "failed", marked=DAY)).delete
 
 
-def test_only_what_both_looks_want_deleted_or_marked_is_and_what_one_wants_back_comes_back() -> None:
+def test_only_backups_that_both_the_plan_and_the_look_under_the_lock_delete_are_deleted() -> None:
     first = HostPlan("web", mark=(ExpiryStep("a", ()), ExpiryStep("b", ())), delete=(ExpiryStep("c", ()), ExpiryStep("d", ())))
     second = HostPlan(
         "web",
@@ -272,7 +272,7 @@ POLICIES = st.builds(
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(BACKUPS, POLICIES, st.booleans())
-def test_whatever_there_is_nothing_is_deleted_that_is_not_marked_long_enough_and_a_complete_one_stays(
+def test_no_backup_is_deleted_before_its_grace_and_one_complete_backup_always_stays(
     drawn: list[tuple[int, str, timedelta | None]], policy: Retention, clock_waits: bool
 ) -> None:
     candidates = {one.name: one for one in (backup(age, state, marked) for age, state, marked in drawn)}
@@ -313,23 +313,23 @@ def asked(age: int, marked: timedelta = timedelta(0), **wishes: Any) -> Candidat
     return replace(backup(age, marked=marked), asked=DeletionRequest("private", **wishes))
 
 
-def test_what_somebody_asked_for_waits_for_its_grace_and_is_not_taken_back() -> None:
+def test_a_backup_whose_deletion_was_requested_waits_for_its_grace_and_no_rule_keeps_it() -> None:
     one = plan(backup(0), asked(1), backup(2), asked(3, marked=DAY))
     assert (ages(one.wait), ages(one.delete), one.revive) == ([1], [3], ())
 
 
-def test_what_somebody_asked_for_is_nothing_that_a_guard_counts() -> None:
+def test_requested_deletions_do_not_count_against_the_safety_limits() -> None:
     many = [asked(age, at_once=True) for age in range(1, 30)]
     found = make_plan([facts(backup(0), *many, rows={})], ZONE, NOW, Forced())
     assert (found.left_out, found.count("delete")) == ({}, 29)
 
 
-def test_in_doubt_about_the_clock_only_what_needs_no_grace_goes() -> None:
+def test_while_the_clock_is_in_doubt_only_backups_without_a_grace_are_deleted() -> None:
     one = plan(backup(0), asked(1, marked=2 * DAY), asked(2, at_once=True), clock_waits=True)
     assert (ages(one.delete), ages(one.wait)) == ([2], [1])
 
 
-def test_only_what_is_named_is_left_of_a_plan() -> None:
+def test_a_plan_limited_to_named_backups_deletes_no_others() -> None:
     whole = make_plan([facts(backup(0), asked(1, at_once=True), asked(2, at_once=True), backup(3), backup(4))], ZONE, NOW, Forced())
     name = asked(2).name
     left = only(whole, {("web", name)})

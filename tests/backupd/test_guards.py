@@ -49,7 +49,7 @@ def test_a_host_is_left_out_beyond_30_percent_and_beyond_10(going: int, total: i
     assert guarded.stop is None
 
 
-def test_who_is_left_out_hears_how_many_would_go_and_how_to_let_them() -> None:
+def test_a_host_left_out_of_an_expiry_is_reported_with_the_count_and_the_force_command() -> None:
     said = left_out_words("web1", too_many({"web1": DeletedShare(24, 34)}, NOTHING).left_out["web1"])
     assert said == (
         "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is right: `backupd expire --force web1`"
@@ -74,7 +74,7 @@ def test_everything_stops_beyond_30_percent_and_beyond_100_of_the_pool(hosts: in
     assert guarded.stop == (DeletedShare(hosts * going, hosts * total) if stops else None)
 
 
-def test_the_pools_limit_is_about_what_would_really_go() -> None:
+def test_the_limit_of_the_pool_counts_no_backups_of_hosts_that_are_left_out() -> None:
     """Of a host that is left out nothing goes, so it stops no other; forced, it counts like any."""
     hosts = {"big": DeletedShare(200, 300), "web1": DeletedShare(5, 34)}
     guarded = too_many(hosts, NOTHING)
@@ -136,7 +136,7 @@ def verdict(
     return clock_verdict(ClockPast(fact(NOON)), fact(wall, up, boot), newest, rehearsal)
 
 
-def test_without_anything_known_every_clock_is_believed() -> None:
+def test_without_an_earlier_expiry_or_run_every_clock_is_believed() -> None:
     assert clock_verdict(ClockPast(), fact(NOON), None, rehearsal=False) == ClockVerdict(None, None)
 
 
@@ -257,7 +257,7 @@ def test_a_doubted_clock_that_jumps_once_more_has_to_stay_so_for_a_whole_night()
     assert past_after(past, again, verdict_) == ClockPast(fact(NOON), doubted=again)
 
 
-def test_what_an_expiry_keeps_of_the_clocks_the_next_one_reads(tmp_path: Path) -> None:
+def test_the_next_expiry_reads_the_clocks_that_the_last_one_stored(tmp_path: Path) -> None:
     with Catalogue.open(tmp_path) as catalogue:
         assert past_clocks(catalogue) == ClockPast()
         for past in (ClockPast(fact(NOON)), ClockPast(fact(NOON), fact(NOON + DAY)), ClockPast(None, fact(NOON + DAY))):
@@ -313,7 +313,7 @@ def test_a_clock_that_is_behind_the_last_one_that_was_right_stops_again_and_agai
         assert found.stop or later * timedelta(minutes=1) >= back - timedelta(minutes=5)
 
 
-def test_a_rehearsals_clock_may_go_ahead_as_it_likes() -> None:
+def test_the_clock_of_a_rehearsal_may_be_set_ahead() -> None:
     assert verdict(NOON + 500 * DAY, rehearsal=True) == ClockVerdict()
     assert verdict(NOON + 500 * DAY, 2 * HOUR, "two", rehearsal=True) == ClockVerdict()
 

@@ -23,7 +23,7 @@ def resolved(name: str, *, day: DayMeaning, others: tuple[str, ...] = ()) -> str
         ("2026-11-27", "2026-11-27T030000Z"),
     ],
 )
-def test_what_only_one_backup_can_be_is_that(name: str, chosen: str, day: DayMeaning) -> None:
+def test_a_shortened_name_that_fits_one_backup_selects_it(name: str, chosen: str, day: DayMeaning) -> None:
     assert resolved(name, day=day) == chosen
 
 
@@ -35,7 +35,7 @@ def test_a_day_with_two_backups_is_the_newest_that_fits_or_refused_with_the_list
     assert error.value.hint == "name one of them in full"
 
 
-def test_an_unreadable_backup_of_that_day_makes_it_ambiguous_too() -> None:
+def test_an_unreadable_backup_of_the_same_day_makes_the_day_ambiguous() -> None:
     with pytest.raises(UsageError, match="2 backups"):
         resolved("2026-11-27", day=DayMeaning.ONLY, others=("2026-11-27T220000Z",))
     assert resolved("2026-11-26", day=DayMeaning.ONLY, others=("2026-11-26T220000Z",)) == "2026-11-26T220000Z"
@@ -43,7 +43,7 @@ def test_an_unreadable_backup_of_that_day_makes_it_ambiguous_too() -> None:
 
 @pytest.mark.parametrize("name", ["2026-11-30", "2026-11", "2026-11-28T22", "", "*", "2026-11-2?", "/", ".", "late"])
 @pytest.mark.parametrize("day", DAYS)
-def test_a_pattern_or_a_day_without_a_backup_is_none(name: str, day: DayMeaning) -> None:
+def test_a_pattern_or_a_day_without_a_backup_selects_nothing(name: str, day: DayMeaning) -> None:
     with pytest.raises(UsageError, match="web1 has no backup"):
         resolved(name, day=day)
 

@@ -61,7 +61,7 @@ def test_a_long_reason_of_another_pool_is_cut_and_its_hold_holds(tmp_path: Path)
     assert (hold.until, hold.why) == (None, "x" * 1000)
 
 
-def test_notes_that_nobody_could_read_again_are_not_written(tmp_path: Path) -> None:
+def test_notes_too_large_to_be_read_again_are_not_written(tmp_path: Path) -> None:
     folder = pool(tmp_path).host("web1")
     write_notes(folder, Notes({"n1": {HOLD: {"at": AT, "until": None, "why": ""}}}))
     with pytest.raises(NotesFull):

@@ -19,12 +19,12 @@ from backupd.repo.reconcile import Reconciled
         ("staged", "1 beginning of a killed run removed", "2 beginnings of a killed run removed"),
     ],
 )
-def test_what_was_done_is_counted_as_one_says_it(what: str, one: str, several: str) -> None:
+def test_each_change_of_a_reconciling_is_counted_in_singular_and_plural(what: str, one: str, several: str) -> None:
     assert str(Reconciled(Counter({what: 1}))) == one
     assert str(Reconciled(Counter({what: 2000 if "," in several else 2}))) == several
 
 
-def test_one_deleted_backup_that_is_held_has_something_in_it() -> None:
+def test_deleted_backups_held_by_an_open_file_are_counted_in_singular_and_plural() -> None:
     deleted = {number: Deleted("web", f"n{number}", f"/p/n{number}") for number in (1, 2)}
     assert held_words(deleted, {1: None}).startswith("1 deleted backup cannot be dropped as long as something in it is open")
     assert held_words(deleted, {1: None, 2: None}).startswith(

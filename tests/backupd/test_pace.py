@@ -10,7 +10,9 @@ from btrkeep import procfs
 from btrkeep.errors import OperatorError
 
 
-def test_pressure_that_is_not_told_any_more_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expiry_paced_by_pressure_ends_when_the_kernel_stops_reporting_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = tmp_path / "io"
     told.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
     monkeypatch.setattr(procfs.IoPressure.__init__, "__defaults__", (told,))

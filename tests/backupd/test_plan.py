@@ -41,7 +41,7 @@ def taken(planned: list[PlannedHost]) -> list[str]:
 THREE = config(HostConfig("a"), HostConfig("b"), HostConfig("c", enabled=False))
 
 
-def test_who_is_due_runs_and_who_is_not_stays_with_a_reason() -> None:
+def test_due_hosts_run_and_the_others_are_skipped_with_a_reason() -> None:
     planned = plan(THREE, {"a": facts(complete=1, run=1), "b": facts(complete=30, run=30)}, NOW)
     assert taken(planned) == ["b"]
     assert {entry.host.name for entry in planned} == {"a", "b"}  # who is switched off is not even listed
@@ -69,7 +69,7 @@ def test_an_unknown_name_is_wrong_usage_and_the_nearest_is_named() -> None:
     assert "backupd host list" in caught.value.hint
 
 
-def test_whoever_was_tried_longest_ago_comes_first_and_who_never_was_before_all() -> None:
+def test_the_host_tried_longest_ago_runs_first_and_new_hosts_before_it() -> None:
     hosts = config(*(HostConfig(name) for name in ("recent", "failing", "old", "never")))
     known = {
         "recent": facts(complete=26, run=26),
@@ -93,7 +93,7 @@ def test_the_order_is_that_of_the_last_tries(tries: dict[str, float | None]) -> 
     assert seconds == sorted(seconds, reverse=True)
 
 
-def test_who_was_silent_until_a_time_limit_goes_last_and_has_its_turn_when_a_night_did_not_come_to_it() -> None:
+def test_a_host_that_let_a_time_limit_pass_runs_last_and_is_not_postponed_for_ever() -> None:
     names = ("silent", "stalled", "refused", "good", "late")
     causes = {
         "silent": Cause(CauseCode.RSYNC_UNFINISHED, facts={"exit_cause": "silent", "exit_code": 255}),
@@ -121,12 +121,12 @@ def one(host: HostConfig, complete: float | None, *, catch_up: bool = False) -> 
     return entry
 
 
-def test_inside_its_window_a_host_runs_and_is_bound_to_it() -> None:
+def test_inside_its_window_a_host_runs_and_must_end_with_it() -> None:
     entry = one(HostConfig("a", window=OPEN), 30)
     assert (entry.runs, entry.bound) == (True, True)
 
 
-def test_outside_its_window_a_host_waits_and_hears_when_it_opens() -> None:
+def test_outside_its_window_a_host_is_skipped_with_the_time_of_the_next_start() -> None:
     entry = one(HostConfig("a", window=CLOSED), 30)
     assert (entry.runs, entry.bound) == (False, False)
     assert "01:00-05:00" in entry.reason
@@ -148,7 +148,7 @@ def test_catch_up_ignores_the_window_for_those_that_are_late_and_for_them_alone(
     assert one(HostConfig("b", window=OPEN), 37, catch_up=True).bound is True  # inside its window it needs no catching up
 
 
-def test_a_window_does_not_bind_who_is_asked_for() -> None:
+def test_a_host_named_on_the_command_line_runs_outside_its_window() -> None:
     host = HostConfig("a", window=CLOSED)
     for entry in (*plan(config(host), {}, NOW, names=["a"]), *plan(config(host), {}, NOW, everything=True)):
         assert (entry.runs, entry.bound) == (True, False)

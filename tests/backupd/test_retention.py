@@ -141,7 +141,7 @@ def test_a_backup_of_the_first_day_that_a_date_can_have_stops_nothing() -> None:
     assert said(decisions(backup("9999-12-31T23:59Z"), zone="Asia/Tokyo")["31"]) == ("stamped in the future",)
 
 
-def test_what_goes_says_when_and_a_mark_counts_from_when_it_was_made() -> None:
+def test_a_backup_due_for_deletion_has_a_time_counted_from_its_mark() -> None:
     policy = Retention(daily=1, min_keep=1, grace=36 * 3600)
     found = decisions(
         backup("2026-11-17T22:00Z", expired=at("2026-11-19T12:00Z")),
@@ -225,7 +225,7 @@ def test_after_a_complete_one_the_failed_and_the_suspect_are_thinned_each_for_th
     assert 60 < len(left) < 80
 
 
-def test_one_that_goes_while_no_complete_one_is_newer_says_that_no_rule_keeps_it() -> None:
+def test_a_failed_backup_due_for_deletion_without_a_newer_complete_one_has_the_reason_no_rule() -> None:
     found = decisions(*(backup(f"2026-11-{day}T22:00Z", "failed") for day in (17, 18, 19, 20)), policy=Retention(daily=2))
     assert said(found["17"]) == ("failed: no rule keeps it",)
     assert said(found["18"]) == ("failed: newest 3 of 3",)
@@ -277,7 +277,7 @@ def test_a_state_of_a_later_version_is_kept() -> None:
     assert found["16"] == ("unknown state sealed",)
 
 
-def test_without_a_policy_everything_stays_and_says_so() -> None:
+def test_without_a_policy_every_backup_is_kept_with_that_reason() -> None:
     held = backup("2026-11-16T22:00Z", "suspect", hold=Hold(why="audit"))
     found = reasons(held, *(backup(f"2026-11-{day}T22:00Z") for day in (17, 18, 19)), policy=Retention(min_keep=1))
     assert found["16"] == ("no retention policy", "held: audit")
@@ -285,7 +285,7 @@ def test_without_a_policy_everything_stays_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("policy", [FEW, Retention()])
-def test_of_a_forgotten_host_everything_goes_whatever_floors_there_are(policy: Retention) -> None:
+def test_all_backups_of_a_forgotten_host_are_due_whatever_min_keep_is(policy: Retention) -> None:
     backups = (backup("2026-11-16T22:00Z", hold=Hold()), backup("2026-11-17T22:00Z", in_use=True), backup("2028-11-18T22:00Z"))
     found = decide(backups, policy, ZoneInfo("UTC"), NOW, forgotten=NOW - DAY)
     assert {(one.keep, said(one), one.expires) for one in found} == {(False, ("host forgotten",), NOW + DAY)}
@@ -361,12 +361,12 @@ def test_what_was_asked_to_be_deleted_goes_after_its_grace_whatever_a_rule_says(
     assert found["18"].keep
 
 
-def test_what_was_asked_to_go_at_once_has_no_grace() -> None:
+def test_a_backup_requested_to_be_deleted_at_once_has_no_grace() -> None:
     found = decisions(backup("2026-11-18T22:00Z"), asked("2026-11-19T22:00Z", at_once=True), policy=replace(FEW, grace=3600))
     assert found["19"].expires == NOW
 
 
-def test_what_was_asked_to_be_deleted_counts_for_nothing() -> None:
+def test_a_backup_whose_deletion_was_requested_stands_for_no_period() -> None:
     """The other one of its day stands for the day, and it makes no suspect one needless."""
     first, second = asked("2026-11-19T04:00Z"), backup("2026-11-19T22:00Z")
     assert reasons(second, first, backup("2026-11-20T22:00Z"), policy=Retention(daily=2, min_keep=1))["19"] == ("daily 2 of 2",)
@@ -374,7 +374,7 @@ def test_what_was_asked_to_be_deleted_counts_for_nothing() -> None:
     assert decisions(backup("2026-11-17T22:00Z"), backup("2026-11-18T22:00Z", "suspect"), *newer)["18"].keep
 
 
-def test_the_last_complete_one_goes_only_when_it_was_asked_for_as_the_last() -> None:
+def test_retention_deletes_the_last_complete_backup_only_on_request_as_the_last() -> None:
     assert reasons(asked("2026-11-19T22:00Z"))["19"] == ("daily 1 of 1", "newest complete", "min_keep 1 of 1")
     assert not decisions(asked("2026-11-19T22:00Z", last=True))["19"].keep
     assert not decisions(asked("2026-11-18T22:00Z", "failed"), asked("2026-11-19T22:00Z"))["18"].keep
@@ -385,7 +385,7 @@ def test_the_last_complete_one_goes_only_when_it_was_asked_for_as_the_last() -> 
     }
 
 
-def test_a_hold_and_a_run_that_grew_from_it_keep_even_what_was_asked_to_be_deleted() -> None:
+def test_a_hold_or_a_run_in_progress_keeps_a_backup_despite_a_requested_deletion() -> None:
     one = replace(asked("2026-11-19T22:00Z"), hold=Hold(None, "court"))
     assert said(decisions(backup("2026-11-18T22:00Z"), one)["19"]) == ("held: court",)
     one = replace(asked("2026-11-19T22:00Z"), in_use=True)

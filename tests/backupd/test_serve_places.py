@@ -69,7 +69,7 @@ def test_one_asker_leaves_room_for_the_previews_of_others(jobs: JobStore, pool: 
 
 
 @pytest.mark.slow
-def test_what_takes_longer_than_it_may_is_ended_with_all_that_it_started(jobs: JobStore, tmp_path: Path) -> None:
+def test_a_request_over_its_time_limit_is_ended_with_all_its_processes(jobs: JobStore, tmp_path: Path) -> None:
     endless = job("liar", "carol", verb="preview")
     jobs.put(endless)
     script = f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/pid; echo begun >&2; wait; wait"
@@ -101,7 +101,7 @@ def busy(known: list[ServeJob], who: str) -> None:
     assert refused.value.kind == "busy"
 
 
-def test_more_than_can_be_meant_is_refused_as_busy() -> None:
+def test_too_many_requests_at_once_are_refused_as_busy() -> None:
     mine = waiting(["alice"] * PER_ASKER)
     require_turn(mine[1:], "alice")
     require_turn(mine, "bob")
@@ -110,7 +110,7 @@ def test_more_than_can_be_meant_is_refused_as_busy() -> None:
     busy(waiting(map(str, range(IN_ALL))), "bob")
 
 
-def test_a_few_who_ask_for_very_much_leave_places_for_whoever_has_none_waiting() -> None:
+def test_a_few_greedy_users_leave_slots_for_users_without_a_waiting_request() -> None:
     greedy = waiting(f"greedy{number % 5}" for number in range(IN_ALL - FOR_OTHERS))
     busy(greedy, "greedy0")
     require_turn(greedy, "bob")
@@ -118,7 +118,7 @@ def test_a_few_who_ask_for_very_much_leave_places_for_whoever_has_none_waiting()
     require_turn([*greedy, *waiting(["bob"])], "olga")
 
 
-def test_what_one_user_asks_for_makes_nothing_of_another_be_forgotten(jobs: JobStore) -> None:
+def test_requests_of_one_user_push_out_no_results_of_another(jobs: JobStore) -> None:
     """The very many are newer."""
     before = {new_id(NOW - timedelta(minutes=1)) for _ in range(3)}
     for job_id in before:

@@ -50,7 +50,7 @@ def test_no_verb_and_no_role_reaches_a_host_that_is_not_ones_own(verb: str, role
         assert (refused.value.kind, refused.value.message) == ("missing", "there is no such host")
 
 
-def test_what_names_all_hosts_is_for_who_sees_all() -> None:
+def test_requests_about_the_whole_pool_need_the_right_to_all_hosts() -> None:
     whole = {verb for verb, one in VERBS.items() if one.right is Right.POOL}
     assert whole == {"doctor", "plan", "extents"}
     for verb in whole:
@@ -59,14 +59,14 @@ def test_what_names_all_hosts_is_for_who_sees_all() -> None:
     assert unhosted == {"job", "jobs", "hello"} == {verb for verb, one in VERBS.items() if one.right is Right.LISTED}
 
 
-def test_a_role_that_is_none_gives_none() -> None:
+def test_an_unknown_role_is_only_that_of_a_viewer() -> None:
     assert read_viewer({"name": "v", "role": "root", "hosts": None, "session": ""}).role == "viewer"
     viewer = Viewer("v", "operator", ("a", "b*"), "12345678")
     assert read_viewer(viewer_object(viewer)) == viewer
 
 
 @pytest.mark.parametrize("uid", [1, 998, 65534])
-def test_nobody_but_root_says_himself_who_he_is(uid: int) -> None:
+def test_only_root_may_name_the_user_of_a_request(uid: int) -> None:
     asked = Request("jobs", "root", {})
     with pytest.raises(RequestRefused) as refused:
         viewer_of(asked, Peer(1, uid), Path("/nowhere"))
@@ -95,7 +95,7 @@ def test_so_many_a_minute_and_then_as_fast_as_they_come_back() -> None:
     assert sum(taken()) == 60  # nothing is saved up for longer than a minute
 
 
-def test_of_what_goes_on_at_once_one_has_half_and_the_last_is_for_who_has_none() -> None:
+def test_one_user_gets_half_of_the_slots_and_the_last_slot_is_for_a_user_without_one() -> None:
     limits = VerbLimits()
     carol, olga, ada = (Viewer(name, "viewer") for name in ("carol", "olga", "ada"))
     with ExitStack() as held:

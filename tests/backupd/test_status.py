@@ -48,7 +48,7 @@ def test_the_state_is_the_first_that_fits(known: HostFacts | None, state: str, e
     assert (found.state, found.error) == (state, error)
 
 
-def test_an_absent_laptop_is_not_late_and_neither_is_who_is_switched_off() -> None:
+def test_absent_laptops_and_disabled_hosts_are_not_late() -> None:
     old = facts(complete=1000)
     assert status(old).state == "late"
     assert status(old, HostConfig("lap", every=86400.0, optional=True, max_absence=None)).state == "ok"
@@ -57,7 +57,7 @@ def test_an_absent_laptop_is_not_late_and_neither_is_who_is_switched_off() -> No
     assert status(old, HostConfig("old", every=86400.0, enabled=False)).state == "ok"
 
 
-def test_who_is_switched_off_is_never_due() -> None:
+def test_a_disabled_host_is_never_due() -> None:
     assert status(facts(complete=1), HostConfig("old", every=86400.0, enabled=False)).next_due is None
 
 
@@ -69,7 +69,7 @@ def test_age_and_next_due_are_counted_from_the_newest_complete_backup() -> None:
     assert (never.last_complete, never.age, never.next_due) == (None, None, NOW)
 
 
-def test_a_backup_from_the_future_is_said_to_be_one_and_its_host_is_due() -> None:
+def test_a_backup_stamped_in_the_future_is_reported_and_its_host_is_due() -> None:
     only = status(facts(ahead=ago(-48)))
     assert (only.state, only.age, only.next_due) == ("never", None, NOW)
     assert "stamped 2026-11-22T23:10:00Z, in the future" in only.warnings[0]
@@ -101,7 +101,7 @@ KNOWN = st.one_of(
 
 
 @given(KNOWN, st.builds(HostConfig, name=st.just("x"), enabled=st.booleans(), optional=st.booleans(), every=st.floats(60, 1e7)))
-def test_every_host_has_a_state_and_who_has_no_complete_backup_is_never_ok(known: HostFacts | None, host: HostConfig) -> None:
+def test_every_host_has_a_state_and_without_a_complete_backup_it_is_never_ok(known: HostFacts | None, host: HostConfig) -> None:
     found = status(known, host)
     assert found.state in STATES
     if known is None or known.last_complete is None:

@@ -27,7 +27,7 @@ def deep(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_paths_that_take_long_to_look_for_are_told_apart_as_not_counted(deep: Path) -> None:
+def test_folders_that_take_too_long_to_count_are_reported_as_not_counted(deep: Path) -> None:
     """Each start of such a path is one that the host may mean, and each takes a walk through all of it."""
     hostile = [b"/srv" * DEEP + b"/x%d" % number for number in range(3000)]
     asked = 0
@@ -47,7 +47,7 @@ def test_what_can_be_found_is_counted(deep: Path) -> None:
     assert files_below(deep, "/srv", [b"/srv", b"/srv/srv", b"/no"], 10**6) == (DEEP + 1, 0)
 
 
-def test_who_is_stopped_counts_no_further(deep: Path) -> None:
+def test_counting_below_unreadable_folders_stops_with_the_run(deep: Path) -> None:
     assert files_below(deep, "/srv", [b"/srv", b"/srv/srv"], 10**6, CancelledWhen(lambda: True)) == (0, 2)
     asked = iter([False] * 50 + [True] * 10)
     count, unknown = files_below(deep, "/srv", [b"/srv"], 10**6, CancelledWhen(lambda: next(asked)))

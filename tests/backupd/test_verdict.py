@@ -74,12 +74,12 @@ def test_a_pool_that_cannot_be_written_outweighs_every_exit_status_and_every_oth
 
 
 @pytest.mark.parametrize("exit_code", [-9, 10, 12, 19, 20, 30, 35, 127, 255])
-def test_a_transfer_that_did_not_come_to_its_end_is_unfinished_whatever_it_had_said(exit_code: int) -> None:
+def test_an_interrupted_transfer_is_unfinished_whatever_rsync_printed_before(exit_code: int) -> None:
     assert judged(exit_code, UNREADABLE.format(1)).outcome is PathOutcome.UNFINISHED
 
 
 @pytest.mark.parametrize("exit_code", [1, 2, 3, 4, 5, 11, 22, 77])
-def test_a_status_that_needs_a_person_breaks_the_path_and_is_told(exit_code: int) -> None:
+def test_an_exit_status_that_no_retry_helps_breaks_the_path_and_is_reported(exit_code: int) -> None:
     result = judged(exit_code)
     assert result.outcome is PathOutcome.BROKEN
     assert f"exit status {exit_code}" in result.reason
@@ -97,7 +97,7 @@ def test_a_path_that_is_too_long_for_rsync_is_one_file_that_could_not_be_read() 
     assert judged(23, *[TOO_LONG] * 2, CODE_23).outcome is PathOutcome.SUSPECT  # the limit holds for them as for any
 
 
-def test_a_message_of_rsync_that_is_not_known_stands_for_a_file_and_is_quoted() -> None:
+def test_an_unknown_message_of_rsync_counts_as_one_missed_file_and_is_quoted() -> None:
     """Only with the status that something was not transferred, only without a better one, and never what a host prints before."""
     strange = "strange trouble with srv/x"
     messages = Messages(answered=True)
@@ -152,7 +152,7 @@ def test_what_was_missed_is_suspect_beyond_the_limit_or_when_nothing_was_read(
         assert any(str(unreadable or not_kept) in warning for warning in result.warnings)
 
 
-def test_just_at_the_limit_is_still_complete() -> None:
+def test_a_path_exactly_at_the_limit_of_unreadable_files_is_complete() -> None:
     hundred = {"files": 100, "regular": 100, "bytes": 100}
     assert judged(23, UNREADABLE.format(1), numbers=hundred, base=hundred).outcome is PathOutcome.COMPLETE
     assert judged(23, UNREADABLE.format(1), UNREADABLE.format(2), numbers=hundred, base=hundred).outcome is PathOutcome.SUSPECT
@@ -170,7 +170,7 @@ def test_what_shrank_by_more_than_the_limit_in_files_or_bytes_is_suspect(
     assert bool(result.reason) is shrunk
 
 
-def test_what_shrank_just_to_the_limit_is_still_complete() -> None:
+def test_a_path_that_shrank_exactly_to_the_limit_is_complete() -> None:
     for key in ("files", "bytes"):
         half = {**HUNDRED, key: HUNDRED[key] // 2}
         assert judged(0, numbers=half).outcome is PathOutcome.COMPLETE
@@ -185,7 +185,7 @@ def test_a_limit_of_everything_lets_a_path_become_empty() -> None:
     assert judged(0, numbers=empty).outcome is PathOutcome.SUSPECT
 
 
-def test_a_first_backup_can_not_have_shrunk_but_an_empty_one_is_said_to_be_empty() -> None:
+def test_a_first_backup_cannot_have_shrunk_but_an_empty_one_has_a_warning() -> None:
     result = judged(0, numbers={"files": 1, "regular": 0, "bytes": 0}, base=None)
     assert result.outcome is PathOutcome.COMPLETE
     assert "holds no file" in " ".join(result.warnings)
@@ -209,7 +209,7 @@ def test_files_that_were_not_transferred_for_no_reason_given_are_suspect() -> No
     assert judged(23, UNREADABLE.format(1)).outcome is PathOutcome.COMPLETE
 
 
-def test_skipped_deletions_are_said() -> None:
+def test_a_backup_that_keeps_deleted_files_because_of_skipped_deletions_has_a_warning() -> None:
     result = judged(23, UNREADABLE.format(1), "IO error encountered -- skipping file deletion")
     assert result.deletions_skipped
     assert "deletions were skipped" in " ".join(result.warnings)
@@ -390,7 +390,7 @@ def test_a_host_of_which_not_even_a_list_came_leaves_no_backup() -> None:
     assert decide_run([broken, PathResult("/y", PathOutcome.COMPLETE, numbers=LISTED)]).state == "failed"
 
 
-def test_the_error_is_that_of_the_worst_path() -> None:
+def test_the_error_of_a_backup_is_that_of_its_worst_path() -> None:
     paths = {outcome: PathResult(f"/{outcome}", outcome, f"{outcome} because") for outcome in PathOutcome}
     for one, other in itertools.combinations(PathOutcome, 2):
         for results in ([paths[one], paths[other]], [paths[other], paths[one]]):
