@@ -2,8 +2,8 @@
 
     scripts/mutate.py btrkeep/decisions/retention.py --count 40 --seed 1 --tests tests/backupd/test_retention.py
 
-The places are drawn by the seed from all modules named. What passes `--tests` is run against the tests of `--then`. Exit status 1
-if a change survives: it needs a test, or a reason why nobody could notice it. Tests marked `slow` are left out.
+The places are drawn by the seed from all modules named. What passes `--tests` is run against the tests of `--then`. Only tests of
+the gate are run. Exit status 1 if a change survives: it needs a test, or a reason why nobody could notice it.
 
 The tests are collected once. Each change is made in a process forked from there, and in the copy for the commands that tests start.
 """
@@ -272,7 +272,7 @@ def _copied(folder: Path) -> None:
 
 def _killers(folder: Path, wanted: Sequence[Mutation], tests: Sequence[str]) -> dict[Mutation, str]:
     """Returns the test that fails for each change, "" for those that no test notices."""
-    words = [sys.executable, "-m", "pytest", "-p", "scripts.mutate", "-q", "-s", "-m", "not slow", "--hypothesis-seed=1"]
+    words = [sys.executable, "-m", "pytest", "-p", "scripts.mutate", "-q", "-s", "--gate", "--hypothesis-seed=1"]
     environment = {**os.environ, "PYTHONPATH": str(folder), _WANTED: json.dumps([(each.module, each.place) for each in wanted])}
     answers = {}
     by_place = {(each.module, each.place): each for each in wanted}
