@@ -1,22 +1,42 @@
-"""Paths of the command line that cannot be looked at: the command itself reports them."""
+"""Paths of the command line that cannot be looked at."""
 
+import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 
 from btrkeep.cli.given_path import GivenPath
+from btrkeep.errors import UsageError
 from tests.beds import work
 from tests.beds.cli import TOP
 from tests.beds.leftout import needs_root
 
 
-def test_a_name_that_is_too_long_is_left_to_the_command() -> None:
-    path = Path("/") / ("x" * 5000)
-    assert GivenPath(path_type=Path).convert(str(path), None, None) == path
-    with pytest.raises(click.BadParameter, match="does not exist"):
-        GivenPath(exists=True).convert(str(path), None, None)
+@pytest.mark.parametrize(
+    "path", [Path("/") / ("x" * 5000), Path("/") / ("x" * 256), Path("/" + "x/" * 2500)], ids=["5,000", "256", "deep"]
+)
+def test_a_path_that_is_too_long_is_reported_in_one_short_line(path: Path) -> None:
+    for kind in (GivenPath(), GivenPath(exists=True)):
+        with pytest.raises(UsageError, match="too long") as refused:
+            kind.convert(str(path), None, None)
+        assert len(refused.value.message) < 120
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("backupd", ["init"]),
+        ("backupd", ["rehearse", "--on"]),
+        ("backupd", ["--config"]),
+        ("btrfs-balancer", ["score"]),
+        ("btrfs-heatmap", []),
+    ],
+)
+def test_commands_refuse_it(program: str, words: list[str]) -> None:
+    done = subprocess.run([Path(sys.executable).with_name(program), *words, "/tmp/" + "x" * 5000], capture_output=True, text=True)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 2)
+    assert "too long" in done.stderr
 
 
 @needs_root
