@@ -107,4 +107,4 @@ def undo_forget(pool: Pool, catalogue: Catalogue, host: str, now: datetime, *, b
 
 def _was_forgotten(note: Mapping[str, Any] | None) -> bool:
     """Returns True if a backup was marked because its host was forgotten, and not because somebody asked for it."""
-    return note is not None and ASKED not in note and RetentionCode.FORGOTTEN in note.get(RULES, ())
+    return note is not None and ASKED not in note and RetentionCode.FORGOTTEN in (note.get(RULES) or ())

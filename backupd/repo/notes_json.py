@@ -151,6 +151,8 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
         notes.held_until(name)
         if (mark := notes.note(name, EXPIRED)) and not mark.get("at"):
             raise ValueError(f"the mark of {name} has no time")
+        if mark and not isinstance(mark.get(RULES) or [], list):
+            raise ValueError(f"the rules in the mark of {name} are no list")
     return notes
 
 

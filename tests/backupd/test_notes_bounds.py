@@ -10,8 +10,10 @@ import pytest
 from backupd.replicate.far_answers import Announced
 from backupd.replicate.marked import take_notes
 from backupd.repo import json_file, notes_json
+from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.json_file import LARGEST
-from backupd.repo.notes_json import HOLD, NOTES, Notes, NotesFull, hold_of, read_notes, write_notes
+from backupd.repo.notes_json import HOLD, NOTES, RULES, Notes, NotesFull, hold_of, read_notes, write_notes
+from btrkeep.backup_states import EXPIRED
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.retention import Hold
 from btrkeep.units import parse_time
@@ -86,3 +88,14 @@ def test_holds_of_another_pool_can_be_refused_or_limited(
     here = pool(tmp_path)
     take_notes(here, "web1", "n1", sent("mine", until), replace(OFFICE, **settings), NOW)
     assert hold_of(read_notes(here.host("web1")), "n1") == expected
+
+
+@pytest.mark.parametrize(("rules", "is_read"), [(["forgotten"], True), (None, True), ("forgotten", False), (5, False)])
+def test_a_mark_whose_rules_are_no_list_makes_the_notes_unreadable(tmp_path: Path, rules: object, is_read: bool) -> None:
+    folder = pool(tmp_path).host("web1")
+    write_notes(folder, Notes({"n1": {EXPIRED: {"at": AT, "why": "", RULES: rules}}}))
+    if is_read:
+        assert read_notes(folder).expired_at("n1") == parse_time(AT)
+    else:
+        with pytest.raises(UnreadableRecord, match="no list"):
+            read_notes(folder)

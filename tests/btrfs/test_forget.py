@@ -95,7 +95,7 @@ def test_undo_takes_it_back_and_revives_what_expired_because_of_it(pool: Nights,
     first, second, third = pool.names(host)
     marks = {
         first: {"expired": {"at": SOON, "why": "host forgotten", "rules": ["forgotten"]}},
-        second: {"expired": {"at": SOON, "why": "no rule keeps it"}},
+        second: {"expired": {"at": SOON, "why": "no rule keeps it", "rules": None}},
         third: {"accepted": {"at": SOON, "why": "x"}, "expired": {"at": SOON, "why": "host forgotten", "rules": ["forgotten"]}},
     }
     write_down(pool, host, forgotten={"at": SOON}, backups=marks)
