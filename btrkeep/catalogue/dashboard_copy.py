@@ -162,12 +162,14 @@ def _recorded_mark(copy: Path) -> Mark | None:
         return None
     try:
         with closing(sqlite3.connect(uri_of(copy), uri=True)) as connection:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            header = connection.execute(
+                "SELECT user_version, application_id FROM pragma_user_version, pragma_application_id"
+            ).fetchone()
             (text,) = connection.execute("SELECT value FROM about WHERE name = ?", (_MARK,)).fetchone()
         mark: Mark = json.loads(text)
     except (sqlite3.Error, TypeError, ValueError):  # a torn or damaged one
         return None
-    return mark if version == tables.SCHEMA_VERSION else None
+    return mark if header == (tables.SCHEMA_VERSION, tables.APPLICATION_ID) else None
 
 
 def is_plain(copy: Path) -> bool:

@@ -26,8 +26,6 @@ from btrkeep.trusted_path import MOVE_STATE, remedy, untrusted_state
 
 FILE = "catalogue.sqlite"
 SCHEMA = Path(__file__).parent / "schema"
-APPLICATION_ID = 0x6274726B
-"""The letters "btrk", in the header of the file: https://www.sqlite.org/fileformat.html#application_id"""
 READERS = "btrkeep"
 """The group that may read the copy of the catalogue: the dashboard's."""
 _LOCK = "catalogue.lock"
@@ -185,7 +183,7 @@ def version_of(session: Session) -> int:
     if not (version or application or entries):
         return 0
     path = session.path
-    if application != APPLICATION_ID or version < 1:
+    if application != tables.APPLICATION_ID or version < 1:
         raise OperatorError(
             f"{path} is a database, but no catalogue", "see [pool] state, or move it away and run: `backupd rebuild`"
         )
@@ -219,7 +217,7 @@ def _upgrade(path: Path, version: int) -> None:
     """
     newest = tables.SCHEMA_VERSION
     steps = [(SCHEMA / f"{number:04}.sql").read_text(encoding="utf-8") for number in range(version + 1, newest + 1)]
-    marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {newest};"
+    marks = f"PRAGMA application_id = {tables.APPLICATION_ID}; PRAGMA user_version = {newest};"
     with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None)) as connection:
         # A step may have to make a table again; with foreign keys on, dropping the old one would delete the rows that refer to it.
         # This has no effect within a transaction, so it comes before.

@@ -8,7 +8,11 @@ from types import TracebackType
 from typing import Self
 
 from btrkeep.catalogue import dashboard_copy, migrate, readonly, sqlite, tables
-from btrkeep.catalogue.sqlite import Session
+from btrkeep.catalogue.readonly import CatalogueUnready
+from btrkeep.catalogue.sqlite import CatalogueBusy, Session
+from btrkeep.errors import OperatorError
+
+_COPY_HINT = "`backupd check` makes a new copy, or reports what is wrong with the catalogue itself"
 
 
 class CatalogueSession:
@@ -56,7 +60,12 @@ class CatalogueSession:
         """Opens the dashboard's copy of the catalogue in `state`: that of now, until it is closed. Raises as `open_readonly`."""
         path = state / dashboard_copy.FILE
         readonly.require_catalogue(path)
-        return cls._for_reading(state, readonly.CopySession(path))
+        try:
+            return cls._for_reading(state, readonly.CopySession(path))
+        except (CatalogueBusy, CatalogueUnready):
+            raise
+        except OperatorError as error:  # its hint is about the catalogue itself, which may have the same fault, or none
+            raise CatalogueUnready(f"the dashboard's copy cannot be read: {error.message}", _COPY_HINT) from error
 
     @classmethod
     def _for_reading(cls, state: Path, reader: Session) -> Self:

@@ -24,6 +24,8 @@ from btrkeep.causes import Cause
 
 SCHEMA_VERSION = 1
 """The number of the newest file in schema/."""
+APPLICATION_ID = 0x6274726B
+"""The letters "btrk", in the header of the file: https://www.sqlite.org/fileformat.html#application_id"""
 
 _KINDS: tuple[tuple[Any, str], ...] = (
     (datetime, "moment"),

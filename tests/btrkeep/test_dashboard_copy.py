@@ -293,6 +293,18 @@ def test_a_copy_of_an_older_schema_is_renewed_although_nothing_changed(state: Pa
     assert in_copy(state) is None
 
 
+@pytest.mark.parametrize("header", ["application_id = 0", "user_version = 9999"])
+def test_a_copy_that_is_none_of_this_version_is_made_again_and_its_hint_does_not_move_it_away(state: Path, header: str) -> None:
+    Catalogue.open(state).close()
+    with closing(sqlite3.connect(state / "dashboard.sqlite")) as copy, copy:
+        copy.execute(f"PRAGMA {header}")
+    with pytest.raises(CatalogueUnready, match="the dashboard's copy cannot be read") as raised:
+        Catalogue.open_copy(state)
+    assert "`backupd check` makes a new copy" in raised.value.hint
+    Catalogue.open(state).close()
+    assert in_copy(state) is None
+
+
 def test_a_copy_that_cannot_be_made_fails_no_write(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dashboard_copy, "_SPARE", 1 << 60)
     with Catalogue.open(state) as catalogue:

@@ -311,7 +311,7 @@ def test_what_is_asked_for_stands_in_no_page_as_it_came(here: Gate, address: str
     assert "x=1" not in answer.headers.get("Set-Cookie", "")
 
 
-@pytest.mark.parametrize("how", ["missing", "older", "newer", "damaged"])
+@pytest.mark.parametrize("how", ["missing", "older", "newer", "damaged", "of before"])
 def test_without_a_catalogue_that_can_be_read_pages_say_so_and_the_account_works(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -322,6 +322,13 @@ def test_without_a_catalogue_that_can_be_read_pages_say_so_and_the_account_works
     elif how == "damaged":
         for damaged in (file, copy):
             damaged.write_bytes(b"nothing of the sort" * 500)
+    elif how == "of before":  # what developers had before docs/decisions/0079
+        import sqlite3
+
+        for unmarked in (file, copy):
+            with sqlite3.connect(unmarked) as connection:
+                connection.execute("PRAGMA application_id = 0")
+            connection.close()
     else:
         import sqlite3
 
@@ -332,10 +339,14 @@ def test_without_a_catalogue_that_can_be_read_pages_say_so_and_the_account_works
     here = gate(settings)
     assert here.log_in().status_code == 303
     answer = here.get("/")
-    assert answer.status_code in (500, 503)
-    assert {"missing": "there is no catalogue", "older": "older schema 5", "newer": "has schema 5", "damaged": "damaged"}[
-        how
-    ] in answer.text
+    assert answer.status_code == 503
+    assert {
+        "missing": "there is no catalogue",
+        "older": "older schema 5",
+        "newer": "has schema 5",
+        "damaged": "damaged",
+        "of before": "the dashboard&#39;s copy cannot be read",
+    }[how] in answer.text
     assert here.get("/account").status_code == 200
 
 
