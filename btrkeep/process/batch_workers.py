@@ -51,7 +51,12 @@ class BatchWorkers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for worker in self._workers:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the processes, each after the batch that it does. May be repeated."""
+        ended, self._workers = self._workers, []
+        for worker in ended:
             worker.close()
 
     @property

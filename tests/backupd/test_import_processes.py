@@ -107,6 +107,20 @@ def test_a_stop_reaches_the_processes(place: Path) -> None:
     assert [path for path in (place / "target").rglob("*") if not path.is_dir()] == []
 
 
+def test_the_other_process_has_ended_when_a_killed_one_is_reported(place: Path) -> None:
+    """It would go on writing into a backup that is deleted, or finished, by then."""
+    printed = run(
+        place,
+        "children = Path(f'/proc/self/task/{os.getpid()}/children')",
+        "os.kill(int(children.read_text().split()[0]), signal.SIGKILL)",
+        "try:",
+        "    copied(source, target, links)",
+        "except OperatorError as error:",
+        "    print(error.message, children.read_text().split())",
+    )
+    assert printed == ["a process of this command was ended from outside []"]
+
+
 def test_a_killed_process_is_an_error_and_the_next_copy_needs_none(place: Path) -> None:
     printed = run(
         place,

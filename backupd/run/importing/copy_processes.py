@@ -50,7 +50,7 @@ class CopyProcesses:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop.set()
-        self._workers.__exit__(kind, error, trace)
+        self._workers.close()
 
     def give(self, source: int, target: int, batch: Any, then: Then) -> None:
         """Has a batch done. `then` gets what the work returned, during a later call. Raises OperatorError if a process was ended
@@ -71,4 +71,6 @@ class CopyProcesses:
             yield
         except OperatorError:
             self.is_usable = False
+            self.stop.set()
+            self._workers.close()  # who deletes or finishes the backup next is alone in it
             raise
