@@ -119,7 +119,7 @@ def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
                     _tar_member(visit, visit.entry.path[1:], links, gathered)
                     gathered.end_member()
                     done.entries += 1
-        except OSError:  # also of the table of links, whose disk may be full
+        except BaseException:  # also of the table of links, whose disk may be full, and of a signal
             if gathered.is_between_members:
                 gathered.write(CUT_OFF)
             gathered.flush()

@@ -1,7 +1,7 @@
 """Stores data that grows with the number of names in a file, not in memory, because a host may have any number of names.
 
 The files are unnamed and disappear with their process. They are in TMPDIR or /var/tmp, which is a disk where /tmp is memory. Raises
-OSError if there is no room, and EFBIG for more than `MOST` bytes, so that one user cannot fill that disk.
+OSError, SpoolFull if there is no free space, and SpoolTooLarge for more than `MOST` bytes, so that one user cannot fill that disk.
 """
 
 import errno
@@ -10,6 +10,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import IO
 
 MOST = 64 << 20
@@ -17,13 +18,28 @@ MOST = 64 << 20
 IN_MEMORY = 10_000
 """Names of one folder that are put in order in memory; of more each ten thousand are, and then merged."""
 _PIECE = 16 << 10
+_FULL_BELOW = 1 << 20  # bytes
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class SpoolFull(OSError):
+    """The filesystem of these files is full."""
+
+
+class SpoolTooLarge(OSError):
+    """A file would have more than `MOST` bytes."""
+
+
+def folder() -> str:
+    """Returns the folder of these files, if it can be used."""
+    return os.environ.get("TMPDIR", "/var/tmp")  # noqa: S108  they are unnamed
 
 
 def _file() -> IO[bytes]:
     import tempfile  # it takes as long as the rest of this package, and few commands need a file
 
     try:
-        return tempfile.TemporaryFile(dir=os.environ.get("TMPDIR", "/var/tmp"), prefix="btrkeep-")  # noqa: S108  unnamed
+        return tempfile.TemporaryFile(dir=folder(), prefix="btrkeep-")
     except OSError:  # wherever there is a place, then
         return tempfile.TemporaryFile(prefix="btrkeep-")
 
@@ -41,7 +57,8 @@ class Packed:
     def pieces(self) -> Iterator[bytes]:
         """All of it, some hundred kilobytes at a time. Raises OSError."""
         self._put(self._packer.flush())
-        self._file.seek(0)
+        with _space_reported():
+            self._file.seek(0)  # writes what is in memory yet
         unpacker = zlib.decompressobj()
         while packed := unpacker.unconsumed_tail or self._file.read(_PIECE):
             yield unpacker.decompress(packed, _PIECE * 16)
@@ -54,8 +71,9 @@ class Packed:
     def _put(self, packed: bytes) -> None:
         self._held += len(packed)
         if self._held > MOST:
-            raise _too_many()
-        self._file.write(packed)
+            raise _too_large()
+        with _space_reported():
+            self._file.write(packed)
 
 
 class LinkTable:
@@ -68,9 +86,10 @@ class LinkTable:
         """The first name of the same file, None when this is it. Raises OSError."""
         try:
             return self._seen(self._table or self._made(), inode, links, name)
-        except sqlite3.Error as error:  # it is bounded by `max_page_count`: for SQLite that is a full disk
-            is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL  # our own misuse of sqlite3 has no code
-            raise (_too_many() if is_full else OSError(errno.EIO, f"the table of links: {error}")) from error
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL:  # our own misuse of sqlite3 has no code
+                raise OSError(errno.EIO, f"the table of links: {error}") from error
+            raise (_full() if _is_full() else _too_large()) from error  # for SQLite `max_page_count` is a full disk, too
 
     def close(self) -> None:
         """Forgets them all."""
@@ -150,5 +169,27 @@ class _Runs:
             yield from whole
 
 
-def _too_many() -> OSError:
-    return OSError(errno.EFBIG, "too many names for one archive, or no room for them in /var/tmp")
+def _is_full() -> bool:
+    try:
+        status = os.statvfs(folder())
+    except OSError:
+        return False
+    return status.f_bavail * status.f_frsize < _FULL_BELOW
+
+
+@contextmanager
+def _space_reported() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise _full() from error
+        raise
+
+
+def _too_large() -> SpoolTooLarge:
+    return SpoolTooLarge(errno.EFBIG, "too many hard links or names for one archive")
+
+
+def _full() -> SpoolFull:
+    return SpoolFull(errno.ENOSPC, f"{folder()} has no free space for its temporary files")

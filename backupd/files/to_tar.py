@@ -9,6 +9,7 @@ from pathlib import Path
 from backupd.files.archive import Archived, ByteSink, SourceUnreadable, write_archive
 from backupd.files.destination import PREFIX, Occupied, put
 from backupd.files.restore_types import RestoreProgress, Tell
+from backupd.files.spool import SpoolFull, SpoolTooLarge
 from backupd.files.tree import Entry, Tree, entry_of
 from backupd.files.walking import walk
 from backupd.files.writing import remove_unfinished
@@ -17,6 +18,10 @@ from btrkeep.errors import DAMAGED, OperatorError, UsageError
 from btrkeep.units import printable
 
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_HINTS = {
+    errno.EROFS: "write the tar to another filesystem",
+    errno.EFBIG: "write the tar to a filesystem that has no limit of that size (`ulimit -f`), or restore fewer paths at a time",
+}
 _DAMAGED_HINT = "restore with --to, which restores all other files and names each unreadable one; or see `backupd damaged`"
 _SMALL = 512  # bytes: an archive comes in large pieces, of which the first does not wait for a buffer to be full
 
@@ -43,13 +48,19 @@ def _failures_reported() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise OperatorError("the tar is not whole: nobody reads it any more", "look at what the other program said") from None
+    except SpoolFull as error:
+        hint = "free some space there, or set TMPDIR to another folder, and begin again"
+        raise OperatorError(f"the tar is not whole: {error.strerror}", hint) from error
+    except SpoolTooLarge as error:
+        raise OperatorError(f"the tar is not whole: {error.strerror}", "restore fewer paths at a time") from error
     except OSError as error:
         if error.errno in DAMAGED and isinstance(error, SourceUnreadable):
             path = printable(error.filename)
             raise OperatorError(f"the tar is not whole: {path}: {error.strerror}", _DAMAGED_HINT) from error
         if error.errno not in _FATAL:
             raise
-        raise OperatorError(f"the tar is not whole: {error.strerror}", "make room, and begin again") from error
+        hint = _HINTS.get(error.errno, "free some space where the tar is written, and begin again")
+        raise OperatorError(f"the tar is not whole: {error.strerror}", hint) from error
 
 
 def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> Archived:

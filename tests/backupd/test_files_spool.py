@@ -2,9 +2,10 @@
 
 import io
 import os
+import sys
 import zipfile
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.files import spool, zip_headers
-from backupd.files.spool import LinkTable, Packed, ordered
+from backupd.files.spool import LinkTable, Packed, SpoolTooLarge, ordered
 from backupd.files.tree import Entry
-from tests.beds import work
-from tests.beds.leftout import needs_program
+from tests.beds import TOP, work
+from tests.beds.leftout import needs_program, needs_root
 
 FILE = Entry(b"/f", "file", 0, 0, 0o644, 4_000_000_000, 12, 1_500_000_000 * 10**9, 257, 1, 1)
 NAMES = st.lists(st.binary(min_size=1, max_size=9).map(lambda name: name.replace(b"\0", b"\n")), max_size=60)
@@ -54,10 +55,36 @@ def test_a_file_of_many_links_is_told_its_first_name_until_the_last_has_come() -
 @pytest.mark.slow
 def test_who_asks_for_too_many_names_fills_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "MOST", 1 << 20)
-    with closing(LinkTable()) as links, pytest.raises(OSError, match="too many names"):
+    with closing(LinkTable()) as links, pytest.raises(SpoolTooLarge, match="too many hard links"):
         consumed(links.seen(number, 2, os.urandom(1000)) for number in range(10_000))
-    with closing(Packed()) as packed, pytest.raises(OSError, match="too many names"):
+    with closing(Packed()) as packed, pytest.raises(SpoolTooLarge, match="too many hard links"):
         consumed(map(packed.write, (os.urandom(1000) for _ in range(10_000))))
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["links", "packed"])
+def test_a_full_disk_of_these_files_is_no_full_disk_of_the_archive(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """SQLite puts its own temporary files where SQLITE_TMPDIR or TMPDIR is."""
+    monkeypatch.setenv("TMPDIR", str(small_disk))
+    code = {
+        "links": "t = LinkTable(); [t.seen(n, 2, os.urandom(1000)) for n in range(30000)]",
+        "packed": "p = Packed(); [p.write(os.urandom(1000)) for n in range(30000)]",
+    }[kind]
+    code = (
+        "import os\nfrom backupd.files.spool import *\nfrom backupd.files.to_tar import _failures_reported\n"
+        f"with _failures_reported(): {code}"
+    )
+    done = work(sys.executable, "-c", code, check=False, cwd=TOP)
+    assert f"the tar is not whole: {small_disk} has no free space" in done.stderr, done.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    work("mount", "-t", "tmpfs", "-o", "size=2M", "tmpfs", tmp_path)
+    yield tmp_path
+    work("umount", tmp_path)
 
 
 def consumed(every: Iterable[object]) -> None:

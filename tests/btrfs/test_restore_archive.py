@@ -16,6 +16,7 @@ import pytest
 from backupd.files.archive import Archived, write_archive
 from backupd.files.spool import LinkTable
 from backupd.files.tree import Tree
+from btrkeep.process.cancellation import Cancelled
 from tests.beds import Entry, differences, manifest, work
 from tests.beds.everything import everything
 
@@ -228,6 +229,25 @@ def test_a_tar_that_ends_before_a_member_is_whole_for_nobody(
     assert listed.returncode == 2, listed
     with pytest.raises(tarfile.ReadError), tarfile.open(fileobj=io.BytesIO(b"".join(out))) as archive:
         archive.getmembers()
+
+
+def test_a_tar_that_a_signal_ends_between_two_members_is_whole_for_nobody(shared_btrfs: Path) -> None:
+    (shared_btrfs / "data").mkdir()
+    for number in range(3000):
+        (shared_btrfs / "data" / f"file{number:04}").touch()
+    out: list[bytes] = []
+
+    class Stopped:
+        def write(self, data: bytes, /) -> None:
+            out.append(data)
+            if sum(map(len, out)) > 1 << 20:
+                raise Cancelled
+
+    with Tree(shared_btrfs) as tree, pytest.raises(Cancelled):
+        write_archive(tree, [b"/"], "tar", Stopped())
+    listed = subprocess.run(("tar", "-t"), input=b"".join(out), capture_output=True, check=False)
+    assert 100 < len(listed.stdout.splitlines()) < 3000
+    assert listed.returncode == 2, listed
 
 
 def test_what_cannot_be_deflated_costs_no_time_and_a_zip_of_both_is_whole(shared_btrfs: Path, tmp_path: Path) -> None:
