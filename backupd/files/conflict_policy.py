@@ -80,7 +80,7 @@ class LinkPlacer:
         self._first: dict[int, tuple[tuple[bytes, ...], int, int]] = {}
 
     def first(self, entry: Entry) -> tuple[tuple[bytes, ...], int] | None:
-        """Returns place and inode number (0: not written yet) of the first name of the same inode; None if there is none."""
+        """Returns place and identity (0: not written yet) of the first name of the same inode; None if there is none."""
         return self.first_of(entry.inode) if entry.links > 1 else None
 
     def first_of(self, inode: int) -> tuple[tuple[bytes, ...], int] | None:
@@ -88,22 +88,22 @@ class LinkPlacer:
         first = self._first.get(inode)
         return first[:2] if first else None
 
-    def placed(self, entry: Entry, place: tuple[bytes, ...], inode: int) -> None:
-        """Records that a name has its place now."""
+    def placed(self, entry: Entry, place: tuple[bytes, ...], copied: int) -> None:
+        """Records that a name has its place now, and the identity of what is there."""
         if entry.links > 1 and entry.kind != "folder":
-            self.place(entry.inode, entry.links, place, inode)
+            self.place(entry.inode, entry.links, place, copied)
 
-    def place(self, inode: int, links: int, place: tuple[bytes, ...], number: int) -> None:
-        """Records the same of an inode with several names: `number` is that of its copy."""
-        first, number, left = self._first.pop(inode, (place, number, links))
+    def place(self, inode: int, links: int, place: tuple[bytes, ...], copied: int) -> None:
+        """Records the same of an inode with several names: `copied` is the identity of its copy."""
+        first, copied, left = self._first.pop(inode, (place, copied, links))
         if left > 1:
-            self._first[inode] = (first, number, left - 1)
+            self._first[inode] = (first, copied, left - 1)
 
-    def set_number(self, inode: int, number: int) -> None:
-        """Records the inode number of a copy that was not written yet."""
+    def set_copy(self, inode: int, copied: int) -> None:
+        """Records the identity of a copy that was not written yet."""
         if inode in self._first:
             first, _, left = self._first[inode]
-            self._first[inode] = (first, number, left)
+            self._first[inode] = (first, copied, left)
 
     def forget(self, inode: int) -> None:
         """Forgets a file of which no name has its place yet."""

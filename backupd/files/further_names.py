@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from backupd.files.conflict_policy import LinkPlacer
 from backupd.files.destination import Destination
 from backupd.files.placing import Names
+from backupd.files.tree import identity
 from backupd.files.walking import PlainFile
 from btrkeep.descriptors import ClosingFd
 
@@ -54,8 +55,10 @@ def link_names(to: Destination, place: Names, files: Sequence[PlainFile], links:
     return left_over
 
 
-def _is_copy(status: os.stat_result, file: PlainFile, number: int) -> bool:
-    """Returns True if an open inode is the copy of a file that got this number. Numbers are used again, so owner and kind count."""
+def _is_copy(status: os.stat_result, file: PlainFile, copied: int) -> bool:
+    """Returns True if an open inode is the copy of a file that got this identity. Inode numbers are used again, so owner and kind
+    count.
+    """
     kind = stat.S_ISLNK if file.is_symlink else stat.S_ISREG
-    is_alike = (status.st_ino, status.st_uid, status.st_gid) == (number, file.uid, file.gid) and kind(status.st_mode)
+    is_alike = (identity(status), status.st_uid, status.st_gid) == (copied, file.uid, file.gid) and kind(status.st_mode)
     return is_alike and (file.is_symlink or (stat.S_IMODE(status.st_mode), status.st_size) == (file.mode, file.size))

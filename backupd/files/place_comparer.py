@@ -148,7 +148,7 @@ class PlaceComparer:
         """
         found = list(differing(visit.entry, there))
         first = self.links.first(visit.entry)
-        if first and first[1] != there.inode:
+        if first and first[1] != there.identity:
             found.append("hard link")
         if found and visit.entry.kind != "folder":
             return found

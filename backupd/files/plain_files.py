@@ -15,7 +15,7 @@ from typing import NamedTuple
 from backupd.files.attributes import LABEL, is_power
 from backupd.files.destination import PREFIX, rename_to_nothing
 from backupd.files.symlinks import copy_symlink, may_inherit, same_symlink
-from backupd.files.tree import open_plain
+from backupd.files.tree import identity, open_plain
 from backupd.files.walking import PlainFile
 from backupd.files.writing import comparable
 from btrkeep.fs.fiemap import share_all
@@ -33,12 +33,12 @@ _HAS_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS) 
 class Handled(NamedTuple):
     """What became of a batch: the numbers of the files that were not done, and bytes that were copied, or read on both sides.
 
-    `inodes`: numbers of the copies, of files with several names, in their order; 0 of one that was not done.
+    `identities`: those of the copies, of files with several names, in their order; 0 of one that was not done.
     """
 
     left_over: Sequence[int]
     size: int
-    inodes: Sequence[int] = ()
+    identities: Sequence[int] = ()
 
 
 def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool) -> Handled:
@@ -47,42 +47,42 @@ def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, pr
     `reflinks`: both are on one btrfs, and data are shared. Without `privileged`, files with attributes that grant privileges are
     given back.
     """
-    left_over, size, inodes = list[int](), 0, list[int]()
+    left_over, size, identities = list[int](), 0, list[int]()
     folder = _NewFiles(to, reflinks=reflinks, privileged=privileged)
     inherits = any(file.is_symlink for file in files) and may_inherit(to)
     for number, file in enumerate(files):
         try:
             if file.is_symlink:
-                inode = _copied_symlink(source, to, file, privileged=privileged, inherits=inherits)
+                copied = _copied_symlink(source, to, file, privileged=privileged, inherits=inherits)
             else:
                 original = os.open(file.name, _READ, dir_fd=source)
                 try:
-                    inode = folder.add(original, file)
+                    copied = folder.add(original, file)
                 finally:
                     os.close(original)
         except OSError:  # whoever does it by itself meets the same, and names it
-            inode = None
-        if inode is None:
+            copied = None
+        if copied is None:
             left_over.append(number)
         else:
             size += file.size
         if file.links > 1:
-            inodes.append(inode or 0)
-    return Handled(left_over, size, inodes)
+            identities.append(copied or 0)
+    return Handled(left_over, size, identities)
 
 
 def _copied_symlink(source: int, to: int, file: PlainFile, *, privileged: bool, inherits: bool) -> int | None:
-    """Copies a symlink. Returns its inode number; None, and leaves nothing there, if it needs more than that. Raises OSError."""
-    temporary, inode = PREFIX + os.urandom(8).hex().encode("ascii"), None
+    """Copies a symlink. Returns the copy's identity; None, and leaves nothing there, if it needs more than that. Raises OSError."""
+    temporary, copied = PREFIX + os.urandom(8).hex().encode("ascii"), None
     try:
         if made := copy_symlink(source, to, file, temporary, privileged=privileged, inherits=inherits):
             rename_to_nothing(to, temporary, file.name)
-            inode = made
+            copied = made
     finally:
-        if inode is None:
+        if copied is None:
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=to)
-    return inode
+    return copied
 
 
 class _Defaults(NamedTuple):
@@ -108,7 +108,7 @@ class _NewFiles:
         self._temporary = b""
 
     def add(self, original: int, file: PlainFile) -> int | None:
-        """Copies a file. Returns the inode number of the copy if the file has several names, otherwise 0; None, and leaves nothing
+        """Copies a file. Returns the identity of the copy if the file has several names, otherwise 0; None, and leaves nothing
         there, if it needs more than that. Raises OSError.
         """
         if self._temporary:
@@ -124,26 +124,26 @@ class _NewFiles:
             gets_mode = self._defaults is None or bool(file.mode & (~0o777 | self._defaults.denied))
             if not self._completed(original, made, file, gets_mode=gets_mode):
                 return None
-            number = os.fstat(made).st_ino if file.links > 1 else 0
+            copied = identity(os.fstat(made)) if file.links > 1 else 0
             os.link(b"/proc/self/fd/%d" % made, file.name, dst_dir_fd=self._folder, follow_symlinks=True)  # replaces nothing
-            return number
+            return copied
         finally:
             os.close(made)
 
     def _add_named(self, original: int, file: PlainFile) -> int | None:
         made = os.open(self._temporary, _MAKE, 0o600, dir_fd=self._folder)
-        inode = None
+        result = None
         try:
             if self._completed(original, made, file, gets_mode=True):
-                number = os.fstat(made).st_ino if file.links > 1 else 0
+                copied = identity(os.fstat(made)) if file.links > 1 else 0
                 rename_to_nothing(self._folder, self._temporary, file.name)
-                inode = number
+                result = copied
         finally:
             os.close(made)
-            if inode is None:
+            if result is None:
                 with suppress(OSError):
                     os.unlink(self._temporary, dir_fd=self._folder)
-        return inode
+        return result
 
     def _completed(self, original: int, made: int, file: PlainFile, *, gets_mode: bool) -> bool:
         """Copies the data, and gives owner, attributes, mode and time, in this order. Returns False if the file is not as it was

@@ -8,9 +8,10 @@ from typing import NamedTuple, Protocol
 from backupd.files.group_workers import GroupWorkers
 from backupd.files.new_folders import same_folder
 from backupd.files.place_comparer import FileComparer, PlaceComparer
-from backupd.files.placing import PlainVisits, Visit
+from backupd.files.placing import Names, PlainVisits, Visit, place_path
 from backupd.files.plain_files import Handled
 from backupd.files.restore_types import RestoreCount, RestoreProgress
+from backupd.files.tree import identity
 from backupd.files.walking import PlainFile
 
 
@@ -53,6 +54,7 @@ class ResultComparer:
         self._progress = progress
         self._differences = differences
         self._content = content
+        self._waiting: dict[int, list[Names]] = {}  # by inode: further names of files that are being compared
 
     def compare_group(self, plain: PlainVisits, workers: GroupWorkers) -> None:
         """Has a group compared, which may take until `workers.finish()`."""
@@ -61,6 +63,7 @@ class ResultComparer:
             if workers.do(plain, files, self._take):
                 self._compare_each(plain, others)
                 return
+            self._forget_waiting(files)
         for visit in self._each(plain):
             self.compare(visit)
 
@@ -72,8 +75,13 @@ class ResultComparer:
         self._contents.moved(0)
         if visit.entry.kind == "folder" and self._is_same_folder(visit):
             return
+        is_first = self._links.first(visit.entry) is None
         if differs := self._differs(visit):
             self._differences.add_difference(self._progress.place, differs)
+            if is_first and visit.entry.links > 1:
+                self._links.forget(visit.entry.inode)  # so each further name is compared, and named, by itself
+                for place in self._waiting.pop(visit.entry.inode, ()):
+                    self._differences.add_difference(place_path(self._progress.to, place), differs)
 
     def _take(self, plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> None:
         left_over = [files[number] for number in handled.left_over]
@@ -82,6 +90,12 @@ class ResultComparer:
         same = sum(file.size for file in files) - sum(file.size for file in left_over)
         self._contents.moved(same if self._content else 0)
         self._compare_each(plain, left_over)
+        self._forget_waiting(files)
+
+    def _forget_waiting(self, files: Sequence[PlainFile]) -> None:
+        for file in files:
+            if file.links > 1:
+                self._waiting.pop(file.inode, None)
 
     def _compare_each(self, plain: PlainVisits, files: Sequence[PlainFile]) -> None:
         for file in files:
@@ -100,18 +114,21 @@ class ResultComparer:
                 continue
             place, first = (*plain.place, file.name), self._links.first_of(file.inode)
             try:
-                number = os.stat(file.name, dir_fd=self._to.folder(plain.place), follow_symlinks=False).st_ino
+                copied = identity(os.stat(file.name, dir_fd=self._to.folder(plain.place), follow_symlinks=False))
             except OSError:
-                number = 0
-            if first and number != first[1]:
+                copied = 0
+            if first and copied != first[1]:
                 others.append(file)
                 continue
-            if number:
-                self._links.place(file.inode, file.links, place, number)
+            if copied:
+                self._links.place(file.inode, file.links, place, copied)
             if first:
                 self._progress.files += 1
+                if file.inode in self._waiting:
+                    self._waiting[file.inode].append(place)
             else:
                 files.append(file)
+                self._waiting[file.inode] = []
         return files, others
 
     def _is_any_exempt(self, plain: PlainVisits) -> bool:
@@ -136,7 +153,7 @@ class ResultComparer:
                 return ["it is not there"]
             differs = self._places.differs(visit, restored)
             first = self._links.first(visit.entry)
-            self._links.placed(visit.entry, visit.place, restored.inode)
+            self._links.placed(visit.entry, visit.place, restored.identity)
             plain = visit.entry.kind == restored.kind == "file" and visit.entry.size == restored.size
             content = self._content and plain and (not first or "hard link" in differs)
             if not content or hash(visit.place) in self._exempt.proven or self._contents.same(visit):

@@ -4,6 +4,7 @@ import os
 import stat
 
 from backupd.files.attributes import is_power
+from backupd.files.tree import identity
 from backupd.files.walking import PlainFile
 from backupd.files.writing import comparable
 from btrkeep.descriptors import ClosingFd
@@ -13,7 +14,7 @@ _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def copy_symlink(source: int, to: int, file: PlainFile, temporary: bytes, *, privileged: bool, inherits: bool) -> int:
-    """Makes the symlink `temporary` in the open folder `to`. Returns its inode number; 0 if it needs more than that.
+    """Makes the symlink `temporary` in the open folder `to`. Returns its identity; 0 if it needs more than that.
 
     `inherits`: it may get attributes from its folder. Raises OSError.
     """
@@ -32,7 +33,7 @@ def copy_symlink(source: int, to: int, file: PlainFile, temporary: bytes, *, pri
             if privileged or not is_power(name):
                 os.setxattr(path, name, os.getxattr(original, name, follow_symlinks=False))
         os.utime(path, ns=(file.mtime, file.mtime))
-        return status.st_ino
+        return identity(status)
 
 
 def same_symlink(source: int, to: int, file: PlainFile) -> bool:

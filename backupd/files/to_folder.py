@@ -8,7 +8,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -87,6 +87,7 @@ class LocalRestore:
         self._tell = tell
         self._folders: list[PlacedFolder] = []  # on the way to where the walk is
         self._late: list[tuple[Visit, int]] = []  # open folders that are left, and have no time yet
+        self._is_ended = False  # the destination is full: what the processes have done by then is only counted
         self._by_itself: set[int] = set()  # inodes of several names that were not copied in a group
 
     def preview(self, *, content: bool = True) -> RestorePreview:
@@ -130,7 +131,7 @@ class LocalRestore:
                     if step.what in (NEW, OVERWRITTEN):
                         comparer.links.placed(single.entry, single.place, 0)
                     elif step.what == SAME and there:
-                        comparer.links.placed(single.entry, single.place, there.inode)
+                        comparer.links.placed(single.entry, single.place, there.identity)
                     if step.what in (NEW, OVERWRITTEN) and not first and size:
                         replaced = there.allocated if there and there.links == 1 else 0
                         needed, largest = needed + single.entry.allocated - replaced, max(largest, replaced)
@@ -221,6 +222,8 @@ class LocalRestore:
                     size = handled.size
                     writer.reflinked, writer.copied = writer.reflinked + reflinks * size, writer.copied + (not reflinks) * size
                     self._moved(size)
+                    if self._is_ended:
+                        return
                     for single in self._each(plain, self.result.withheld, self._unreadable, files=left_over):
                         self._restore(single, comparer, writer, workers)
                     for single in self._linked(plain, further, comparer):
@@ -283,9 +286,9 @@ class LocalRestore:
             done = [file for number, file in enumerate(files) if number not in numbers]
         else:
             done = list(files)
-        for file, inode in zip((file for file in files if file.links > 1), handled.inodes, strict=True):
-            if inode:
-                links.set_number(file.inode, inode)
+        for file, copied in zip((file for file in files if file.links > 1), handled.identities, strict=True):
+            if copied:
+                links.set_copy(file.inode, copied)
             else:
                 links.forget(file.inode)
                 self._by_itself.add(file.inode)
@@ -322,7 +325,7 @@ class LocalRestore:
                 self._visit(visit, comparer, writer)
         except OSError as error:
             if error.errno in _FATAL:
-                raise self._ended_by(error) from error
+                raise self._ended_by(error, workers) from error
             self._problem(visit, error.strerror or str(error))
             if visit.entry.kind == "folder" and not visit.left:
                 self._folders.append(PlacedFolder(visit.place, REFUSED, is_fresh=False))
@@ -341,7 +344,7 @@ class LocalRestore:
         if step.what in (NEW, OVERWRITTEN):
             self._make(visit, there, comparer.links, writer)
         elif step.what == SAME and there:
-            comparer.links.placed(visit.entry, visit.place, there.inode)
+            comparer.links.placed(visit.entry, visit.place, there.identity)
         elif step.what == KEPT:
             self._left_alone.add(hash(visit.place))
         if step.what == ENTERED:
@@ -368,8 +371,8 @@ class LocalRestore:
             links.placed(visit.entry, visit.place, first[1])
             self._moved(visit.entry.size)
             return
-        inode = writer.make(visit, there)
-        links.placed(visit.entry, visit.place, inode)
+        made = writer.make(visit, there)
+        links.placed(visit.entry, visit.place, made)
         self._lost(writer)
 
     def _leave(self, visit: Visit, comparer: PlaceComparer, writer: Writer, workers: GroupWorkers) -> None:
@@ -467,11 +470,14 @@ class LocalRestore:
         self.progress.size += size
         self._tell(self.progress)
 
-    def _ended_by(self, error: OSError) -> OperatorError:
+    def _ended_by(self, error: OSError, workers: GroupWorkers) -> OperatorError:
+        place, self._is_ended = self.progress.place, True
+        with suppress(OperatorError):  # a process that was ended from outside
+            workers.finish()
         done = self.result.counts[NEW].number + self.result.counts[OVERWRITTEN].number
         hint = "make it writable" if error.errno == errno.EROFS else "make room"
         return OperatorError(
-            f"{printable(self.progress.place)}: {error.strerror}; {counted(done, 'name')} had been restored",
+            f"{printable(place)}: {error.strerror}; {counted(done, 'name')} had been restored",
             f"{hint} and run the same command again: what is there already is passed over",
         )
 

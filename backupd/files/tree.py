@@ -66,6 +66,16 @@ class Entry:
         """The last component; b"/" for the root."""
         return self.path.rsplit(b"/", 1)[-1] or b"/"
 
+    @property
+    def identity(self) -> int:
+        """As `identity` has it."""
+        return self.device << 64 | self.inode
+
+
+def identity(status: os.stat_result) -> int:
+    """Returns a number that two names share only if they are one file; never 0. Inode numbers alone are those of one filesystem."""
+    return status.st_dev << 64 | status.st_ino
+
 
 def components(path: bytes) -> list[bytes]:
     """The names that a path is made of; slashes at its end and doubled ones do not count, and neither does ".".

@@ -16,7 +16,7 @@ from backupd.files.attributes import LABEL
 from backupd.files.destination import PREFIX, Destination, put
 from backupd.files.placing import Names, Visit
 from backupd.files.privileged_attributes import given_attributes
-from backupd.files.tree import Entry, entry_of, names_in, open_plain
+from backupd.files.tree import Entry, entry_of, identity, names_in, open_plain
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.reflink import clone
 from btrkeep.fs.sparse import copy_run, data_runs
@@ -45,23 +45,23 @@ class Writer:
         self._clones = clones
 
     def make(self, visit: Visit, instead_of: Entry | None) -> int:
-        """The whole of it but what is in a folder; its inode number. Raises OSError, Occupied when the place changed meanwhile."""
+        """The whole of it but what is in a folder; its identity. Raises OSError, Occupied when the place changed meanwhile."""
         self.lost = []
         folder, name = self.to.parent(visit.place)
         with _temporary(folder) as temporary:
             with ClosingFd(self._made(visit, folder, temporary)) as held:
                 self._dress(visit, held)
-                inode = os.fstat(held).st_ino
+                made = identity(os.fstat(held))
             put(folder, temporary, name, instead_of)
-        return inode
+        return made
 
-    def link(self, first: Names, inode: int, place: Names, instead_of: Entry | None) -> None:
+    def link(self, first: Names, copied: int, place: Names, instead_of: Entry | None) -> None:
         """A further name of the file at `first`. Raises OSError; Occupied when that is not that file any more."""
         with ClosingFd(os.dup(self.to.folder(first[:-1]))) as above:
             folder, name = self.to.parent(place)
             with _temporary(folder) as temporary:
                 os.link(first[-1], temporary, src_dir_fd=above, dst_dir_fd=folder, follow_symlinks=False)
-                if os.stat(temporary, dir_fd=folder, follow_symlinks=False).st_ino != inode:
+                if identity(os.stat(temporary, dir_fd=folder, follow_symlinks=False)) != copied:
                     raise OSError(errno.EEXIST, "its other name has changed since it was written")
                 put(folder, temporary, name, instead_of)
 

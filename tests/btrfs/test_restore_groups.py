@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -339,3 +340,71 @@ def test_a_leftover_folder_of_a_killed_restore_is_deleted(nights: Nights, tmp_pa
     (out / "tree" / f"{PREFIX.decode()}0-folder0").mkdir(parents=True)
     restore(nights, "web1", top, "--to", out, "--overwrite=all")
     assert differences(manifest(top), manifest(out / "tree")) == []
+
+
+def test_equal_inode_numbers_of_two_filesystems_make_no_hard_link(nights: Nights, tmp_path: Path) -> None:
+    """The destination has another filesystem below it, and numbers are counted on each by itself."""
+    top, out = nights.source / "srv", tmp_path / "out"
+    write(top / "a", "of the backup")
+    (top / "m").mkdir()
+    os.link(top / "a", top / "m" / "b")
+    nights.host("web1", top)
+    nights.run("web1")
+    out.mkdir()
+    inner = out / "srv" / "m"
+    work("mount", "-t", "tmpfs", "-o", "mode=700", "outer", out)
+    try:
+        inner.mkdir(parents=True)
+        work("mount", "-t", "tmpfs", "inner", inner)
+        try:
+            shutil.copy2(top / "a", out / "srv" / "a")
+            wanted = (out / "srv" / "a").stat()
+            for number in range(100):
+                write(inner / "b", "of the others")
+                if (inner / "b").stat().st_ino == wanted.st_ino:
+                    break
+                (inner / "b").rename(inner / f"other{number}")
+            os.utime(inner / "b", ns=(0, wanted.st_mtime_ns))
+            for folder in ("m", ""):
+                shutil.copystat(top / folder, out / "srv" / folder)
+            alike = [path.stat() for path in (out / "srv" / "a", inner / "b")]
+            assert len({(status.st_ino, status.st_size, status.st_mtime_ns) for status in alike}) == 1
+            assert "differs: hard link" in restore(nights, "web1", top, "--to", out, status=1)["stderr"]
+            done = restore(nights, "web1", top, "--to", out, "--overwrite=never", status=0)
+            assert done["kept"]["count"] == 1, done
+        finally:
+            work("umount", inner)
+    finally:
+        work("umount", out)
+
+
+@pytest.mark.parametrize("content", [True, False])
+@pytest.mark.parametrize("change", ["content", "mode"])
+def test_a_changed_file_with_several_names_is_reported_with_each(
+    nights: Nights, tmp_path: Path, change: str, content: bool
+) -> None:
+    top, out = nights.source / "srv", tmp_path / "out"
+    for name in ("a", "b", "m/c"):
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, "of the backup") if name == "a" else os.link(top / "a", path)
+    nights.host("web1", top)
+    nights.run("web1")
+    with Tree(nights.backup("web1")) as tree:
+        request = RestoreRequest("web1", "", (os.fsencode(top),), str(out), content=content)
+        doing = LocalRestore(tree, request, reflinks=False, tell=lambda progress: _spoil(progress, out / "srv" / "a", change))
+        done = doing.run(doing.preview())
+    places = {os.fsdecode(place) for place, _ in done.differences.samples}
+    named = {str(out / "srv" / name) for name in ("a", "b", "m/c")}
+    assert places == (named if content or change == "mode" else set())
+
+
+def _spoil(progress: RestoreProgress, path: Path, change: str) -> None:
+    """Changes a file between the writing and the comparison."""
+    if progress.phase == "syncing":
+        status = path.stat()
+        if change == "mode":
+            path.chmod(0o600 if status.st_mode & 0o777 != 0o600 else 0o640)
+        else:
+            path.write_text("by the others")
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -110,6 +110,24 @@ def test_a_full_filesystem_ends_it_with_whole_files_only_and_it_can_go_on(nights
         work("umount", point)
 
 
+def test_a_full_filesystem_is_reported_with_the_number_of_all_names_that_were_restored(nights: Nights, tmp_path: Path) -> None:
+    """Several processes have restored some of them at that moment. There is room for bytes, so the restore begins."""
+    top, point = nights.source / "many", tmp_path / "small"
+    for number in range(1200):
+        write(top / f"folder{number % 20}" / f"file{number}", "content")
+    nights.host("web1", top)
+    nights.run("web1")
+    point.mkdir()
+    work("mount", "-t", "tmpfs", "-o", "size=60M,nr_inodes=800", "tmpfs", point)
+    try:
+        error = Nights.backupd(nights, "restore", "web1", top, "--to", point / "out", check=False).stderr
+        restored = names_in(point / "out")
+        assert restored > 700
+        assert f"No space left on device; {restored} names had been restored" in error
+    finally:
+        work("umount", point)
+
+
 def test_the_pool_beneath_the_destination_is_never_written_to_nor_dressed(nights: Nights) -> None:
     """A backup of this machine, given back to where it was: the pool's mount point is in it."""
     write(nights.source / "pool" / "hosts" / "web1" / "notes.json", "{}")
