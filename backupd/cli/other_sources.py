@@ -3,14 +3,17 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from btrkeep.config import Config
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.config.secret import without_credentials
-from btrkeep.decisions.copies import COPIES, REPLICA, KnownCopies, copies_of, offsite_newest
-from btrkeep.decisions.other_copies import OtherCopy, other_copies
 from btrkeep.errors import OperatorError
 from btrkeep.units import parse_backup_name
+
+if TYPE_CHECKING:  # only after an error
+    from btrkeep.decisions.copies import KnownCopies
+    from btrkeep.decisions.other_copies import OtherCopy
 
 _TOP = "/btrkeep/data"  # where restic has the host's /: the cell of backupd.offsite.restic shows it there
 _TARGET = "/mnt/restored"
@@ -29,6 +32,8 @@ def naming_copies(config: Config, host: str, which: str, paths: Sequence[str], t
 
 
 def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str) -> Iterator[str]:
+    from btrkeep.decisions.other_copies import other_copies
+
     known, pool_id, offsite = _known(config)
     copies = other_copies(config.copies, known, offsite, host)
     if copies:
@@ -44,7 +49,9 @@ def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str)
             yield "    in place of `latest` an id of: " + restic_call(one.offsite, ["snapshots", *_whose(pool_id, host)])
 
 
-def _server(one: OtherCopy) -> str:
+def _server(one: "OtherCopy") -> str:
+    from btrkeep.decisions.copies import REPLICA
+
     if one.kind == REPLICA:
         return f"the pool that replica {one.name} is fetched from ({one.place})"
     return f"the server that has the copy {one.name}" + (f" ({one.place})" if one.place else "")
@@ -78,9 +85,10 @@ def restic_call(offsite: OffsiteSettings, words: Sequence[str]) -> str:
     return f"(set -a; . {shlex.quote(str(offsite.environment_file))}; {line})" if offsite.environment_file else line
 
 
-def _known(config: Config) -> tuple[KnownCopies | None, str | None, dict[str, dict[str, str]]]:
+def _known(config: Config) -> tuple["KnownCopies | None", str | None, dict[str, dict[str, str]]]:
     """Returns what the catalogue knows: copies, the pool's id, and the newest backups offsite. All is empty if it is gone."""
     from btrkeep.catalogue import Catalogue  # only after an error: it takes half of a command's start
+    from btrkeep.decisions.copies import COPIES, copies_of, offsite_newest
 
     try:
         with Catalogue.open_readonly(config.pool.state) as catalogue:

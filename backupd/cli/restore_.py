@@ -19,16 +19,11 @@ from backupd.cli.opened_backup import OpenedBackup, complete_path, end_of, opene
 from backupd.cli.other_sources import naming_copies
 from backupd.cli.recording import record
 from backupd.cli.restore_view import RestoreProgressPrinter, result_line, say_backup, say_plan, say_result, say_stopped
-from backupd.files.archive import Archived
 from backupd.files.backup_selector import Restorable
 from backupd.files.conflict_policy import ALL, OVERWRITE
-from backupd.files.destination import require_destination
 from backupd.files.objects import backup_object
-from backupd.files.restore_request import prepared, preview_object, result_object
 from backupd.files.restore_types import ORIGINAL, RestoreProgress, RestoreRequest
 from backupd.files.suggestions import entry_at, path_given, path_in
-from backupd.files.to_folder import LocalRestore
-from backupd.files.to_tar import total, write_file, write_stream
 from backupd.files.words import shown
 from backupd.repo.context import open_configured
 from backupd.repo.read_lock import lock_for_reading
@@ -41,7 +36,11 @@ from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
 from btrkeep.process.error_report import report_error
 from btrkeep.units import counted, format_size
 
-if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, which take a fourth of a restore's start
+if (
+    TYPE_CHECKING
+):  # each kind of a restore imports its own: to a host needs asyncio and ssh's session, to a folder what writes there
+    from backupd.files.archive import Archived
+    from backupd.files.to_folder import LocalRestore
     from backupd.files.to_host import HostRestore
 
 _ON_HOST = "\0"  # no value of an option can be that
@@ -167,6 +166,9 @@ def command(
             begins = partial(record, pool, now, "restore", name, found.backup.name, why, asked_by)
             if tar is not None:
                 return _tar(found, config, request, tar, dry_run, as_json, watch, begins)
+            from backupd.files.restore_request import prepared
+            from backupd.files.to_folder import LocalRestore
+
             restore = prepared(config, pool, found.backup, found.tree, request, watch)
             if not isinstance(restore, LocalRestore):
                 held.enter_context(restore)
@@ -209,6 +211,8 @@ def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
 
 
 def _preview(backup: Restorable, restore: "LocalRestore | HostRestore", watch: "_Watch", as_json: bool) -> int:
+    from backupd.files.restore_request import preview_object
+
     found = restore.preview()
     watch.clear()
     fields = preview_object(backup, restore, found)
@@ -235,6 +239,8 @@ def _restore(
     if not done.good:
         report_error(OperatorError(f"not all was restored: {done.failure}"))
     if as_json:
+        from backupd.files.restore_request import result_object
+
         if watch.prints_lines:
             say(result_line(done), err=True)  # for the log of a job
         echo_json(result_object(backup, found, done))
@@ -253,6 +259,9 @@ def _tar(
     tell: Callable[[RestoreProgress], None],
     begins: Callable[[], None],
 ) -> int:
+    from backupd.files.destination import require_destination
+    from backupd.files.to_tar import total, write_file, write_stream
+
     if as_json and tar == "-" and not dry_run:
         raise UsageError("the tar and the JSON cannot both go to standard output", "name a file for the tar")
     for path in request.paths:
@@ -285,7 +294,7 @@ def _tar(
     return status
 
 
-def _left_out(done: Archived) -> None:
+def _left_out(done: "Archived") -> None:
     for path, why in done.left_out:
         say(f"note: {shown(path)} is left out: {why}", err=True)
     if done.left_out_count > len(done.left_out):

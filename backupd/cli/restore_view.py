@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 from backupd.cli.files_view import remark_lines
 from backupd.files.backup_selector import Restorable
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
-from backupd.files.restore_request import places
 from backupd.files.restore_types import RestoreCount, Restored, RestorePreview, RestoreProgress, Withheld
-from backupd.files.to_folder import LocalRestore
 from backupd.files.words import shown
 from btrkeep.cli.progress import ProgressLine, say
 from btrkeep.units import counted, format_duration, format_size
 
-if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, which take a fourth of a restore's start
+if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, and a tar neither: a fourth of a restore's start
+    from backupd.files.to_folder import LocalRestore
     from backupd.files.to_host import HostRestore
 
 _LEAST_FOR_RATE = 1 << 20
@@ -46,6 +45,8 @@ def say_backup(backup: Restorable, paths: Sequence[bytes]) -> None:
 
 def say_plan(restore: "LocalRestore | HostRestore", found: RestorePreview) -> None:
     """Prints what would happen."""
+    from backupd.files.restore_request import places
+
     every = places(restore)
     for path, place in every[:_PLACES]:
         say(f"{shown(path)} -> {shown(place)}")

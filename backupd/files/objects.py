@@ -2,14 +2,16 @@
 
 import os
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backupd.files.backup_selector import Restorable
-from backupd.files.comparing import PathDifference
-from backupd.files.history import Absence, PathHistory, Version
 from backupd.files.words import entry_object, named_entry_object
 from backupd.repo.backup_json import Record
 from btrkeep.units import format_time
+
+if TYPE_CHECKING:
+    from backupd.files.comparing import PathDifference
+    from backupd.files.history import Absence, PathHistory, Version
 
 
 def backup_object(backup: Restorable) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def left_out_object(record: Record) -> dict[str, Any]:
     return {"left_out": left_out} if left_out else {}
 
 
-def history_object(host: str, history: PathHistory) -> dict[str, Any]:
+def history_object(host: str, history: "PathHistory") -> dict[str, Any]:
     """The history of a path."""
     return {
         "host": host,
@@ -45,13 +47,13 @@ def history_object(host: str, history: PathHistory) -> dict[str, Any]:
     }
 
 
-def history_answer(host: str, history: PathHistory) -> dict[str, Any]:
+def history_answer(host: str, history: "PathHistory") -> dict[str, Any]:
     """The history for an answer of the root service: the path is there once, not in each version."""
     versions = [{**_version(version), "entry": named_entry_object(version.entry)} for version in history.versions]
     return {**history_object(host, replace(history, versions=())), "versions": versions}
 
 
-def _version(one: Version) -> dict[str, Any]:
+def _version(one: "Version") -> dict[str, Any]:
     return {
         "first": one.first,
         "last": one.last,
@@ -69,7 +71,7 @@ def _version(one: Version) -> dict[str, Any]:
     }
 
 
-def _gone(one: Absence) -> dict[str, Any]:
+def _gone(one: "Absence") -> dict[str, Any]:
     return {
         "first": one.first,
         "last": one.last,
@@ -81,7 +83,7 @@ def _gone(one: Absence) -> dict[str, Any]:
     }
 
 
-def difference_object(one: PathDifference) -> dict[str, Any]:
+def difference_object(one: "PathDifference") -> dict[str, Any]:
     """Returns one difference."""
     return {
         "path": os.fsdecode(one.path),
@@ -92,7 +94,7 @@ def difference_object(one: PathDifference) -> dict[str, Any]:
     }
 
 
-def difference_answer(one: PathDifference) -> dict[str, Any]:
+def difference_answer(one: "PathDifference") -> dict[str, Any]:
     """One difference for an answer of the root service: its path is there once, not in both entries too."""
     sides = {side: named_entry_object(entry) if entry else None for side, entry in (("before", one.before), ("after", one.after))}
     return {"path": os.fsdecode(one.path), "what": one.what, "fields": list(one.fields), **sides}

@@ -7,11 +7,13 @@ OSError, SpoolFull if there is no free space, and SpoolTooLarge for more than `M
 import errno
 import heapq
 import os
-import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:  # a backup without hard links needs none
+    import sqlite3
 
 MOST = 64 << 20
 """Bytes of one file: the packed records of some two million names, or half a million hard links that wait for another name."""
@@ -84,6 +86,8 @@ class LinkTable:
 
     def seen(self, inode: int, links: int, name: bytes) -> bytes | None:
         """The first name of the same file, None when this is it. Raises OSError."""
+        import sqlite3
+
         try:
             return self._seen(self._table or self._made(), inode, links, name)
         except sqlite3.Error as error:
@@ -96,7 +100,7 @@ class LinkTable:
         if self._table:
             self._table.close()
 
-    def _seen(self, table: sqlite3.Connection, inode: int, links: int, name: bytes) -> bytes | None:
+    def _seen(self, table: "sqlite3.Connection", inode: int, links: int, name: bytes) -> bytes | None:
         found = table.execute("SELECT name, left FROM first WHERE inode = ?", (inode,)).fetchone()
         if found is None:
             table.execute("INSERT INTO first VALUES (?, ?, ?)", (inode, links - 1, name))
@@ -107,8 +111,10 @@ class LinkTable:
             table.execute("UPDATE first SET left = ? WHERE inode = ?", (found[1] - 1, inode))
         return bytes(found[0])
 
-    def _made(self) -> sqlite3.Connection:
+    def _made(self) -> "sqlite3.Connection":
         """A database without a name: SQLite keeps 4 MiB of it in memory, and all else in a file that it has unlinked."""
+        import sqlite3
+
         self._table = sqlite3.connect("", isolation_level=None)
         for words in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-4096", "page_size=4096", f"max_page_count={MOST >> 12}"):
             self._table.execute(f"PRAGMA {words}")

@@ -19,18 +19,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backupd.repo.actions_log import UserAction, record_action
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.json_file import LARGEST, NOT_UNDERSTOOD, has_room, text_of_file
 from btrkeep.backup_states import ALTERED, COMPLETE, EXPIRED, SUSPECT
-from btrkeep.decisions.retention import Hold
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.units import parse_time
+
+if TYPE_CHECKING:
+    from btrkeep.decisions.retention import Hold
 
 FORMAT = 1
 NOTES = "notes.json"
@@ -210,8 +212,10 @@ def text_of(notes: Notes) -> str:
     return json.dumps(fields, indent=1) + "\n"
 
 
-def hold_of(notes: Notes, name: str) -> Hold | None:
+def hold_of(notes: Notes, name: str) -> "Hold | None":
     """Returns the hold of a backup, even if it has ended."""
+    from btrkeep.decisions.retention import Hold  # what reads backups has no use for it
+
     note = notes.note(name, HOLD)
     return Hold(notes.held_until(name), str(note.get("why") or "")) if note is not None else None
 

@@ -26,18 +26,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.json_file import NOT_UNDERSTOOD, has_room, text_of_file
 from backupd.repo.notes_json import ACCEPTED, ALTERED_NOTE, Notes, read_notes
-from btrkeep.catalogue import Backup
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, commit, describe, opened
 from btrkeep.treescan import ChangedInode, changed_inodes
 from btrkeep.treescan.links import InodeNames
+
+if TYPE_CHECKING:  # commands that read backups need no catalogue, whose import takes as long as Python's start
+    from btrkeep.catalogue import Backup
 from btrkeep.units import format_time
 
 SEALS = "seals.json"
@@ -212,7 +215,7 @@ def with_change_accepted(notes: Notes, name: str, now: datetime, by: str) -> Not
     return notes.with_note(name, ALTERED_NOTE, note)
 
 
-def sealed_row(folder: Path, row: Backup) -> Backup:
+def sealed_row(folder: Path, row: "Backup") -> "Backup":
     """Returns the row with the transaction of its seal; without, the next check opens the backup once."""
     seal = read_seals(folder).get(row.name or "")
     if seal and seal.subvolume == row.subvolume_id and read_notes(folder).is_original(row.name or ""):
