@@ -45,8 +45,12 @@ def test_a_module_of_which_nothing_is_in_the_loop_is_not_imported(tmp_path: Path
     assert leftout.has_unit(tmp_path / "test_it.py") is unit
 
 
-def test_the_gate_has_tests_that_are_there_for_each_protection() -> None:
+def test_the_gate_has_tests_that_are_there_for_each_protection(request: pytest.FixtureRequest) -> None:
+    """Parameters are compared when the gate itself runs, which has collected all of it."""
     assert gate.unknown_names(TOP) == []
+    config = request.config
+    if config.getoption("--gate") and config.args == config.getini("testpaths") and not config.getoption("keyword"):
+        assert gate.without_a_test(item.nodeid for item in request.session.items) == []
     assert len(gate.PROTECTIONS) > 25
     names = [name for names in gate.PROTECTIONS.values() for name in names]
     assert len(names) == len(set(names))
