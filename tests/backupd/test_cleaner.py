@@ -36,6 +36,23 @@ def test_before_enough_was_seen_all_is_unknown() -> None:
     assert time_left(looked(evenly(100, 4, 0.1, 1.0)), None) is None  # four of them gone
 
 
+def test_six_looks_and_five_drops_are_needed_for_a_time_left() -> None:
+    looks = evenly(100, 4, 0.5, 10)
+    assert time_left(looked(looks[:5]), None) is None  # eight drops in two seconds, but only four parts
+    assert time_left(looked(looks[:6]), None) is not None
+    few = [(float(at), set(IDS[max(0, at - 5) : 100])) for at in range(11)]
+    assert time_left(looked(few[:10]), None) is None  # four drops
+    assert time_left(looked(few), None) is not None
+
+
+def test_the_time_left_is_known_from_a_whole_second_on() -> None:
+    looks = evenly(100, 16, 0.125, 1.0)
+    assert time_left(looked(looks[:-1]), None) is None
+    assert rate(looked(looks[:-1])) is None
+    assert time_left(looked(looks), None) is not None
+    assert rate(looked(looks)) is not None
+
+
 def test_at_an_even_pace_the_rate_and_the_time_left_are_exact() -> None:
     watch = looked(evenly(600, 2, 0.5, 100))
     found, left = rate(watch), time_left(watch, None)

@@ -244,6 +244,13 @@ def test_hosts_of_which_everything_is_kept_for_want_of_a_rule_are_named(
     assert (done.unruled, done.unconfigured) == (unruled, unconfigured)
 
 
+def test_a_mark_up_to_five_minutes_ahead_of_the_clock_counts() -> None:
+    five = timedelta(minutes=5)
+    assert backup(1, marked=-five).marked(NOW) == NOW + five
+    assert backup(1, marked=-five - timedelta(seconds=1)).marked(NOW) is None
+    assert backup(1).marked(NOW) is None
+
+
 def test_the_last_complete_backup_is_deleted_only_when_it_was_requested_as_the_last() -> None:
     for wishes, stays in (({}, True), ({"last": True}, False)):
         last = asked(1, marked=DAY, **wishes)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.expire.clocks import keep_clocks, past_clocks
+from backupd.expire.clocks import keep_clocks, past_clocks, recall_clocks
 from backupd.expire.words import expiry_words, left_out_words
-from btrkeep.catalogue import Catalogue
+from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.decisions.safety_limits import (
     ClockAhead,
     ClockBehind,
@@ -255,6 +255,24 @@ def test_a_doubted_clock_that_jumps_once_more_has_to_stay_so_for_a_whole_night()
     verdict_ = clock_verdict(past, again, None, rehearsal=False)
     assert verdict_.wait
     assert past_after(past, again, verdict_) == ClockPast(fact(NOON), doubted=again)
+
+
+@pytest.mark.parametrize("same_pool", [True, False])
+def test_a_lost_catalogue_gets_the_clocks_back_from_the_dashboards_copy_of_the_same_pool(tmp_path: Path, same_pool: bool) -> None:
+    kept = ClockPast(fact(NOON), doubted=fact(NOON + DAY))
+    with Catalogue.open(tmp_path / "lost") as catalogue:
+        catalogue.replace_backups("pool-1", [])
+        keep_clocks(catalogue, kept)
+    newest = Backup("web1", "2026-11-19T120000Z", "x", "complete", NOON - DAY, NOON - DAY, 1.0, 1, 1, 1, None)
+    with Catalogue.open(tmp_path / "stand-in") as stand_in:
+        stand_in.replace_backups("pool-1" if same_pool else "pool-2", [newest])
+        recall_clocks(stand_in, tmp_path / "lost")
+        past = past_clocks(stand_in)
+    if same_pool:
+        assert past == kept
+    else:  # the newest backup stands for them
+        assert past.trusted is not None
+        assert (past.trusted.wall, past.doubted) == (NOON - DAY, None)
 
 
 def test_the_next_expiry_reads_the_clocks_that_the_last_one_stored(tmp_path: Path) -> None:
