@@ -110,6 +110,7 @@ def test_a_write_that_has_not_returned_yet_counts_with_the_time_so_far(tmp_path:
     monkeypatch.setattr("threading.Thread.join", Mock())
     monkeypatch.setattr("time.monotonic", lambda: 107.0)
     probe = FsyncProbe(tmp_path / "probe")
+    assert (tmp_path / "probe").stat().st_mode == 0o100600
     assert probe.take() is None
     probe._worst = 3.0
     assert probe.take() == 3.0

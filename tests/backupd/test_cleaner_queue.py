@@ -1,0 +1,131 @@
+"""What the queue of the kernel's cleaner looks like from made-up looks: how many wait, which of them can be dropped, how fast."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from backupd.expire import queue as module
+from backupd.expire.queue import CleanerQueue
+from btrkeep.errors import PoolUnusable
+
+
+class Looks:
+    """Each look finds the next of the prepared sets, at a clock that the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.ids: Iterable[int] = ()
+        monkeypatch.setattr(module, "orphan_items", lambda _path: list(self.ids))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def queue(self, most: int) -> CleanerQueue:
+        return CleanerQueue(Path("/pool"), most)
+
+    def look(self, queue: CleanerQueue, ids: Iterable[int], seconds: float = 1.0) -> int:
+        self.now += seconds
+        self.ids = ids
+        return queue.look()
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    return Looks(monkeypatch)
+
+
+def test_deletions_of_others_wait_in_the_queue_too_and_it_is_full_at_its_limit(looks: Looks) -> None:
+    queue = looks.queue(3)
+    assert looks.look(queue, (1, 2)) == 2
+    assert not queue.full()
+    looks.ids = (1, 2, 3)
+    assert queue.full()
+    assert (queue.waiting, queue.most_waiting, queue.dropped) == (3, 3, 0)
+    looks.look(queue, (3,))
+    assert (queue.waiting, queue.most_waiting, queue.dropped) == (1, 3, 2)
+
+
+def test_those_before_a_dropped_one_are_held_by_an_open_file(looks: Looks) -> None:
+    queue = looks.queue(9)
+    looks.look(queue, (1, 2))
+    assert queue.moving() == 2
+    looks.look(queue, (1, 2, 3, 4))
+    assert queue.moving() == 4
+    looks.look(queue, (1, 2, 4))  # 3 is gone, so 1 and 2 are held; 4 came with it
+    assert queue.moving() == 1
+    looks.look(queue, (1, 2, 4, 5))
+    assert queue.moving() == 2
+    looks.look(queue, (2, 4, 5))  # one that was held is gone after all
+    assert queue.moving() == 2
+
+
+def test_drops_a_second_are_those_of_the_last_minute(looks: Looks) -> None:
+    queue = looks.queue(1000)
+    assert queue.rate() is None
+    looks.look(queue, range(500))
+    assert queue.rate() is None
+    for second in range(1, 11):
+        looks.look(queue, range(2 * second, 500))
+    assert queue.rate() == pytest.approx(2.0)
+    for second in range(1, 71):
+        looks.look(queue, range(20 + 4 * second, 500))
+    assert queue.rate() == pytest.approx(4.0, rel=0.05)
+    looks.now += 3600
+    assert 0 < (queue.rate() or 0) < 0.1
+
+
+def test_nothing_is_known_of_the_rate_within_the_first_second_or_without_a_drop(looks: Looks) -> None:
+    queue = looks.queue(1000)
+    looks.look(queue, range(10))
+    looks.look(queue, range(5, 10), 1.0)
+    assert queue.rate() is None
+    looks.now += 0.1
+    assert queue.rate() is not None
+    still = looks.queue(1000)
+    for _ in range(10):
+        looks.look(still, range(10))
+    assert still.rate() is None
+
+
+def test_the_queue_stands_still_since_the_last_change_of_any_kind(looks: Looks) -> None:
+    queue = looks.queue(10)
+    looks.look(queue, (1, 2))
+    looks.now += 7
+    assert queue._standing() == 7
+    looks.look(queue, (1, 2), 0)
+    assert queue._standing() == 7
+    looks.look(queue, (1,), 0)
+    assert queue._standing() == 0
+    looks.now += 3
+    looks.look(queue, (1, 5), 0)
+    assert queue._standing() == 0
+
+
+def test_a_sleeping_cleaner_is_woken_less_and_less_often(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: list[float] = []
+    began = looks.now + 1
+    monkeypatch.setattr(module, "commit", lambda _path: commits.append(looks.now - began))
+    queue = looks.queue(10)
+    looks.look(queue, (1, 2))
+    for _ in range(100):
+        queue._wake_if_asleep()
+        looks.now += 0.1
+    assert len(commits) == 6  # after 0.3 seconds, and whenever twice as many have passed
+    assert all(2 * before <= after <= 2 * before + 0.2 for before, after in pairwise(commits))
+    looks.look(queue, (1,))
+    looks.now += 0.3
+    queue._wake_if_asleep()
+    assert len(commits) == 7  # after a drop it is not waited for as long
+
+
+def test_a_queue_that_cannot_be_read_makes_the_pool_unusable(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(path: Path) -> object:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(module, "orphan_items", failing)
+    with pytest.raises(PoolUnusable):
+        looks.queue(5).look()
+    monkeypatch.setattr(module, "commit", failing)
+    with pytest.raises(PoolUnusable):
+        looks.queue(5).commit()
