@@ -1,7 +1,8 @@
 """Parts of an expiry that decide without a pool: what is not read before a deletion, what a note asks for, what the result is."""
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,23 @@ from typing import Any
 import pytest
 
 from backupd.expire.context import ExpiryContext
+from backupd.expire.delete import Deleter
 from backupd.expire.droppable import _shared_before
 from backupd.expire.look import asked_of, forgotten_at, gone_names
 from backupd.expire.monitor import in_hand
+from backupd.expire.mount_option import Switched, read_record, record_path
+from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import Summary
 from backupd.expire.row_writer import RowWriter
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.final_backups import FinalBackup
 from backupd.repo.notes_json import Notes
 from btrkeep.catalogue import Catalogue, CatalogueUnusable
+from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.retention import DeletionRequest
 from btrkeep.decisions.safety_limits import DeletedShare
 from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.marker import Pool
 from btrkeep.pool.orphans import Drop
 from btrkeep.pool.subvolume import Subvolume
 from btrkeep.process.progress import ProgressSinks
@@ -194,3 +200,51 @@ def test_an_error_of_one_host_is_reported_once_and_ends_nothing(tmp_path: Path, 
         assert "web1" in context.summary.problems[0]
         with pytest.raises(PoolUnusable), context.spared("web1"):
             raise PoolUnusable("the pool is read-only", "x")
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[ExpiryContext]:
+    pool = Pool(tmp_path, "main", "00000000-0000-0000-0000-000000000000", rehearsal=False)
+    pool.host_lock("web1").parent.mkdir(parents=True)
+    with Catalogue.open(tmp_path / "state") as catalogue:
+        yield ExpiryContext(None, pool, catalogue, NOON, ProgressSinks(lambda _: None))  # type: ignore[arg-type]
+
+
+def test_a_host_in_use_is_left_to_the_next_expiry_and_named_once(context: ExpiryContext) -> None:
+    with ExitStack() as own:
+        assert context.locked("web1", own)
+        for _ in range(2):
+            with ExitStack() as other:
+                assert not context.locked("web1", other)
+        assert context.summary.busy == ["web1"]
+    with ExitStack() as own:
+        assert context.locked("web1", own)
+    assert context.summary.busy == ["web1"]
+
+
+def doomed(host: str, *names: str) -> HostPlan:
+    return HostPlan(host, total=9, delete=tuple(ExpiryStep(name, ()) for name in names))
+
+
+@pytest.mark.parametrize(
+    ("limit", "order", "is_done"),
+    [(None, [("c", "b", "a"), ("d",)], False), (2, [("a", "b", "c"), ("d",)], False), (0, [("a", "b", "c"), ("d",)], True)],
+)
+def test_the_newest_backup_goes_first_unless_the_number_is_limited(
+    context: ExpiryContext, limit: int | None, order: list[tuple[str, ...]], is_done: bool
+) -> None:
+    plan = Plan((doomed("web1", "a", "b", "c"), doomed("web2"), doomed("web3", "d")), {}, None, 27)
+    deleter = Deleter(context, CleanerQueue(Path("/pool"), 5), plan, limit)
+    assert [names for _, names in deleter.pending] == order
+    assert (deleter.left, deleter.is_done(), deleter.unsettled) == (4, is_done, 0)
+    assert Deleter(context, CleanerQueue(Path("/pool"), 5), Plan((doomed("web2"),), {}, None, 9), limit).is_done()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"was": "ssd"}', '{"was": "ssd", "set": "nossd", "boot": "x", "more": 1}'])
+def test_a_damaged_record_of_a_switched_mount_option_is_an_error(context: ExpiryContext, text: str) -> None:
+    assert read_record(context.pool) is None
+    record_path(context.pool).write_text(text)
+    with pytest.raises(ValueError, match=r"mount-option\.json cannot be read"):
+        read_record(context.pool)
+    record_path(context.pool).write_text('{"was": "ssd", "set": "nossd", "boot": "x"}')
+    assert read_record(context.pool) == Switched("ssd", "nossd", "x")
