@@ -208,7 +208,7 @@ PROTECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "retention keeps what the policy says": (
         "backupd/test_retention_golden.py::test_five_years_pruned_after_each_backup_leave_what_the_golden_list_names[daily]",
-        "backupd/test_retention_golden.py::test_five_years_with_a_grace_leave_what_the_golden_list_names_and_what_waits_for_the_end_of_its_grace[four-a-day]",
+        "backupd/test_retention_golden.py::test_five_years_with_a_grace_leave_what_the_golden_list_names_and_what_waits_for_the_end_of_its_grace[daily]",
         "backupd/test_retention_golden.py::test_what_is_kept_and_why_is_what_gnu_date_and_sqlite_say[Europe/Berlin]",
         "backupd/test_retention_golden.py::test_what_is_kept_and_why_is_what_gnu_date_and_sqlite_say[UTC]",
         "backupd/test_retention.py",
