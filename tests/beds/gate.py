@@ -271,7 +271,6 @@ PROTECTIONS: Mapping[str, tuple[str, ...]] = {
         "btrfs/test_forget.py::test_who_is_still_backed_up_cannot_be_forgotten",
         "btrfs/test_forget.py::test_forgetting_and_taking_back_that_were_killed_are_done_when_given_again",
         "btrfs/test_rebuild_meanwhile.py::test_a_command_that_a_rebuild_meets_ends_as_without_it[replicate after stream received]",
-        "btrfs/test_rebuild_meanwhile.py::test_a_command_that_a_rebuild_meets_ends_as_without_it[verify after verifications written]",
         "btrfs/test_full_state.py::test_a_state_folder_that_is_full_from_the_beginning_costs_no_backup",
         "btrkeep/test_catalogue_schema.py::test_a_migration_that_was_killed_leaves_the_old_schema_and_is_done_by_the_next_program",
         "backupd/test_cli_lost.py::test_what_only_a_lost_catalogue_knew_comes_back_from_the_pool",
