@@ -2,10 +2,15 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from backupd.repo import reconcile
+from btrkeep.catalogue import Catalogue
+from btrkeep.pool.marker import open_pool
+from btrkeep.pool.subvolume import Subvolume, describe
 from tests.beds import work
 from tests.beds.nights import Nights
 
@@ -88,3 +93,34 @@ def test_an_altered_backup_stays_altered_and_its_files_are_still_named(nights: N
     nights.backupd("accept", f"web1@{first}")
     nights.backupd("verify")
     assert states(nights) == ["complete", "complete", "complete"]
+
+
+def test_only_backups_that_differ_from_their_seal_are_opened_and_each_is_counted_once(
+    nights: Nights, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights.run("web1")
+    second, third = nights.names("web1")[1:]
+    change_by_hand(nights, first)
+    seals(nights).write_text(json.dumps({"format": 1, "backups": {first: json.loads(seals(nights).read_text())["backups"][first]}}))
+    looked: list[str] = []
+
+    def describe_and_note(path: Path) -> Subvolume | None:
+        looked.append(path.name)
+        return describe(path)
+
+    monkeypatch.setattr(reconcile, "describe", describe_and_note)
+    with Catalogue.open(nights.state) as catalogue:
+        for row in list(catalogue.backups("web1", with_detail=True)):
+            if row.name == second:  # neither its seal nor that of its row is left
+                catalogue.put_backup(replace(row, sealed=None))
+        pool = open_pool(nights.pool)
+        assert reconcile.check_seals(pool, catalogue, "now").counts == {"altered": 1, "sealed": 1, "resealed": 1}
+        assert sealed(nights) == [first, second, third]
+        assert {row.name: row.outcome for row in catalogue.backups("web1")} == {
+            first: "altered",
+            second: "complete",
+            third: "complete",
+        }
+        looked.clear()
+        assert not +reconcile.check_seals(pool, catalogue, "now").counts
+        assert set(looked) <= {first}
