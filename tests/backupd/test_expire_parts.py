@@ -5,25 +5,31 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from backupd.expire.context import ExpiryContext
 from backupd.expire.delete import Deleter
 from backupd.expire.droppable import _shared_before
-from backupd.expire.look import asked_of, forgotten_at, gone_names
+from backupd.expire.look import _with_seal, asked_of, forgotten_at, gone_names
 from backupd.expire.monitor import in_hand
 from backupd.expire.mount_option import Switched, read_record, record_path
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import Summary
 from backupd.expire.row_writer import RowWriter
+from backupd.expire.run import _named
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.final_backups import FinalBackup
 from backupd.repo.notes_json import Notes
+from backupd.repo.seals import SealState
 from btrkeep.catalogue import Catalogue, CatalogueUnusable
-from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
-from btrkeep.decisions.retention import DeletionRequest
+from btrkeep.config import Config, Retention
+from btrkeep.config.model import PoolSettings
+from btrkeep.decisions.expiry_plan import ExpiryStep, HostBackups, HostPlan, Plan
+from btrkeep.decisions.retention import Candidate, DeletionRequest
 from btrkeep.decisions.safety_limits import DeletedShare
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.marker import Pool
@@ -248,3 +254,37 @@ def test_a_damaged_record_of_a_switched_mount_option_is_an_error(context: Expiry
         read_record(context.pool)
     record_path(context.pool).write_text('{"was": "ssd", "set": "nossd", "boot": "x"}')
     assert read_record(context.pool) == Switched("ssd", "nossd", "x")
+
+
+@pytest.mark.parametrize(("error", "is_altered"), [(None, False), (errno.EIO, True), (errno.EUCLEAN, True)])
+def test_a_backup_whose_seal_cannot_be_compared_counts_as_altered(
+    monkeypatch: pytest.MonkeyPatch, error: int | None, is_altered: bool
+) -> None:
+    """As a complete one it would let others be deleted."""
+
+    def check_seal(path: Path, subvolume: Subvolume, seals: object, name: str) -> SimpleNamespace:
+        if error:
+            raise OSError(error, "x")
+        return SimpleNamespace(state=SealState.UNCHANGED)
+
+    monkeypatch.setattr("backupd.expire.look.check_seal", check_seal)
+    candidate = Candidate("own", NOON, "complete")
+    assert _with_seal(candidate, final("own"), {}).state == ("altered" if is_altered else "complete")
+    error = errno.EACCES
+    with pytest.raises(PermissionError):
+        _with_seal(candidate, final("own"), {})
+
+
+def test_backups_that_cannot_be_read_are_kept_and_named(context: ExpiryContext) -> None:
+    notices: list[str] = []
+    context.sinks = ProgressSinks(lambda event: notices.append(str(event)))
+    hosts = [HostBackups("web1", (), Retention(), unread=("a", "b")), HostBackups("web2", (), Retention())]
+    assert list(_named(context, hosts)) == hosts
+    assert len(notices) == 2
+    assert "web1 a cannot be read, so it is kept" in notices[0]
+
+
+def test_days_are_those_of_the_zone_of_the_pool(context: ExpiryContext) -> None:
+    zone = ZoneInfo("Pacific/Auckland")
+    context.config = Config(Path("/etc/x"), "main", PoolSettings(Path("/pool"), Path("/state"), zone))
+    assert context.zone is zone
