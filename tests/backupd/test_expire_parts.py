@@ -1,6 +1,8 @@
 """Parts of an expiry that decide without a pool: what is not read before a deletion, what a note asks for, what the result is."""
 
 import errno
+import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -18,9 +20,9 @@ from backupd.expire.look import _with_seal, asked_of, forgotten_at, gone_names
 from backupd.expire.monitor import in_hand
 from backupd.expire.mount_option import Switched, read_record, record_path
 from backupd.expire.queue import CleanerQueue
-from backupd.expire.report import Summary
+from backupd.expire.report import ExpiryProgress, Pause, Summary
 from backupd.expire.row_writer import RowWriter
-from backupd.expire.run import _named
+from backupd.expire.run import LONGEST_YIELD, ExpiryRunner, ExpiryScope, _named
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.final_backups import FinalBackup
 from backupd.repo.notes_json import Notes
@@ -30,11 +32,12 @@ from btrkeep.config import Config, Retention
 from btrkeep.config.model import PoolSettings
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostBackups, HostPlan, Plan
 from btrkeep.decisions.retention import Candidate, DeletionRequest
-from btrkeep.decisions.safety_limits import DeletedShare
+from btrkeep.decisions.safety_limits import DeletedShare, Forced
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.orphans import Drop
 from btrkeep.pool.subvolume import Subvolume
+from btrkeep.process.proc import start_time
 from btrkeep.process.progress import ProgressSinks
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC)
@@ -288,3 +291,58 @@ def test_days_are_those_of_the_zone_of_the_pool(context: ExpiryContext) -> None:
     zone = ZoneInfo("Pacific/Auckland")
     context.config = Config(Path("/etc/x"), "main", PoolSettings(Path("/pool"), Path("/state"), zone))
     assert context.zone is zone
+
+
+@pytest.fixture
+def runner(context: ExpiryContext, monkeypatch: pytest.MonkeyPatch) -> ExpiryRunner:
+    """On a pool with room, whose devices' counters stand still."""
+    monkeypatch.setattr("backupd.expire.run.read_room", lambda _path: None)
+    monkeypatch.setattr("backupd.expire.run.lacks_room", lambda _room, _least: False)
+    monkeypatch.setattr("backupd.expire.run.written_bytes", lambda _path: 0)
+    context.config = Config(Path("/etc/x"), "main", PoolSettings(context.pool.path, Path("/state"), ZoneInfo("UTC")))
+    return ExpiryRunner(context, Forced(), None, wait=False)
+
+
+def test_an_expiry_waits_for_a_running_backup_but_not_for_a_dead_one_nor_for_ever(
+    runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue = runner.context.catalogue
+    assert not runner._is_to_yield()
+    catalogue.start_run("web1", NOON, os.getpid(), "another start", night=False)
+    assert not runner._is_to_yield()
+    catalogue.start_run("web1", NOON, os.getpid(), start_time(os.getpid()), night=False)
+    assert runner._is_to_yield()
+    runner._yielded = LONGEST_YIELD - 1
+    assert runner._is_to_yield()
+    runner._yielded = LONGEST_YIELD
+    assert not runner._is_to_yield()
+    runner._yielded = 0.0
+    monkeypatch.setattr("backupd.expire.run.lacks_room", lambda _room, _least: True)
+    assert not runner._is_to_yield()
+    monkeypatch.setattr("backupd.expire.run.lacks_room", lambda _room, _least: False)
+    runner.context.rows.trouble = CatalogueUnusable("full", "x")
+    assert not runner._is_to_yield()
+
+
+def test_a_pause_lasts_as_long_as_it_should_and_is_reported(runner: ExpiryRunner) -> None:
+    events: list[object] = []
+    runner.context.sinks = ProgressSinks(events.append)
+    begun = time.monotonic()
+    runner._pause(Pause.PACE, 0.3)
+    assert time.monotonic() - begun >= 0.3
+    assert [event.paused for event in events if isinstance(event, ExpiryProgress)][:1] == [Pause.PACE]
+    assert runner.paused is None
+    runner.context.cancellation.handle_signal(15)
+    begun = time.monotonic()
+    runner._pause(Pause.PACE, 20)
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(("hosts", "count"), [(None, None), (frozenset[str](), 0), (frozenset({"a", "b"}), 2)])
+def test_the_history_has_how_many_hosts_an_expiry_was_limited_to(
+    runner: ExpiryRunner, hosts: frozenset[str] | None, count: int | None
+) -> None:
+    runner.scope = ExpiryScope(hosts)
+    runner._begin_row()
+    (row,) = runner.context.catalogue.unfinished_expiries()
+    assert (row.id, row.hosts) == (runner.row, count)
