@@ -12,8 +12,11 @@ from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.notes_json import Notes
 from backupd.repo.reconcile import (
     Reconciled,
+    _add,
     _collecting,
+    _drop_staged,
     _end_dead_run,
+    _is_finished,
     _is_runs,
     _staged_hosts,
     _stale,
@@ -23,6 +26,7 @@ from backupd.repo.reconcile import (
 from btrkeep.catalogue import Backup, Catalogue, StateFromNotes
 from btrkeep.causes import CauseCode
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume
 
@@ -149,6 +153,62 @@ def test_a_folder_with_anything_that_no_run_makes_is_not_removed(tmp_path: Path)
     (tmp_path / "data").rmdir()
     (tmp_path / "SHA256SUMS.mine").touch()
     assert not _is_runs(tmp_path, "web1", ())
+
+
+SUBVOLUME = Subvolume(300, "u", None, read_only=False, generation=50, created=40)
+
+
+@pytest.mark.parametrize(
+    ("subvolume", "is_deleted"), [(SUBVOLUME, True), (replace(SUBVOLUME, read_only=True), False), (None, False)]
+)
+def test_what_a_killed_run_was_creating_is_deleted_unless_it_is_read_only_or_in_use(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, subvolume: Subvolume | None, is_deleted: bool
+) -> None:
+    deleted: list[tuple[Path, int]] = []
+    monkeypatch.setattr("backupd.repo.reconcile.describe", lambda _path: subvolume)
+    monkeypatch.setattr("backupd.repo.reconcile.delete", lambda folder, number: deleted.append((folder, number)))
+    pool.staged("web1").mkdir(parents=True)
+    pool.host_lock("web1").parent.mkdir(parents=True)
+    done = Reconciled()
+    with take_lock(pool.host_lock("web1"), "run", "now"):
+        _drop_staged(pool, "web1", "now", done)
+    assert (deleted, done.counts) == ([], {})
+    _drop_staged(pool, "web1", "now", done)
+    assert deleted == ([(pool.staged("web1").parent, 300)] if is_deleted else [])
+    assert done.counts == ({"staged": 1} if is_deleted else {})
+
+
+@pytest.mark.parametrize(
+    ("subvolume", "is_finished"), [(SUBVOLUME, False), (replace(SUBVOLUME, read_only=True), True), (None, False)]
+)
+def test_an_unfinished_backup_that_is_read_only_was_becoming_final(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, subvolume: Subvolume | None, is_finished: bool
+) -> None:
+    monkeypatch.setattr("backupd.repo.reconcile.describe", lambda _path: subvolume)
+    assert _is_finished(pool, "web1") is is_finished
+
+
+@pytest.mark.parametrize("error", [damaged(), OperatorError("not ours", "x"), OSError(errno.EIO, "Input/output error")])
+def test_a_damaged_backup_is_not_entered_and_keeps_no_other_from_it(
+    pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    answers: list[Backup | Exception | None] = [error, OSError(errno.EACCES, "Permission denied"), None, backup(NOON)]
+
+    def row_of(*_: object) -> Backup | None:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("backupd.repo.reconcile.row_of", row_of)
+    with catalogue:
+        assert _add(pool, catalogue, "web1", NAME) is False
+        with pytest.raises(PermissionError):
+            _add(pool, catalogue, "web1", NAME)
+        assert _add(pool, catalogue, "web1", NAME) is False
+        assert list(catalogue.names()) == []
+        assert _add(pool, catalogue, "web1", NAME) is True
+        assert list(catalogue.names()) == [("web1", NAME)]
 
 
 def backup(started: datetime, state: str = "complete", name: str | None = NAME, finished: datetime | None = NOON) -> Backup:
