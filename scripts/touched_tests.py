@@ -3,7 +3,8 @@
     .venv/bin/python -m scripts.touched_tests [BASE]
 
 The change is what differs from the commit BASE, else from that in BTRKEEP_BASE, else from the newest commit that is a day older
-than HEAD. The turn is the number of commits up to HEAD. A summary of the choice goes to standard error.
+than HEAD. The turn is the number of commits up to HEAD; in a shallow clone it is HEAD's hash. A summary of the choice goes to
+standard error.
 """
 
 import os
@@ -29,6 +30,13 @@ def default_base() -> str:
     return git("rev-list", "-1", f"--before={committed - DAY}", "HEAD") or NOTHING
 
 
+def turn() -> int:
+    """A shallow clone has the same number of commits whatever its HEAD is."""
+    if git("rev-parse", "--is-shallow-repository") == "true":
+        return int(git("rev-parse", "HEAD"), 16)
+    return int(git("rev-list", "--count", "HEAD"))
+
+
 def main() -> None:
     base = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("BTRKEEP_BASE") or default_base()
     changed = git("diff", "--name-only", "--no-renames", base).splitlines()
@@ -38,7 +46,7 @@ def main() -> None:
     with_beds = {
         module: Record(record.seconds, record.uses | beds_imported(sources.get(module, ""))) for module, record in records.items()
     }
-    choice = chosen(with_beds, sources, changed, int(git("rev-list", "--count", "HEAD")))
+    choice = chosen(with_beds, sources, changed, turn())
     report = (
         f"since {base[:12]} {len(changed)} files differ; they touch {len(choice.touched)} test modules that run, "
         f"and {len(choice.in_turn)} have their turn"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.record_tests import lines_within_functions, modules_used, seconds_of_modules
-from scripts.touched_tests import NOTHING, default_base
+from scripts.touched_tests import NOTHING, default_base, turn
 from tests.beds import TOP, work
 from tests.beds.touched import TURNS, Record, beds_imported, chosen, read_records, write_records
 
@@ -153,5 +153,18 @@ def test_a_change_begins_at_the_newest_commit_that_is_a_day_older(tmp_path: Path
         work("git", "commit", "--quiet", "--allow-empty", "-m", moment, cwd=tmp_path, env=identity)
         commits.append(work("git", "rev-parse", "HEAD", cwd=tmp_path).stdout.strip())
     assert default_base() == commits[1]
+    assert turn() == 4
     work("git", "reset", "--quiet", "--hard", commits[0], cwd=tmp_path)
     assert default_base() == NOTHING
+
+
+def test_the_turn_of_a_shallow_clone_is_another_for_each_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = {f"GIT_{who}_{what}": "somebody@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    work("git", "init", "--quiet", tmp_path / "whole")
+    turns = set()
+    for number in range(3):
+        work("git", "commit", "--quiet", "--allow-empty", "-m", str(number), cwd=tmp_path / "whole", env=identity)
+        work("git", "clone", "--quiet", "--depth=1", f"file://{tmp_path}/whole", tmp_path / str(number))
+        monkeypatch.setattr("scripts.touched_tests.TOP", tmp_path / str(number))
+        turns.add(turn())
+    assert len(turns) == 3
