@@ -228,12 +228,14 @@ def _in_groups(groups: Sequence[Path], root: Path, words: Sequence[str]) -> tupl
 
     `root` is mounted `nodev` for it: a device node of a backup with mode 666 would be a disk of this machine, also for a system
     with users of its own.
+
+    Mounts follow those of the machine: with `private`, a filesystem that is unmounted during the drill would stay in use.
     """
     script = """\
 mount --bind --options nodev -- "$1" "$1"; shift
 while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$@"
 """
-    return ("unshare", "--mount", "sh", "-ec", script, "-", str(root), *map(str, groups), "--", *words)
+    return ("unshare", "--mount", "--propagation", "slave", "sh", "-ec", script, "-", str(root), *map(str, groups), "--", *words)
 
 
 async def _follow(context: DrillContext, command: Sequence[str], console: Console, timeout: float) -> bool:

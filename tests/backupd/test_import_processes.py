@@ -12,7 +12,6 @@ import pytest
 
 from tests.beds import TOP, differences, manifest
 from tests.beds.everything import write
-from tests.beds.leftout import needs_program
 
 _HEAD = """
 import os, signal, sys
@@ -32,10 +31,7 @@ links = look_at(source, None, lambda: True)
 with CopyProcesses(copy_batch, 2) as processes:
     assert processes.is_usable
 """
-pytestmark = [
-    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one processor there are no processes"),
-    needs_program("getfacl"),
-]
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one processor there are no processes")
 
 
 def run(place: Path, *lines: str) -> list[str]:

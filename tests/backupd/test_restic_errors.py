@@ -85,7 +85,7 @@ def test_a_locked_repository_is_known_by_its_status_or_its_message(status: int) 
 
 
 def test_a_long_line_of_a_hostile_server_takes_no_time() -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     for line in ("a.(" * 2000 + " ", "(." * 20000 + " x"):
         assert restic_error([line, "Fatal: it is wrong"], 1).text == "it is wrong"
-    assert time.monotonic() - begun < 2
+    assert time.process_time() - begun < 2

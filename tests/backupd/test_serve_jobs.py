@@ -459,7 +459,7 @@ def test_a_program_for_an_asker_that_left_is_ended_with_all_that_it_started(
     seen = (lambda: gone() and (tmp_path / "pid").exists()) if timeout > 1 else gone
     with pytest.raises(Abandoned):
         run_watched(("sh", "-c", script), timeout=timeout, gone=seen)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     time.sleep(0.05)
     pid = int((tmp_path / "pid").read_text())
     state = Path(f"/proc/{pid}/stat")

@@ -18,6 +18,7 @@ MB = 1_000_000
 PROJECT = Path(__file__).parents[2]
 FAKESSH = PROJECT / "tests" / "fakessh"
 HUGE = 10**12
+PATIENCE = 20.0  # seconds for what takes two at most on a quiet machine; shorter than the relay's LINGER
 
 
 def parents() -> dict[int, int]:
@@ -110,7 +111,7 @@ class Bed:
         for process in self.running:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
+            process.wait(60)
             if process.stderr:
                 process.stderr.close()
         self.running.clear()
@@ -151,7 +152,7 @@ def speeds(pulls: Sequence[subprocess.Popen[bytes]], seconds: float) -> list[flo
 
 def family(pull: subprocess.Popen[bytes]) -> tuple[int, list[int]]:
     """A transfer in full flight: its relay, and all processes below rsync (receiver, relay, remote shell, sender)."""
-    wait_until(lambda: under_way(pull), 20)
+    wait_until(lambda: under_way(pull), PATIENCE)
     below = descendants(pull.pid)
     [through] = [pid for pid in below if is_relay(pid)]
     assert len(below) >= 3
@@ -177,19 +178,21 @@ class Peer:
 
     def child(self) -> int:
         """The remote shell's process id, as soon as it is what the relay was told to start."""
+        found = list[int]()
 
-        def started() -> list[int]:
-            return [pid for pid in descendants(self.process.pid) if not is_relay(pid)]
+        def is_started() -> bool:
+            found.extend(pid for pid in descendants(self.process.pid) if not is_relay(pid))
+            return bool(found)
 
-        wait_until(started, 5)
-        return started()[0]
+        wait_until(is_started, PATIENCE)
+        return found[0]
 
     def close(self) -> None:
         self.into.close()
         self.out.close()
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         self.complaints().close()
 
     def complaints(self) -> IO[bytes]:

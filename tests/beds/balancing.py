@@ -11,7 +11,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -39,6 +38,7 @@ from btrkeep.pool.balance import exclusive_operation
 from btrkeep.process.progress import Notice, Waiting
 from tests.beds import btrfs, session
 from tests.beds.cli import TOP
+from tests.beds.watch import wait_for
 from tests.beds.work import work
 
 EASY = Floors(min_score=1, min_benefit=1)
@@ -146,15 +146,8 @@ def foreign(point: Path, vaddr: int) -> subprocess.Popen[str]:
     """Somebody else's balance, which runs."""
     argv = ["btrfs", "balance", "start", f"-dvrange={vaddr}..{vaddr + 1}", str(point)]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: exclusive_operation(point) == "balance")
+    wait_for(lambda: exclusive_operation(point) == "balance", pause=0.005)
     return process
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 class Seen:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Playwright, expect, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 WORDS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--force-color-profile=srgb")
 LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-PATIENCE = 10_000  # milliseconds: the machine is busy with the other tests
+PATIENCE = 30_000  # milliseconds: the machine is busy with the other tests
 _LISTEN = (
     "addEventListener('securitypolicyviolation', e => tellViolation(`${e.violatedDirective} ${e.blockedURI} ${e.sourceFile}`))"
 )
@@ -30,6 +30,7 @@ def why_not() -> str:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """A browser, until the context ends."""
+    expect.set_options(timeout=PATIENCE)  # Playwright's five seconds are less than a login takes on a busy machine
     with sync_playwright() as playwright:
         browser = _launched(playwright)
         try:

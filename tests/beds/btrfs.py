@@ -139,11 +139,13 @@ def unmount(point: Path) -> None:
         time.sleep(0.02)
 
 
-def umount(point: Path) -> None:
-    """umount(8), as soon as nobody works there: what a command left may be just ending when the command has ended."""
+def umount(point: Path, *program: str) -> None:
+    """umount(8), or another `program`, as soon as nobody works there: a command's processes may end a moment after the command, and
+    the kernel detaches a loop device when its last user has closed it, be that udev.
+    """
     deadline = time.monotonic() + _LONGEST_COPY
-    while (done := work("umount", point, check=False)).returncode:
-        assert "target is busy" in done.stderr, explain(done)
+    while (done := work(*(program or ("umount",)), point, check=False)).returncode:
+        assert "busy" in done.stderr, explain(done)
         assert time.monotonic() < deadline, "\n".join([explain(done), *session.holders(point)])
         time.sleep(0.05)
 

@@ -1,39 +1,46 @@
-"""A tree as find, stat, sha256sum, getfacl, getfattr and getcap see it: the independent truth that backups are compared with.
+"""A tree as the kernel shows it, name by name: the independent truth that backups are compared with.
 
-No code of ours takes part, and none of these programs is asked anything that a name with a newline or with bytes that are no
-UTF-8 could distort: names are separated by NUL, or come in the programs' own octal escapes.
+No code of ours takes part, and no name passes through a text: each is the bytes that the folder holds. One process sees all of it,
+where find, sha256sum, getfacl, getfattr and getcap would be five, hundreds of times.
 """
 
+import hashlib
 import os
-import re
-import subprocess
+import stat
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
-# Name, kind, mode, owner, group, size, mtime with nanoseconds, link target, device and inode, blocks of 512 bytes.
-_FIELDS = ("%P", "%y", "%m", "%U", "%G", "%s", "%T@", "%l", "%D:%i", "%b")
-_ESCAPE = re.compile(rb"\\(?:([0-7]{3})|\\)")  # getfattr writes a backslash as \\134, getfacl as two
+_KINDS = {
+    stat.S_IFREG: "f",
+    stat.S_IFDIR: "d",
+    stat.S_IFLNK: "l",
+    stat.S_IFIFO: "p",
+    stat.S_IFSOCK: "s",
+    stat.S_IFBLK: "b",
+    stat.S_IFCHR: "c",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name of a tree. Sizes are those of regular files; `links` are all names of its inode within the tree, sorted."""
+    """One name of a tree. Sizes are those of regular files, times are nanoseconds; `links` are all names of its inode within the
+    tree, sorted. ACLs and capabilities are among the xattrs, which are sorted too.
+    """
 
     kind: str
     mode: str
     uid: int
     gid: int
     size: int
-    mtime: str
+    mtime: int
     target: bytes
     links: tuple[bytes, ...]
-    device: bytes
-    sha256: bytes
-    acl: bytes
-    xattrs: bytes
-    capabilities: bytes
+    device: tuple[int, int] | None
+    sha256: str
+    xattrs: tuple[tuple[str, bytes], ...]
     blocks: int | None
 
 
@@ -42,34 +49,15 @@ def manifest(top: Path, blocks: bool = False) -> dict[bytes, Entry]:
 
     `blocks` adds the allocated 512-byte blocks of regular files: whether holes stayed holes.
     """
-    rows = list(_find(top))
-    groups: defaultdict[bytes, list[bytes]] = defaultdict(list)
+    parent = os.open(top, os.O_PATH | os.O_DIRECTORY)
+    try:
+        rows = list(_walk(parent, b".", b""))
+    finally:
+        os.close(parent)
+    names: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)
     for row in rows:
-        groups[row[8]].append(row[0])
-    sums = _checksums(top)
-    acls = _blocks_by_name(_output(top, "getfacl", "-R", "-P", "-n", "-p", "."))
-    xattrs = _blocks_by_name(_output(top, "getfattr", "-R", "-P", "-h", "-m", "-", "-d", "-e", "hex", "."))
-    capabilities = _capabilities(top, [name for name, block in xattrs.items() if b"security.capability=" in block])
-    devices = _devices(top, [row[0] for row in rows if row[1] in (b"b", b"c")])
-    return {
-        name: Entry(
-            kind=kind.decode(),
-            mode=mode.decode(),
-            uid=int(uid),
-            gid=int(gid),
-            size=int(size) if kind == b"f" else 0,
-            mtime=mtime.decode(),
-            target=target,
-            links=tuple(sorted(groups[inode])) if kind != b"d" else (),
-            device=devices.get(name, b""),
-            sha256=sums.get(name, b""),
-            acl=acls.get(name, b""),
-            xattrs=xattrs.get(name, b""),
-            capabilities=capabilities.get(name, b""),
-            blocks=int(allocated) if blocks and kind == b"f" else None,
-        )
-        for name, kind, mode, uid, gid, size, mtime, target, inode, allocated in rows
-    }
+        names[row.info.st_dev, row.info.st_ino].append(row.name)
+    return {row.name: _entry(row, sorted(names[row.info.st_dev, row.info.st_ino]), blocks) for row in rows}
 
 
 def differences(source: dict[bytes, Entry], backup: dict[bytes, Entry]) -> list[str]:
@@ -84,54 +72,55 @@ def differences(source: dict[bytes, Entry], backup: dict[bytes, Entry]) -> list[
     return lines
 
 
-def _output(top: Path, *argv: str, stdin: bytes | None = None) -> bytes:
-    done = subprocess.run(
-        argv, cwd=top, input=stdin, capture_output=True, check=False, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+class _Row(NamedTuple):
+    name: bytes
+    info: os.stat_result
+    target: bytes
+    sha256: str
+    xattrs: tuple[tuple[str, bytes], ...]
+
+
+def _entry(row: _Row, links: list[bytes], blocks: bool) -> Entry:
+    info = row.info
+    kind = _KINDS[stat.S_IFMT(info.st_mode)]
+    return Entry(
+        kind=kind,
+        mode=f"{stat.S_IMODE(info.st_mode):o}",
+        uid=info.st_uid,
+        gid=info.st_gid,
+        size=info.st_size if kind == "f" else 0,
+        mtime=info.st_mtime_ns,
+        target=row.target,
+        links=tuple(links) if kind != "d" else (),
+        device=(os.major(info.st_rdev), os.minor(info.st_rdev)) if kind in "bc" else None,
+        sha256=row.sha256,
+        xattrs=row.xattrs,
+        blocks=info.st_blocks if blocks and kind == "f" else None,
     )
-    assert done.returncode == 0, f"{argv} in {top}: {done.stderr.decode(errors='replace')}"
-    return done.stdout
 
 
-def _find(top: Path) -> Iterator[tuple[bytes, ...]]:
-    words = _output(top, "find", ".", "-printf", "\\0".join(_FIELDS) + "\\0").split(b"\0")[:-1]
-    return zip(*[iter(words)] * len(_FIELDS), strict=True)
+def _walk(folder: int, name: bytes, path: bytes) -> Iterator[_Row]:
+    """The name in that open folder, and all below it. No path grows longer than the kernel allows."""
+    info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    sha256 = _sha256(folder, name) if stat.S_ISREG(info.st_mode) else ""
+    target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(info.st_mode) else b""
+    yield _Row(path, info, target, sha256, _xattrs(b"/proc/self/fd/%d/%s" % (folder, name)))
+    if stat.S_ISDIR(info.st_mode):
+        inside = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+        try:
+            with os.scandir(inside) as listed:
+                names = sorted(os.fsencode(each.name) for each in listed)
+            for each in names:
+                yield from _walk(inside, each, b"/".join(filter(None, (path, each))))
+        finally:
+            os.close(inside)
 
 
-def _checksums(top: Path) -> dict[bytes, bytes]:
-    names = _output(top, "find", ".", "-type", "f", "-print0")
-    lines = _output(top, "xargs", "-0", "-r", "sha256sum", "-z", "--", stdin=names).split(b"\0")[:-1]
-    return {_relative(line[66:]): line[:64] for line in lines}
+def _xattrs(path: bytes) -> tuple[tuple[str, bytes], ...]:
+    names = sorted(os.listxattr(path, follow_symlinks=False))
+    return tuple((name, os.getxattr(path, name, follow_symlinks=False)) for name in names)
 
 
-def _blocks_by_name(text: bytes) -> dict[bytes, bytes]:
-    """getfacl and getfattr write a block for each name, led by "# file: NAME", and order them as the folder happens to be."""
-    found = {}
-    for block in re.split(rb"\n\n+", text.strip(b"\n")):
-        if block:
-            head, _, body = block.partition(b"\n")
-            assert head.startswith(b"# file: "), block
-            found[_relative(_unescape(head[8:]))] = b"\n".join(sorted(body.splitlines()))
-    return found
-
-
-def _capabilities(top: Path, names: list[bytes]) -> dict[bytes, bytes]:
-    """getcap's answer for each of `names`, asked one by one: its lines cannot tell a newline in a name from their end."""
-    paths = {name: b"./" + name for name in names}
-    said = {name: _output(top, "getcap", "-n", os.fsdecode(path)) for name, path in paths.items()}
-    return {name: said[name].removeprefix(path).strip() for name, path in paths.items()}
-
-
-def _devices(top: Path, names: list[bytes]) -> dict[bytes, bytes]:
-    if not names:
-        return {}
-    stdin = b"".join(b"./" + name + b"\0" for name in names)
-    said = _output(top, "xargs", "-0", "stat", "--printf", "%t:%T\\n", "--", stdin=stdin).splitlines()
-    return dict(zip(names, said, strict=True))
-
-
-def _relative(name: bytes) -> bytes:
-    return b"" if name == b"." else name.removeprefix(b"./")
-
-
-def _unescape(name: bytes) -> bytes:
-    return _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]) if match[1] else b"\\", name)
+def _sha256(folder: int, name: bytes) -> str:
+    with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.beds.work import work
+from tests.beds import btrfs
 
 _PROGRAMS = {"nbdkit": "nbdkit", "nbdfuse": "libnbd-bin", "fusermount3": "fuse3"}
 _PATIENCE = 60.0
@@ -37,7 +37,7 @@ def shown(stack: ExitStack, image: Path) -> Path:
     disk.touch()
     wait_for(socket.exists)
     _start(stack, "nbdfuse", disk, "--unix", socket)
-    stack.callback(work, "fusermount3", "-u", disk)
+    stack.callback(btrfs.umount, disk, "fusermount3", "-u")
     wait_for(lambda: disk.stat().st_size > 0)
     return disk
 

@@ -25,6 +25,7 @@ from subprocess import PIPE, CompletedProcess, Popen
 from typing import IO
 
 from tests.beds.kill_at import Deed, listener
+from tests.beds.patience import PAUSES, shorten
 from tests.beds.work import explain
 
 TOP = Path(__file__).resolve().parents[2]
@@ -105,17 +106,6 @@ def _import_everything(of: str) -> None:
     gc.freeze()  # so that no child copies pages only to look for garbage in them
 
 
-# Pauses of the product that a command in a test need not wait out: (module, name, seconds). Tests of a whole pause start a process.
-_SHORTER = (("backupd.run.against_source", "_PAUSE", 0.2),)
-
-
-def _shorten_pauses(package: str) -> None:
-    for module, name, seconds in _SHORTER:
-        if module.startswith(f"{package}."):
-            assert hasattr(sys.modules[module], name)
-            setattr(sys.modules[module], name, seconds)
-
-
 def _serve(package: str, commands: IO[str], answers: IO[str]) -> None:
     for line in commands:
         texts = [os.memfd_create("stdout"), os.memfd_create("stderr")]
@@ -164,7 +154,7 @@ def main() -> None:
     """What the process that is forked from does."""
     package = sys.argv[1]
     _import_everything(package)
-    _shorten_pauses(package)
+    shorten(PAUSES, package)
     # Nobody else's output may come among the answers.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -79,7 +79,7 @@ class Terminal:
         while self._read(deadline - time.monotonic()):
             pass
         try:
-            return self.process.wait(timeout=10)
+            return self.process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it does not end:\n{self.text}") from None
 

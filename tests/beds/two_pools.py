@@ -5,14 +5,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any
 
 from tests.beds import TOP, work
+from tests.beds.cli import BACKUPD
 from tests.beds.nights import Nights
+from tests.beds.walls import with_own_mounts
 from tests.beds.watch import wait_for
 
 NOW = "2026-03-20T12:00:00Z"
@@ -78,9 +80,9 @@ class TwoPools:
         self.second.write()
 
     @contextmanager
-    def replicating(self, real: Path, receive: str) -> Iterator["subprocess.Popen[str]"]:
+    def replicating(self, real: Path, receive: str, backupd: Sequence[str | Path] = BACKUPD) -> Iterator["subprocess.Popen[str]"]:
         """`backupd replicate` by ssh, in which these lines of the shell stand in for `btrfs receive`. The real program is copied to
-        `real`; `streams` has what came.
+        `real`; `streams` has what came. `backupd`: the words that start it.
         """
         program, btrfs = self.second.top / "btrfs", Path(shutil.which("btrfs") or "").resolve()
         shutil.copy(btrfs, real)
@@ -88,9 +90,9 @@ class TwoPools:
         program.chmod(0o755)
         self.over_ssh(f'"$@" | tee -a {shlex.quote(str(self.streams))}')
         mounted = 'mount --bind "$0" "$1" && shift && exec "$@"'
-        words = ["unshare", "--mount", "sh", "-c", mounted, str(program), str(btrfs), sys.executable, "-m", "backupd"]
+        words = ["sh", "-c", mounted, str(program), str(btrfs), *backupd]
         words += ["--config", str(self.second.config), "replicate", "--now", NOW]
-        with subprocess.Popen(words, cwd=TOP, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(with_own_mounts(*words), cwd=TOP, stderr=subprocess.PIPE, text=True) as process:
             try:
                 yield process
             finally:

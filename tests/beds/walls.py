@@ -1,10 +1,11 @@
-"""A command in namespaces of its own for mounts and processes: what it mounts, and whoever it starts, ends with it."""
+"""A command in namespaces of its own: what it mounts, and with `walled` whoever it starts, ends with it."""
 
 from pathlib import Path
 
 from tests.beds import session
 
-_WALLS = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
+_APART = ("unshare", "--mount", "--propagation", "private")
+_WALLS = (*_APART, "--pid", "--fork", "--kill-child")
 _LET_GO = """\
 for point in $(cut -d ' ' -f 5 /proc/self/mountinfo); do
     case $point in
@@ -19,10 +20,18 @@ exec "$@"
 
 
 def walled(*command: str | Path, proc: bool = False) -> tuple[str | Path, ...]:
-    """The words that start it; with `proc`, /proc shows its processes and no others.
+    """The words that start it with its own mounts and processes; with `proc`, /proc shows its processes and no others."""
+    words = (*_WALLS, "--mount-proc") if proc else _WALLS
+    return (*words, *_let_go(command))
 
-    A new namespace has copies of all mounts, and these keep a filesystem alive that another worker's test unmounts meanwhile. So
+
+def with_own_mounts(*command: str | Path) -> tuple[str | Path, ...]:
+    """The words that start it with its own mounts only, as the process that they start."""
+    return (*_APART, *_let_go(command))
+
+
+def _let_go(command: tuple[str | Path, ...]) -> tuple[str | Path, ...]:
+    """A new namespace has copies of all mounts, and these keep a filesystem alive that another worker's test unmounts meanwhile. So
     those of other workers are let go at once.
     """
-    words = (*_WALLS, "--mount-proc") if proc else _WALLS
-    return (*words, "bash", "-euc", _LET_GO, "-", session.own_name(), session.PREFIX, *command)
+    return ("bash", "-euc", _LET_GO, "-", session.own_name(), session.PREFIX, *command)

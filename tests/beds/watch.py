@@ -138,7 +138,7 @@ def transferring(nights: Nights) -> list[int]:
     ]
 
 
-def wait_for(true: Callable[[], object], seconds: float = 20, why: str = "it did not happen in time", pause: float = 0.02) -> float:
+def wait_for(true: Callable[[], object], seconds: float = 60, why: str = "it did not happen in time", pause: float = 0.02) -> float:
     """How long it took until `true()`; fails after `seconds`."""
     start = time.monotonic()
     while not true():

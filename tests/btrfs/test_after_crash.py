@@ -207,7 +207,7 @@ def test_a_run_waits_for_whoever_reads_already(
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(2)
         assert len(nights.names("web")) == 1
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert len(nights.names("web")) == 2
     assert noted(nights)["unread"] == []
 
@@ -239,7 +239,7 @@ def test_a_night_reads_no_longer_than_its_window(make_btrfs: Callable[..., Path]
         with (nights.pool / ".btrkeep/locks/verify").open("a") as lock:  # somebody reads already, for longer than the window
             fcntl.flock(lock, fcntl.LOCK_EX)
             read_last_written(context, ["web"], notices.append, Cancellation(), 0.5)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 20
         assert "is being read" in notices[0]
         assert has_backups_in_doubt(context.pool, ["web"])
         record = record_boot(context.pool, catalogue, context.clock.now(), config.verify.after_crash)

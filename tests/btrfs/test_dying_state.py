@@ -154,16 +154,16 @@ def test_a_reader_of_its_output_is_not_kept_by_a_child_that_nothing_ends(tmp_pat
     with hanging(folder, once_open=True):
         begun = time.monotonic()
         process = outliving(folder, "(Path(sys.argv[1]) / 'file').read_bytes()")
-        output, _ = process.communicate(timeout=10)
+        output, _ = process.communicate(timeout=60)
         assert output == f"{folder} does not answer any more: nothing could be read for 10 s\n"
-        assert (process.returncode, time.monotonic() - begun < 5) == (4, True)
+        assert (process.returncode, time.monotonic() - begun < 9) == (4, True)
 
 
 @pytest.mark.parametrize(("work", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("os.kill(os.getpid(), 1)", -1)])
 def test_the_command_ends_as_its_child_does_and_prints_all_of_it(site: Nights, work: str, status: int) -> None:
     with served(site.state):
         process = outliving(site.state, f"print('x' * 300_000, file=sys.stderr, flush=True); {work}")
-        output, _ = process.communicate(timeout=10)
+        output, _ = process.communicate(timeout=60)
     first, second = output.splitlines()
     assert first.startswith("child ")
     assert first != f"child {process.pid}"
@@ -180,13 +180,13 @@ def test_a_signal_to_the_command_reaches_its_child_once(site: Nights, tmp_path: 
         process = outliving(site.state, work)
         wait_for(marks.exists)
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
     assert (marks.read_text(), process.returncode) == ("x", 7)
 
 
 def test_a_command_with_a_local_state_folder_has_no_second_process(tmp_path: Path) -> None:
     process = outliving(tmp_path, "")
-    assert process.communicate(timeout=10)[0] == f"child {process.pid}\n"
+    assert process.communicate(timeout=60)[0] == f"child {process.pid}\n"
 
 
 def test_no_page_trusts_that_a_remote_state_folder_answered_a_moment_ago(site: Nights, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.room import read_room
 from tests.beds import TOP, btrfs, work
 from tests.beds.nights import Nights
+from tests.beds.walls import with_own_mounts
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
@@ -134,7 +135,7 @@ def test_a_services_own_mount_is_not_taken_for_the_machines(make_btrfs: Make) ->
     def inside(*words: str) -> Any:
         command = shlex.join(map(str, (sys.executable, "-m", "backupd", "--config", nights.config, *words, "--json")))
         script = SANDBOX.format(point=nights.top, words=command)
-        return json.loads(work("unshare", "--mount", "sh", "-c", script, cwd=TOP, check=False).stdout)
+        return json.loads(work(*with_own_mounts("sh", "-c", script), cwd=TOP, check=False).stdout)
 
     def found(said: Any) -> set[str]:
         return {one["name"] for one in said["findings"]}
@@ -159,7 +160,7 @@ def test_a_key_that_a_service_is_not_shown_is_neither_missing_nor_well(nights: N
     def said(before: str) -> tuple[set[str], set[str]]:
         doctor = shlex.join(map(str, (sys.executable, "-m", "backupd", "--config", nights.config, "doctor", "--json")))
         script = f"mount --make-rprivate / && mount -t tmpfs tmpfs /run/lock && {before} && {doctor}"
-        found = json.loads(work("unshare", "--mount", "sh", "-c", script, cwd=TOP, check=False).stdout)
+        found = json.loads(work(*with_own_mounts("sh", "-c", script), cwd=TOP, check=False).stdout)
         ill, blind = ({one["name"] for one in found[what]} for what in ("findings", "not_looked_at"))
         return ill & {"ssh-key", "known-hosts"}, blind & {"ssh-key", "known-hosts"}
 
@@ -173,7 +174,7 @@ SEEN = "import sys; from pathlib import Path; from btrkeep.pool import mounts; p
 def seen_after(script: str, path: Path | str) -> str:
     """What `machine_mount` says of a path where these lines of shell were run before, with mounts of its own."""
     words = ("sh", "-c", f'mount --make-rprivate / && {script} "$@"', "sh", sys.executable, "-c", SEEN, path)
-    return work("unshare", "--mount", *words, cwd=TOP).stdout.strip()
+    return work(*with_own_mounts(*words), cwd=TOP).stdout.strip()
 
 
 def test_where_processes_of_others_are_hidden_nobody_knows_the_machines_mount() -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from backupd.drill import boot
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.mounts import allocator, mount_of, set_allocator
 from tests.beds import TOP, work
 from tests.beds.btrfs import devices_of
+from tests.beds.walls import with_own_mounts
 
 MODULE = importlib.import_module("btrkeep.pool.mounts")
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
@@ -283,4 +285,24 @@ def test_in_a_chroot_whose_root_is_no_mount_point_nothing_is_known_to_be_the_mac
     mounting = "; ".join(f"mount --bind {shlex.quote(str(one))} {shlex.quote(f'{tmp_path}{one}')}" for one in sorted(folders))
     asked = "from pathlib import Path; from btrkeep.pool.mounts import is_machines; print(is_machines(Path('/')))"
     program = shlex.join(["chroot", str(tmp_path), "env", f"PYTHONPATH={TOP}", sys.executable, "-c", asked])
-    assert work("unshare", "-m", "sh", "-ec", f"{mounting}; {program}").stdout == "False\n"
+    assert work(*with_own_mounts("sh", "-ec", f"{mounting}; {program}")).stdout == "False\n"
+
+
+def test_what_is_unmounted_on_the_machine_during_a_drill_is_not_kept_in_use_by_it(tmp_path: Path) -> None:
+    """A disk that its administrator unmounts and takes away would lose data. The machine shares its mounts, as under systemd."""
+    disk, root = tmp_path / "disk", tmp_path / "root"
+    for folder in (disk, root):
+        folder.mkdir()
+    drill = ("sh", "-c", f"echo; read -r _; cut -d ' ' -f 5 /proc/self/mountinfo >{shlex.quote(str(tmp_path / 'seen'))}")
+    script = f"""\
+mount --make-rshared /
+mount -t tmpfs tmpfs {shlex.quote(str(disk))}
+coproc drill {{ {shlex.join(boot._in_groups((), root, drill))}; }}
+read -r _ <&"${{drill[0]}}"
+umount {shlex.quote(str(disk))}
+echo >&"${{drill[1]}}"
+wait $drill_PID
+"""
+    work(*with_own_mounts("bash", "-euc", script))
+    seen = (tmp_path / "seen").read_text().split()
+    assert (str(root) in seen, str(disk) in seen) == (True, False)

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,8 @@ from btrkeep.config import HostConfig, SshSettings
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.process.cancellation import Cancellation
 from tests.beds import session, ssh, work
-from tests.beds.balancing import wait_for
 from tests.beds.nights import Nights
+from tests.beds.watch import wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
@@ -292,11 +292,29 @@ def crowded_sshd(no_leftovers: None) -> Iterator[ssh.Sshd]:
     server.stop()
 
 
+def _greets(connection: socket.socket) -> bool:
+    with suppress(ConnectionError):
+        return connection.recv(4) == b"SSH-"
+    return False
+
+
+@contextmanager
+def scanner(sshd: ssh.Sshd) -> Iterator[None]:
+    """Occupies the only slot of a crowded sshd for the block, as soon as sshd has noticed that an earlier connection has ended."""
+    end = time.monotonic() + 30
+    while True:
+        with socket.create_connection(("127.0.0.1", sshd.port)) as connection:
+            if _greets(connection):
+                yield
+                return
+        assert time.monotonic() < end, "sshd refuses each connection"
+        time.sleep(0.02)
+
+
 def test_a_connection_that_was_refused_for_a_moment_is_tried_again_by_the_next_transfer(crowded_sshd: ssh.Sshd) -> None:
     async def use() -> None:
         connection = shared(crowded_sshd)
-        with socket.create_connection(("127.0.0.1", crowded_sshd.port)) as scanner:
-            assert scanner.recv(4) == b"SSH-"
+        with scanner(crowded_sshd):
             assert await connection.socket(Cancellation()) is None
         for _ in range(50):  # sshd has to notice that the scanner has gone
             if await connection.socket(Cancellation()):
@@ -322,8 +340,7 @@ def test_an_sshd_that_refuses_further_logins_is_named_with_the_line_for_its_conf
     nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
     nights.host("web1", path, address=sshd.address, port=sshd.port)
     before = folders()
-    with socket.create_connection(("127.0.0.1", sshd.port)) as scanner:
-        assert scanner.recv(4) == b"SSH-"
+    with scanner(sshd):
         result = nights.run("web1", status=1)["web1"]
         assert (result["outcome"], result["name"]) == ("failed", None)
         assert "the host closed the connection" in result["error"], result

@@ -15,8 +15,8 @@ from backupd.rsync.left_out import is_expected
 from backupd.run.other_file_systems import are_too_many, was_hidden
 from btrkeep.units import local_time, parse_time
 from tests.beds import TOP, work
-from tests.beds.balancing import wait_for
 from tests.beds.nights import Nights
+from tests.beds.watch import wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.btrfs]
 

@@ -341,5 +341,5 @@ def test_a_receiver_that_reads_no_more_does_not_hold_the_sender(
     wait_for(reached.exists, 60)
     time.sleep(2)
     running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=12)
+    running.communicate(timeout=60)
     assert running.returncode == 143

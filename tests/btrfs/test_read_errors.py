@@ -18,6 +18,7 @@ from tests.beds import TOP, btrfs
 from tests.beds.cli import BACKUPD
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
+from tests.beds.walls import with_own_mounts
 from tests.beds.watch import does_at, rows
 from tests.beds.work import work
 
@@ -155,10 +156,10 @@ def test_a_verify_that_may_not_read_the_kernels_log_leaves_its_lines_to_the_next
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(closed))
     without_log = 'mount --bind "$0" /dev/kmsg && exec "$@"'
-    words = ("unshare", "--mount", "sh", "-c", without_log, closed, *BACKUPD, "--config", nights.config)
+    within = ("sh", "-c", without_log, closed, *BACKUPD, "--config", nights.config)
     for _ in range(8):  # again while the kernel leaves out lines, which it counts for all tests
         assert work("sha256sum", spoilt, check=False).returncode
-        work(*words, "verify", "db", cwd=TOP)
+        work(*with_own_mounts(*within, "verify", "db"), cwd=TOP)
         if found := damaged(nights):
             break
         time.sleep(5)

@@ -25,6 +25,7 @@ from tests.beds.anyone import NOBODY
 from tests.beds.cli import backupd, backupd_start
 from tests.beds.hangfs import hanging
 from tests.beds.nights import Nights
+from tests.beds.walls import with_own_mounts
 from tests.beds.watch import wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
@@ -112,7 +113,7 @@ def test_a_program_with_mounts_of_its_own_that_holds_the_filesystem_costs_no_res
     words = ("rehearse", "--size", "256MiB", "--days", "1", "--age", "0", "--seeds", "1", *VARIANTS, "--on", place, "--json")
     with backupd_start("--config", config, *words) as running:
         wait_for(lambda: session.mounts_below(place), seconds=60)
-        with subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sleep", "infinity"]) as holder:
+        with subprocess.Popen(with_own_mounts("sleep", "infinity")) as holder:
             try:
                 text, notes = running.communicate(timeout=280)
             finally:

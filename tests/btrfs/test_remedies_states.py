@@ -24,6 +24,7 @@ from tests.beds.history import every, make_history
 from tests.beds.nights import Nights
 from tests.beds.remedies import Done, Typist, prints, refused, types, typing
 from tests.beds.serving import serving
+from tests.beds.walls import with_own_mounts
 from tests.beds.work import work
 from tests.btrfs.test_altered import writable
 from tests.web.made import client, login_of
@@ -204,7 +205,7 @@ def test_a_pool_that_is_not_mounted_is_mounted_by_the_command_of_fstab(
     fstab, config = tmp_path / "fstab", tmp_path / "main.toml"
     shutil.copy(pool.config, config)
     fstab.write_text(f"UUID={uuid} {pool.top} btrfs noauto 0 0\n")
-    holder = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "cat"], stdin=subprocess.PIPE)
+    holder = subprocess.Popen(with_own_mounts("cat"), stdin=subprocess.PIPE)
     within = ["nsenter", f"--target={holder.pid}", "--mount"]
 
     def type_within(*words: str | Path) -> Done:

@@ -19,6 +19,7 @@ from tests.beds.deep import deepen
 from tests.beds.nights import Nights
 from tests.beds.ssh import Sshd
 from tests.beds.two_pools import TwoPools, shown
+from tests.beds.walls import with_own_mounts
 
 pytestmark = pytest.mark.btrfs
 
@@ -167,7 +168,7 @@ def test_a_receive_that_was_taken_over_makes_no_call_that_it_does_not_need(two: 
     mounted = 'mount --bind "$0" "$1" && shift && exec "$@"'
     btrfs = shutil.which("btrfs")
     assert btrfs
-    line = ("unshare", "--mount", "sh", "-c", mounted, program, Path(btrfs).resolve(), sys.executable, "-m", "backupd", *words)
+    line = with_own_mounts("sh", "-c", mounted, program, Path(btrfs).resolve(), sys.executable, "-m", "backupd", *words)
     done = work(*line, check=False, cwd=TOP)
     (failed,) = json.loads(done.stdout)[0]["failed"]
     tried, could, saw = json.loads(failed["error"].removeprefix("btrfs receive: "))

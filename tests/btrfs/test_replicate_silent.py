@@ -21,7 +21,6 @@ from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.send import send
 from tests.beds import TOP, work
-from tests.beds.cli import backupd
 from tests.beds.two_pools import NOW, TwoPools, shown
 from tests.beds.watch import wait_for
 from tests.btrfs.test_offsite import Offsite, far, fill
@@ -31,7 +30,9 @@ from tests.btrfs.test_push import Pushing
 pytestmark = [pytest.mark.btrfs, pytest.mark.slow]
 __all__ = ["far"]
 STALL = "3s"
-SILENCE = "6s"  # in which a further program must have begun to speak
+SILENCE = "10s"  # in which a further program must have begun to speak
+LONG = "50s"  # for which nobody waits here: see `waited`
+WAITED = (sys.executable, "-P", TOP / "tests" / "beds" / "waited.py")
 _STOPS = 'echo $$ > {pid}\nexec "$@"'
 
 
@@ -41,16 +42,17 @@ def large(two: TwoPools) -> str:
 
 
 def stopped_within(config: Path, pid: Path, begun: Callable[[], bool], *words: str) -> dict[str, Any]:
-    """What `backupd replicate` says, when the process that has written its number there is stopped after it has begun."""
-    command = [sys.executable, "-m", "backupd", "--config", str(config), "replicate", "--json", "--now", NOW, *words]
+    """What `backupd replicate` says, when the process that has written its number there is stopped after it has begun, for long."""
+    is_long = pid.with_name("long")
+    command: list[str | Path] = [*WAITED, is_long, "--config", config, "replicate", "--json", "--now", NOW, *words]
     with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             wait_for(lambda: begun() and pid.exists() and bool(pid.read_text().strip()), 90, "nothing has begun")
             number = int(pid.read_text())
             os.kill(number, signal.SIGSTOP)
-            before = time.monotonic()
-            out, err = process.communicate(timeout=50)
-            assert time.monotonic() - before > 2  # it had its time
+            assert process.poll() is None
+            is_long.touch()
+            out, err = process.communicate(timeout=100)
         finally:
             process.kill()
     assert "Traceback" not in err, err
@@ -66,14 +68,14 @@ def stat(number: int) -> str:
 
 
 def test_a_sender_that_stops_is_given_up(two: TwoPools) -> None:
-    two.second.tables["replica.office"] |= {"stall": STALL, "bandwidth": "1MB"}
+    two.second.tables["replica.office"] |= {"stall": LONG, "bandwidth": "1MB"}
     name = large(two)
     pid = two.second.top / "pid"
     two.over_ssh(_STOPS.format(pid=pid))
     host = two.second.pool / "hosts/web1"
     done = stopped_within(two.second.config, pid, lambda: any(host.glob(".receiving/*/data/**/large*")))
     assert done["status"] == 1, done
-    assert "nothing for 3" in done["said"], done
+    assert "nothing for 50" in done["said"], done
     assert two.names(two.second.pool) == []
     assert not (host / ".receiving").exists()
     two.over_ssh('exec "$@"')
@@ -86,10 +88,12 @@ def test_a_sender_that_stops_is_given_up(two: TwoPools) -> None:
 
 def test_a_receive_that_stops_is_given_up(two: TwoPools) -> None:
     large(two)
-    two.second.tables["replica.office"]["stall"] = STALL
-    with two.replicating(two.second.top / "copy", "while [ $SECONDS -lt 90 ]; do :; done") as fetching:
-        said = fetching.communicate(timeout=60)[1]
-    assert (fetching.returncode, "for 3" in " ".join(said.split())) == (1, True), said
+    two.second.tables["replica.office"]["stall"] = LONG
+    is_long = two.second.top / "long"
+    stops = f"touch {shlex.quote(str(is_long))}; while [ $SECONDS -lt 200 ]; do :; done"
+    with two.replicating(two.second.top / "copy", stops, (*WAITED, is_long)) as fetching:
+        said = fetching.communicate(timeout=100)[1]
+    assert (fetching.returncode, "for 50" in " ".join(said.split())) == (1, True), said
     assert not (two.second.pool / "hosts/web1/.receiving").exists()
 
 
@@ -97,7 +101,7 @@ def test_a_server_that_takes_no_more_of_a_push_is_given_up(make_btrfs: Callable[
     two = Pushing(make_btrfs(), make_btrfs())
     large(two)
     pid = two.first.top / "pid"
-    two.first.tables["push.backup2"] |= {"stall": STALL, "bandwidth": "1MB"}
+    two.first.tables["push.backup2"] |= {"stall": LONG, "bandwidth": "1MB"}
     two.over(_STOPS.format(pid=pid))
     two.first.write()
     host = two.second.pool / "hosts/web1"
@@ -205,18 +209,16 @@ def test_a_server_that_asks_for_nothing_more_of_a_push_is_given_up_and_the_next_
     two = Pushing(make_btrfs(), make_btrfs())
     two.night("2026-03-01T22:00:00Z", "a")
     two.more_hosts("web2")
-    two.first.tables["push.backup2"]["stall"] = SILENCE
+    two.first.tables["push.backup2"]["stall"] = LONG
     two.first.write()
     pid = before_request(two, verb, count)
-    begun = time.monotonic()
-    done = backupd("--config", two.first.config, "replicate", "--now", NOW, check=False, timeout=40)
-    assert time.monotonic() - begun < 40
+    done = work(*WAITED, pid, "--config", two.first.config, "replicate", "--now", NOW, check=False, timeout=100)
     number = int(pid.read_text())
     try:
         assert stat(number) == "T"  # the other server's process is none of ours
         assert done.returncode == 1, done
         said = " ".join(done.stderr.split())
-        assert "backup2: the other side has asked for nothing for 6" in said, done
+        assert "backup2: the other side has asked for nothing for 50" in said, done
         assert "Traceback" not in said
     finally:
         os.kill(number, signal.SIGCONT)
@@ -234,15 +236,16 @@ def test_a_server_that_asks_for_nothing_more_of_a_push_is_given_up_and_the_next_
 def test_a_server_whose_key_sends_in_place_of_receiving_is_found_at_once(make_btrfs: Callable[..., Path]) -> None:
     two = Pushing(make_btrfs(), make_btrfs())
     two.night("2026-03-01T22:00:00Z", "a")
-    two.first.tables["push.backup2"]["stall"] = SILENCE
+    two.first.tables["push.backup2"]["stall"] = LONG
     two.first.write()
     sends = [*two.forced[:5], "send-only", "--replica", "office"]
-    two.over('exec "$@"', answers=shlex.join(sends))
-    done = backupd("--config", two.first.config, "replicate", "--now", NOW, check=False, timeout=40)
+    is_long = two.first.top / "long"
+    two.over(f'(sleep 1; touch {shlex.quote(str(is_long))}) & exec "$@"', answers=shlex.join(sends))
+    done = work(*WAITED, is_long, "--config", two.first.config, "replicate", "--now", NOW, check=False, timeout=100)
     said = " ".join(done.stderr.split())
-    assert (done.returncode, "asked for nothing for 6" in said, "backupd receive-only --replica NAME" in said) == (1, True, True), (
-        said
-    )
+    assert done.returncode == 1, said
+    assert "asked for nothing for 50" in said
+    assert "backupd receive-only --replica NAME" in said
 
 
 def test_a_server_that_gives_way_to_its_night_says_so_and_is_waited_for(make_btrfs: Callable[..., Path]) -> None:
@@ -256,7 +259,7 @@ def test_a_server_that_gives_way_to_its_night_says_so_and_is_waited_for(make_btr
     with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             with take_lock(two.second.pool / ".btrkeep/locks/night", "backupd run", NOW):
-                time.sleep(14)  # more than twice as long as it would be waited for in silence
+                time.sleep(14)  # longer than it would be waited for in silence
                 assert process.poll() is None, process.communicate()
             out, err = process.communicate(timeout=50)
         finally:

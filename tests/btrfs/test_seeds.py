@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.beds import session, work
+from tests.beds import btrfs, session, work
 from tests.beds.cli import backupd_start
 from tests.beds.two_pools import TwoPools, shown
 
@@ -152,7 +152,7 @@ def test_what_was_cut_off_goes_on_and_what_is_whole_is_not_written_again(two: Tw
 
 
 def test_killed_in_the_middle_it_goes_on(two: TwoPools, disk: Path) -> None:
-    (two.source / "large").write_bytes(os.urandom(60_000_000))
+    (two.source / "large").write_bytes(os.urandom(16_000_000))
     first = two.night("2026-03-01T22:00:00Z", "a")
     words = ("--config", two.first.config, "replicate", "--seed-to", disk, "--part-size", "64KiB", "backup2")
     program = backupd_start(*words)
@@ -169,39 +169,66 @@ def test_killed_in_the_middle_it_goes_on(two: TwoPools, disk: Path) -> None:
     assert two.differences(first) == ""
 
 
-@pytest.mark.parametrize("harm", ["flip", "cut", "gone", "swapped", "longer", "pipe", "link"])
-def test_a_seed_that_is_not_what_was_written_leaves_nothing_here(two: TwoPools, disk: Path, harm: str) -> None:
-    first = filled(two)
-    seed_to(two, disk, "backup2")
-    kept = disk.with_name("kept")
-    shutil.copytree(disk, kept)
-    one, other = disk / "web1/000003.part", disk / "web1/000005.part"
-    content = bytearray(one.read_bytes())
+@pytest.fixture(scope="module")
+def written(no_leftovers: None) -> Iterator[tuple[TwoPools, Path]]:
+    """Two pools, and a seed that nobody has received: tests take a copy of it, and leave no backup in the second pool."""
+    points = [btrfs.make(), btrfs.make()]
+    two = TwoPools(*points)
+    two.over_ssh('exec "$@"')
+    filled(two)
+    seed_to(two, points[0] / "seed", "backup2")
+    yield two, points[0] / "seed"
+    problems = [problem for point in points for problem in session.remove(point.parent)]
+    assert not problems, "\n".join(problems)
+
+
+def harm(disk: Path, how: str) -> None:
+    part, other = disk / "web1/000003.part", disk / "web1/000005.part"
+    content = bytearray(part.read_bytes())
     content[30_000] ^= 1
-    match harm:
+    match how:
         case "flip":
-            one.write_bytes(content)
+            part.write_bytes(content)
         case "cut":
-            one.write_bytes(content[:1000])
+            part.write_bytes(content[:1000])
         case "gone":
-            one.unlink()
+            part.unlink()
         case "swapped":
-            text, more = one.read_bytes(), other.read_bytes()
-            one.write_bytes(more)
+            text, more = part.read_bytes(), other.read_bytes()
+            part.write_bytes(more)
             other.write_bytes(text)
         case "pipe":
-            one.unlink()
-            os.mkfifo(one)
+            part.unlink()
+            os.mkfifo(part)
         case "link":
-            one.rename(disk / "elsewhere")
-            one.symlink_to(disk / "elsewhere")
+            part.rename(disk / "elsewhere")
+            part.symlink_to(disk / "elsewhere")
         case "longer":
-            one.write_bytes(one.read_bytes() + b"x")
+            part.write_bytes(part.read_bytes() + b"x")
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "gone", "swapped", "longer", "pipe", "link"])
+def test_a_seed_that_is_not_what_was_written_leaves_nothing_here(written: tuple[TwoPools, Path], disk: Path, how: str) -> None:
+    two, whole = written
+    shutil.copytree(whole, disk)
+    harm(disk, how)
+    assert_refused(two, disk)
+
+
+def assert_refused(two: TwoPools, disk: Path) -> None:
     failed = seed_from(two, disk, status=1)["failed"]
-    assert [one["host"] for one in failed] == ["web1"]
+    assert [each["host"] for each in failed] == ["web1"]
     assert "000003.part" in failed[0]["error"] or "stream" in failed[0]["error"] or "receive" in failed[0]["error"]
     assert two.names(two.second.pool) == []
     assert not list((two.second.pool / "hosts/web1").glob(".receiving/*"))
+
+
+def test_after_a_harmed_seed_the_whole_one_is_received(two: TwoPools, disk: Path) -> None:
+    first = filled(two)
+    seed_to(two, disk, "backup2")
+    shutil.copytree(disk, kept := disk.with_name("kept"))
+    harm(disk, "swapped")
+    assert_refused(two, disk)
     seed_from(two, kept)
     assert two.differences(first) == ""
 

@@ -404,7 +404,7 @@ def test_between_requests_nothing_of_the_pool_is_open(pool: Nights, service: Ser
 def test_it_ends_when_nothing_is_asked_and_takes_its_socket_along(pool: Nights) -> None:
     with serving(pool.config, "--idle", "1") as found:
         assert browse(found, base(pool))["total"]
-        assert found.process.wait(10) == 0
+        assert found.process.wait(60) == 0
     assert not found.socket.exists()
 
 

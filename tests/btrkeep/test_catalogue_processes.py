@@ -114,7 +114,7 @@ def test_a_writer_that_is_killed_in_mid_transaction_leaves_nothing_of_it(tmp_pat
         process.wait()
         began = monotonic()
         catalogue.start_run("new", NOW, 1, None, False)
-        assert monotonic() - began < 5
+        assert monotonic() - began < 25
     assert ask(tmp_path, "SELECT host FROM backup") == [("old",)]
     assert ask(tmp_path, "PRAGMA integrity_check") == [("ok",)]
     with Catalogue.open(tmp_path) as catalogue:

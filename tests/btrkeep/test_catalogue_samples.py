@@ -70,7 +70,7 @@ def test_a_busy_catalogue_is_waited_for_as_long_as_was_said_and_nothing_is_chang
         begun = time.monotonic()
         with pytest.raises(CatalogueBusy):
             catalogue.add_sample(FILESYSTEM, lambda _: sample(NOW))
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 25
         assert catalogue.samples(FILESYSTEM) == []
         other.execute("ROLLBACK")
     catalogue.add_sample(FILESYSTEM, lambda _: sample(NOW))

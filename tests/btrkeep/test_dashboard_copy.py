@@ -90,7 +90,7 @@ def test_who_holds_all_locks_that_it_can_get_stops_no_writer_and_no_later_copy(s
                 catalogue.wait_at_most(1)
                 catalogue.set_fact("a", value)
                 time.sleep(0.05)
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 20
             assert in_copy(state) == value
             assert not list(state.glob("catalogue.sqlite-*"))
         assert opened_by(process) == {"dashboard.sqlite"}
@@ -326,7 +326,7 @@ def test_who_holds_the_catalogue_for_itself_keeps_nobody_waiting_for_a_copy(stat
         holder.execute("UPDATE about SET value = '2' WHERE name = 'a'")
         begun = time.monotonic()
         assert not dashboard_copy.renew(state / "catalogue.sqlite", is_urgent=True)
-        assert time.monotonic() - begun < 8
+        assert time.monotonic() - begun < 20
     assert in_copy(state) == "1"
 
 

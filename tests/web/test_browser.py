@@ -157,11 +157,13 @@ def test_pages_work_without_javascript(site: Dashboard, browser: Browser) -> Non
 def test_by_keyboard_alone(site: Dashboard, browser: Browser) -> None:
     with visit(browser, site.url) as (page, _):
         page.goto("/login")
-        page.keyboard.type(OPERATOR)  # the first field has the focus
+        expect(page.locator("#name")).to_be_focused()
+        page.keyboard.type(OPERATOR)
         page.keyboard.press("Tab")
         page.keyboard.type(PASSWORD)
         page.keyboard.press("Enter")
         expect(page).to_have_url(f"{site.url}/")
+        page.wait_for_load_state()  # a Tab before it may go to nothing, or leave the page
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent") == "Skip to content"
         _tab_to(page, "Hosts")
@@ -175,6 +177,7 @@ def test_by_keyboard_alone(site: Dashboard, browser: Browser) -> None:
 
 
 def _tab_to(page: Page, words: str) -> None:
+    page.wait_for_load_state()
     for _ in range(60):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent.trim()") == words:

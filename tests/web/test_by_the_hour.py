@@ -33,12 +33,12 @@ def test_who_comes_while_it_is_computed_anew_gets_the_one_before(caches: Caches,
 
     def slowly() -> str:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return "second"
 
     slow = threading.Thread(target=lambda: ask(caches, tmp_path, slowly, years_on=1))
     slow.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     assert ask(caches, tmp_path, lambda: "third", years_on=1) == "first"
     go_on.set()
     slow.join(10)
@@ -51,12 +51,12 @@ def test_who_comes_while_it_is_computed_for_the_first_time_waits_for_it(caches: 
 
     def slowly() -> str:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return "first"
 
     one = threading.Thread(target=lambda: found.append(ask(caches, tmp_path, slowly)))
     one.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     two = threading.Thread(target=lambda: found.append(ask(caches, tmp_path, lambda: "second")))
     two.start()
     two.join(0.2)

@@ -160,7 +160,7 @@ def test_twenty_who_ask_at_once_have_it_computed_once(file: Path) -> None:
         return compute()
 
     def ask() -> int:
-        begun.wait(10)
+        begun.wait(60)
         return kept.get("key", slowly, of(file))
 
     assert together(20, ask) == [0] * 20
@@ -171,12 +171,12 @@ def test_who_asks_after_a_form_was_sent_does_not_wait_for_what_was_begun_before(
 
     def before() -> str:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return "before"
 
     slow = threading.Thread(target=kept.get, args=("key", before, of(file)))
     slow.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     kept.drop()
     assert kept.get("key", lambda: "after", of(file)) == "after"
     go_on.set()
@@ -192,7 +192,7 @@ def test_all_who_waited_hear_why_there_is_none_and_the_next_one_tries_again(file
         raise OperatorError("the catalogue is busy", "wait")
 
     def ask() -> str:
-        begun.wait(10)
+        begun.wait(60)
         return kept.get("key", fails, of(file))
 
     assert together(5, ask) == ["the catalogue is busy"] * 5
@@ -245,7 +245,7 @@ def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
             if self.calls > 1:
                 return "fine"
             under_way.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
             raise RequestRefused("your session has ended", "log in", "refused")
 
     service = Service()
@@ -260,7 +260,7 @@ def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     first, second = threading.Thread(target=ask), threading.Thread(target=ask)
     first.start()
-    assert under_way.wait(10)
+    assert under_way.wait(60)
     second.start()
     time.sleep(0.1)  # it waits for the first one's answer now
     assert answers.last("doctor") is None

@@ -1,0 +1,52 @@
+"""How long our programs wait, and what tests make of it: the only list of these constants.
+
+Of `PAUSES` a command in a test need not wait out any: it does the same, only sooner. What tests.beds.cli runs to its end has them
+shortened. With less `PATIENCE` a command gives up sooner what it waits for; impatient.py has both. A test of a whole pause, or of
+the real patience, starts `python -m backupd` as a process of its own.
+"""
+
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+
+Wait = tuple[str, str, float]
+"""The module, the name of its constant, and the value that it has in tests, in seconds unless the name tells otherwise."""
+
+_SOON = 0.1
+PAUSES: tuple[Wait, ...] = (
+    ("backupd.actions.discard", "_LOOK", _SOON),
+    ("backupd.offsite.run", "_PAUSE", _SOON),
+    ("backupd.replicate.push", "_PAUSE", _SOON),
+    ("backupd.replicate.run", "_LOOK_AROUND", _SOON),
+    ("backupd.replicate.run", "_PAUSE", _SOON),
+    ("backupd.run.against_source", "_PAUSE", 0.2),
+    ("backupd.run.night", "_LOOK", _SOON),
+    ("backupd.run.read_after_crash", "_PAUSE", _SOON),
+    ("balancer.run", "_LOOK_AGAIN", 0.5),
+    ("balancer.run", "_SHORTEST_QUIET", 0.05),
+)
+_LITTLE = 0.5
+PATIENCE: tuple[Wait, ...] = (
+    ("backupd.cli.hung_state", "WORK_PATIENCE", _LITTLE),
+    ("backupd.cli.notify_", "_PATIENCE", _LITTLE),
+    ("backupd.rsync.process", "PATIENCE", _LITTLE),
+    ("backupd.run.orphaned_receivers", "_LOOKS", 5),
+    ("backupd.serve.start_job", "_AGAIN", _LITTLE),
+    ("backupd.serve.start_job", "_PATIENCE", _LITTLE),
+    ("btrkeep.catalogue.sqlite", "BUSY_TIMEOUT", _LITTLE),
+    ("btrkeep.hung_storage", "PATIENCE", _LITTLE),
+    ("btrkeep.hung_storage", "_SILENT_FOR", _LITTLE),
+    ("btrkeep.process.group", "PATIENCE", _LITTLE),
+    ("btrkeep.process.group", "UNENDING", _LITTLE),
+    ("btrkeep.process.outliving", "LOOK", _LITTLE),
+    ("btrkeep.process.programs", "UNENDING", _LITTLE),
+)
+
+
+def shorten(waits: Iterable[Wait], package: str) -> None:
+    """Sets them in this process, for one of our packages and the shared ground."""
+    for module, name, value in waits:
+        if module.startswith((f"{package}.", "btrkeep.")):
+            import_module(module)
+            assert hasattr(sys.modules[module], name), f"{module} has no {name}"
+            setattr(sys.modules[module], name, value)
