@@ -135,7 +135,7 @@ def test_who_cancels_or_pauses_our_balance_ends_the_run(bed: Path, verb: str, wo
 
 
 def from_outside(point: Path, verb: str) -> None:
-    wait_for(lambda: exclusive_operation(point) == "balance")
+    wait_for(lambda: exclusive_operation(point) == "balance", pause=0.005)
     work("btrfs", "balance", verb, point, check=False)
 
 
@@ -212,7 +212,7 @@ def test_a_device_being_removed_keeps_balances_out(make_btrfs: Callable[..., Pat
     chosen, device = fullest(point), btrfs.devices_of(point)[0]
     removing = subprocess.Popen(["btrfs", "device", "remove", device, str(point)])
     try:
-        wait_for(lambda: exclusive_operation(point) == "device remove")
+        wait_for(lambda: exclusive_operation(point) == "device remove", pause=0.005)
         with python_btrfs.FileSystem(str(point)) as filesystem, pytest.raises(OSError) as refused:
             balance_block_group(filesystem.fd, chosen, DATA)
         with pytest.raises(LockHeld, match=f"device remove is under way, by process {removing.pid}: btrfs device remove {device}"):
