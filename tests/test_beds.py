@@ -286,7 +286,7 @@ SESSIONS = [
 @pytest.mark.parametrize(("deed", "workers"), SESSIONS)
 def test_nothing_is_left_by_a_session_whose_test(deed: str, workers: str, tmp_path: Path, place: Path) -> None:
     process = start_session(tmp_path, place, DEEDS[deed], workers, "--timeout=3" if deed == "exceeds its time" else "--timeout=0")
-    wait_for((tmp_path / "started").exists, 30)
+    wait_for((tmp_path / "started").exists, 60)
     names = sessions_of(process)
     assert deed not in ("exceeds its time", "is interrupted", "is asked to end") or traces_of(names, place)
     if deed in ("is interrupted", "is asked to end"):
@@ -305,7 +305,7 @@ def test_nothing_is_left_by_a_session_whose_test(deed: str, workers: str, tmp_pa
 @pytest.mark.ssh
 def test_what_a_killed_session_left_is_cleared_away_by_the_next_one(tmp_path: Path, place: Path) -> None:
     process = start_session(tmp_path, place, DEEDS["is killed"], "-n1")
-    wait_for((tmp_path / "started").exists, 30)
+    wait_for((tmp_path / "started").exists, 60)
     names = sessions_of(process)
     process.kill()
     process.communicate()

@@ -10,10 +10,12 @@ import struct
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from btrfs.ctree import FIRST_FREE_OBJECTID, LAST_FREE_OBJECTID, ROOT_BACKREF_KEY, ROOT_TREE_OBJECTID, Key
+from btrfs.ioctl import ino_lookup, search_v2
 
 from btrkeep.units import parse_size
 from tests.beds import session
@@ -104,19 +106,46 @@ def attach(image: Path) -> str:
 
 
 def subvolumes_below(top: Path, point: Path) -> list[Path]:
-    """The subvolumes strictly below `top` on the filesystem mounted at `point`, the innermost first."""
-    lines = work("btrfs", "subvolume", "list", point).stdout.splitlines()
-    paths = [point / line.split(" path ", 1)[1] for line in lines]
+    """The subvolumes strictly below `top` on the filesystem mounted at `point`, the innermost first.
+
+    By the kernel's tree of roots, in this process: `btrfs subvolume list` would be a process for each test.
+    """
+    first, last = (Key(objectid, ROOT_BACKREF_KEY, 0) for objectid in (FIRST_FREE_OBJECTID, LAST_FREE_OBJECTID))
+    fd = os.open(point, os.O_RDONLY)
+    try:
+        found = search_v2(fd, ROOT_TREE_OBJECTID, first, last)
+        parents = {key.objectid: (key.offset, bytes(data)) for key, data in found if key.type == ROOT_BACKREF_KEY}
+        paths = [point / os.fsdecode(_path_of(fd, id_, parents)) for id_ in parents]
+    finally:
+        os.close(fd)
     return sorted((path for path in paths if path.is_relative_to(top) and path != top), key=lambda path: -len(path.parts))
+
+
+def _path_of(fd: int, id_: int, parents: Mapping[int, tuple[int, bytes]]) -> bytes:
+    if id_ not in parents:  # the filesystem's top
+        return b""
+    parent, reference = parents[id_]
+    folder, _, length = struct.unpack_from("<QQH", reference)  # struct btrfs_root_ref
+    return _path_of(fd, parent, parents) + ino_lookup(fd, parent, folder).name_bytes + reference[18 : 18 + length] + b"/"
 
 
 def delete_subvolume(top: Path, point: Path) -> None:
     """Deletes a subvolume with all that are in it, read-only ones too."""
+    set_flags, snap_destroy = 0x4008941A, 0x5000940F  # linux/btrfs.h: BTRFS_IOC_SUBVOL_SETFLAGS, BTRFS_IOC_SNAP_DESTROY
     doomed = [*subvolumes_below(top, point), top]
     for holder in {parent for path in doomed for parent in path.parents}.intersection(doomed):
         # One in a read-only one cannot be unlinked from it.
-        work("btrfs", "property", "set", "-f", "-ts", holder, "ro", "false")
-    work("btrfs", "subvolume", "delete", *doomed)
+        _ioctl(holder, set_flags, struct.pack("=Q", 0))
+    for path in doomed:
+        _ioctl(path.parent, snap_destroy, struct.pack("=q4088s", 0, os.fsencode(path.name)))
+
+
+def _ioctl(path: Path, number: int, argument: bytes) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.ioctl(fd, number, bytearray(argument))
+    finally:
+        os.close(fd)
 
 
 def devices_of(point: Path) -> list[str]:
@@ -167,11 +196,7 @@ def remount(point: Path, options: str) -> None:
 def simple_quotas(point: Path) -> None:
     """`btrfs quota enable --simple`, which the btrfs-progs of Debian 12 do not know. Raises OSError where the kernel does not."""
     quota_ctl, enable_simple_quota = 0xC0109428, 4  # btrfs.h: BTRFS_IOC_QUOTA_CTL, BTRFS_QUOTA_CTL_ENABLE_SIMPLE_QUOTA
-    fd = os.open(point, os.O_RDONLY)
-    try:
-        fcntl.ioctl(fd, quota_ctl, bytearray(struct.pack("=QQ", enable_simple_quota, 0)))
-    finally:
-        os.close(fd)
+    _ioctl(point, quota_ctl, struct.pack("=QQ", enable_simple_quota, 0))
 
 
 def fill(point: Path, into: Path) -> None:

@@ -108,7 +108,7 @@ def test_one_that_starts_processes_without_end_is_ended(web: Nights) -> None:
     env = taken_over(web, "always", forks=True)
     result = web.run("web", status=1, env=env)["web"]
     assert re.search(r"its rsync started \d+ processes", result["error"])
-    wait_for(lambda: str(web.top / "taken") not in work("ps", "-eo", "args").stdout, 30)
+    wait_for(lambda: str(web.top / "taken") not in work("ps", "-eo", "args").stdout, 60)
 
 
 def test_attributes_that_take_all_rights_arrive(web: Nights) -> None:

@@ -90,7 +90,7 @@ def test_a_rebuild_in_the_middle_loses_nothing_that_was_sent(far: Offsite, is_lo
     at, go = far.repository / "at", far.repository / "go"
     env = instead(far, f'if test "$1" = backup; then touch {at}; until test -e {go}; do sleep 0.05; done; fi\nexec "$REAL" "$@"')
     program = backupd_start("--config", far.night.config, "offsite", "run", "--now", "2026-03-01T23:00:00Z", env=env)
-    wait_for(at.exists, 30)
+    wait_for(at.exists, 60)
     for path in far.night.state.glob("catalogue.sqlite*") if is_lost else ():
         path.unlink()
     far.night.backupd("rebuild", "--now", "2026-03-01T22:59:00Z")
@@ -226,7 +226,7 @@ def test_a_signal_ends_a_command_whose_server_never_answers(far: Offsite, comman
     with silent_server() as address:
         far.settings(repository=address)
         program = backupd_start("--config", far.night.config, "offsite", command)
-        wait_for(lambda: "restic" in started_below(program.pid), 30)
+        wait_for(lambda: "restic" in started_below(program.pid), 60)
         program.send_signal(signal.SIGTERM)
         _, errors = program.communicate(timeout=20)
         assert (program.returncode, "Traceback" in errors) == (143, False), errors

@@ -187,7 +187,7 @@ def new(make_btrfs: Callable[..., Path]) -> Iterator[Offsite]:
 def test_the_first_copy_of_a_host_that_is_being_worked_on_is_sent_when_that_has_ended(new: Offsite) -> None:
     with at_work(new, "web2"):
         sends = backupd_start("--config", new.night.config, "offsite", "run", "--json", "--now", "2026-03-04T23:00:00Z")
-        wait_for(lambda: any(host == "web3" for host, _ in left(new)), 30, "the other host was not sent")
+        wait_for(lambda: any(host == "web3" for host, _ in left(new)), 60, "the other host was not sent")
         time.sleep(1.5)
         assert sends.poll() is None
     said, err = sends.communicate(timeout=30)
@@ -220,7 +220,7 @@ def test_a_host_that_is_worked_on_for_long_is_left_to_the_next_run(new: Offsite)
 def test_a_signal_ends_the_wait_for_a_host(new: Offsite) -> None:
     with at_work(new, "web2"):
         sends = backupd_start("--config", new.night.config, "offsite", "run", "--now", "2026-03-04T23:00:00Z")
-        wait_for(lambda: any(host == "web3" for host, _ in left(new)), 30, "the other host was not sent")
+        wait_for(lambda: any(host == "web3" for host, _ in left(new)), 60, "the other host was not sent")
         sends.send_signal(signal.SIGTERM)
         err = sends.communicate(timeout=20)[1]
     assert (sends.returncode, "Traceback" in err) == (143, False), err

@@ -90,7 +90,7 @@ def test_a_connection_that_is_gone_is_made_again_and_ends_with_the_run(sshd: ssh
         await connection.close()
         assert not stopped.running
 
-    asyncio.run(asyncio.wait_for(use(), 30))
+    asyncio.run(asyncio.wait_for(use(), 60))
     assert logins(sshd) - before == 2
     assert_nothing_left(there)
 
@@ -325,7 +325,7 @@ def test_a_connection_that_was_refused_for_a_moment_is_tried_again_by_the_next_t
         await connection.close()
 
     before = folders()
-    asyncio.run(asyncio.wait_for(use(), 30))
+    asyncio.run(asyncio.wait_for(use(), 60))
     assert logins(crowded_sshd) == 1
     assert_nothing_left(before)
 

@@ -103,7 +103,7 @@ def test_a_kill_in_the_middle_leaves_what_the_next_one_clears_away(two: TwoPools
     words = [sys.executable, "-m", "backupd", "--config", str(two.second.config), "replicate", "--now", "2026-03-20T12:00:00Z"]
     with subprocess.Popen(words, cwd=TOP, start_new_session=True) as killed:
         receiving = two.second.pool / "hosts/web1/.receiving"
-        wait_for(lambda: receiving.is_dir() and any(receiving.rglob("large")), 30, "the stream was not half received")
+        wait_for(lambda: receiving.is_dir() and any(receiving.rglob("large")), 60, "the stream was not half received")
         os.killpg(killed.pid, signal.SIGKILL)
     assert receiving.is_dir()
     two.over_ssh('"$@"')

@@ -18,13 +18,13 @@ from tests.beds.two_pools import TwoPools
 from tests.beds.watch import ASLEEP, ended, wait_for
 
 pytestmark = pytest.mark.btrfs
-LATER = """
-import os, sys, time
+FALLS_ASLEEP = """
+import os, sys
 left = 600_000
 while data := os.read(0, 65536):
     os.write(1, data)
     if 0 <= left < len(data):
-        time.sleep(8)
+        open(sys.argv[1], "w").close()
     left -= len(data)
 """
 
@@ -64,14 +64,25 @@ def test_a_replica_for_which_there_is_no_room_is_not_well(two: TwoPools) -> None
     assert "min_free" in office["error"]
 
 
-def test_what_has_come_as_a_whole_after_the_end_of_its_window_is_fetched(two: TwoPools) -> None:
-    (two.source / "large").write_bytes(bytes(range(256)) * 4000)
-    two.night("2026-03-01T22:00:00Z", "a")
-    two.over_ssh(f'"$@" | {shlex.quote(sys.executable)} -c {shlex.quote(LATER)}')
+def asleep_in_a_stream(two: TwoPools, folder: Path, start: Callable[..., "subprocess.Popen[str]"]) -> dict[str, Any]:
+    """What a replication in a window tells that was asleep for nine hours in its first stream."""
+    two.over_ssh(f'"$@" | {shlex.join([sys.executable, "-c", FALLS_ASLEEP, str(folder / "asleep")])}')
     two.second.tables["replica.office"]["window"] = "11:00-12:00"
     two.second.write()
-    done = two.second.backupd("replicate", "--due", "--json", "--now", "2026-03-20T11:59:53Z")
-    (told,) = json.loads(done.stdout)
+    (folder / "sitecustomize.py").write_text(ASLEEP.format(flag=str(folder / "asleep"), hours=9))
+    words = ("replicate", "--due", "--json", "--now", "2026-03-20T11:00:00Z")
+    status, printed, _ = ended(start("--config", two.second.config, *words, env={"PYTHONPATH": f"{folder}:{TOP}"}), 60)
+    assert status == 0
+    (told,) = json.loads(printed)
+    return dict(told)
+
+
+def test_what_has_come_as_a_whole_after_the_end_of_its_window_is_fetched(
+    two: TwoPools, tmp_path: Path, backupd_running: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    (two.source / "large").write_bytes(bytes(range(256)) * 4000)
+    two.night("2026-03-01T22:00:00Z", "a")
+    told = asleep_in_a_stream(two, tmp_path, backupd_running)
     assert (told["planned"], len(told["fetched"])) == (1, 1)
     assert copies(two)["office"]["state"] == "ok"
 
@@ -79,21 +90,12 @@ def test_what_has_come_as_a_whole_after_the_end_of_its_window_is_fetched(two: Tw
 def test_a_window_that_ended_while_the_machine_was_asleep_begins_no_further_backup(
     two: TwoPools, tmp_path: Path, backupd_running: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
-    """Asleep for nine hours in the middle of the first one. (In earnest: tests/systemd/test_vm.py.)"""
+    """Asleep in the middle of the first one. (In earnest: tests/systemd/test_vm.py.)"""
     (two.source / "large").write_bytes(bytes(range(256)) * 4000)
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.night("2026-03-02T22:00:00Z", "b")
-    asleep = tmp_path / "asleep"
-    falls_asleep = LATER.replace("time.sleep(8)", f"open({str(asleep)!r}, 'w').close()")
-    two.over_ssh(f'"$@" | {shlex.quote(sys.executable)} -c {shlex.quote(falls_asleep)}')
-    two.second.tables["replica.office"]["window"] = "11:00-12:00"
-    two.second.write()
-    (tmp_path / "sitecustomize.py").write_text(ASLEEP.format(flag=str(asleep), hours=9))
-    env = {"PYTHONPATH": f"{tmp_path}:{TOP}"}
-    words = ("replicate", "--due", "--json", "--now", "2026-03-20T11:00:00Z")
-    status, said, _ = ended(backupd_running("--config", two.second.config, *words, env=env), 60)
-    (told,) = json.loads(said)
-    assert (status, told["planned"], [one["backup"] for one in told["fetched"]]) == (0, 2, [first])
+    told = asleep_in_a_stream(two, tmp_path, backupd_running)
+    assert (told["planned"], [each["backup"] for each in told["fetched"]]) == (2, [first])
 
 
 def test_a_pool_that_lists_no_host_is_not_well(two: TwoPools) -> None:
@@ -229,11 +231,11 @@ def test_whoever_asks_for_a_host_that_is_not_there_is_told(two: TwoPools) -> Non
 def test_a_signal_ends_the_whole_and_not_one_replica_of_it(two: TwoPools, backupd_running: Callable[..., Any]) -> None:
     (two.source / "large").write_bytes(bytes(range(256)) * 4000)
     two.night("2026-03-01T22:00:00Z", "a")
-    two.over_ssh(f'"$@" | {shlex.quote(sys.executable)} -c {shlex.quote(LATER)}')
+    two.over_ssh('"$@" | { head -c 600000; sleep 8; }')
     two.second.tables["replica.third"] = {"from": str(two.first.pool.parent / "nowhere")}
     two.second.write()
     process = backupd_running("--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z")
-    wait_for((two.second.pool / "hosts/web1/.receiving/backup").exists, 30, "no stream came")
+    wait_for((two.second.pool / "hosts/web1/.receiving/backup").exists, 60, "no stream came")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 143
+    assert process.wait(60) == 143
     assert copies(two)["third"]["tried_at"] is None

@@ -129,7 +129,7 @@ def test_a_line_that_goes_dead_in_a_stream_of_a_push_holds_the_next_one_for_a_fe
     silent = subprocess.DEVNULL
     with subprocess.Popen(command, cwd=TOP, stdout=silent, stderr=silent, start_new_session=True) as process:
         try:
-            wait_for(lambda: any(host.glob(".receiving/*/data/**/large*")), 30, "nothing came")
+            wait_for(lambda: any(host.glob(".receiving/*/data/**/large*")), 60, "nothing came")
             time.sleep(1)  # by now the line is dead
             process.kill()  # the first server's machine is gone, and nobody tells the second one
             two.over('exec "$@"')
@@ -222,7 +222,7 @@ def test_a_server_that_asks_for_nothing_more_of_a_push_is_given_up_and_the_next_
         assert "Traceback" not in said
     finally:
         os.kill(number, signal.SIGCONT)
-    wait_for(lambda: stat(number) in "ZX", 30, "it does not end when nobody answers")
+    wait_for(lambda: stat(number) in "ZX", 60, "it does not end when nobody answers")
     del two.first.tables["push.backup2"]["stall"]
     two.over('exec "$@"')
     two.push()
@@ -315,7 +315,7 @@ def test_a_sender_that_was_asleep_in_a_stream_makes_no_backup_of_what_came(two: 
     command = [sys.executable, "-m", "backupd", "--config", str(two.second.config), "replicate", "--json", "--now", NOW]
     with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            wait_for(lambda: any(host.glob(".receiving/*/data/**/large*")) and pid.exists(), 30, "nothing has begun")
+            wait_for(lambda: any(host.glob(".receiving/*/data/**/large*")) and pid.exists(), 60, "nothing has begun")
             number = int(pid.read_text())
             for sent in (signal.SIGSTOP, signal.SIGCONT):
                 os.kill(number, sent)

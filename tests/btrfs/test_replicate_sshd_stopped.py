@@ -57,10 +57,10 @@ def said_while_stopped(two: TwoPools, config: Path, server: Sshd) -> str:
     command = [sys.executable, "-m", "backupd", "--config", str(config), "replicate", "--now", NOW]
     with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
-            wait_for(lambda: any(host.glob(".receiving/*/data/**/large*")), 30, "nothing has begun")
+            wait_for(lambda: any(host.glob(".receiving/*/data/**/large*")), 60, "nothing has begun")
             with stopped(server):
                 said = process.communicate(timeout=50)[0]
-                wait_for(lambda: not (host / ".receiving").exists(), 30, "the receiving side goes on")
+                wait_for(lambda: not (host / ".receiving").exists(), 60, "the receiving side goes on")
                 assert two.names(two.second.pool) == []
         finally:
             process.kill()
@@ -96,7 +96,7 @@ def test_both_sides_of_a_push_give_up(make_btrfs: Callable[..., Path], sshd: Ssh
     two.second.tables["replica.office"]["stall"] = "3s"
     two.second.write()
     assert "nothing for 3" in said_while_stopped(two, two.first.config, sshd)
-    wait_for(lambda: two.copies()["state"] == "failing", 30, "the receiving side does not say that it has failed")
+    wait_for(lambda: two.copies()["state"] == "failing", 60, "the receiving side does not say that it has failed")
     two.first.tables["push.backup2"] = address
     two.first.write()
     assert [one["backup"] for one in two.push()["sent"]] == [name]

@@ -34,7 +34,7 @@ def test_a_receiver_that_stops_after_its_last_stream_does_not_keep_a_replication
     host.mkdir()
     receives = 'cd "${!#}/.."; ./btrfs "$@"; while [ $SECONDS -lt 90 ]; do :; done'
     with two.replicating(host / "btrfs", receives) as fetching:  # where the cell sees it
-        wait_for(lambda: is_marked(host / ".receiving/backup"), 30, "nothing came")
+        wait_for(lambda: is_marked(host / ".receiving/backup"), 60, "nothing came")
         time.sleep(0.5)
         fetching.send_signal(signal.SIGTERM)
         said = fetching.communicate(timeout=40)[1]

@@ -301,7 +301,7 @@ def test_status_on_a_terminal_prints_what_it_waits_for(nights: Nights) -> None:
         holder.execute("pragma locking_mode = exclusive")
         holder.execute("begin exclusive")
         with at_a_terminal(words, env={"PYTHONPATH": str(TOP)}) as terminal:
-            terminal.wait_for(f"waiting for the catalogue {re.escape(str(nights.state))}", 30)
+            terminal.wait_for(f"waiting for the catalogue {re.escape(str(nights.state))}", 60)
             holder.close()
             terminal.wait_for("web")
 
