@@ -27,6 +27,7 @@ from tests.backupd.transfers import (
     command_line,
     family,
     gone,
+    keeps_to,
     parents,
     receivers,
     relay,
@@ -50,6 +51,11 @@ def bed() -> Iterator[Bed]:
         subprocess.run(["rm", "-rf", "--", folder], check=True)
 
 
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 # How fast
 
 
@@ -58,7 +64,7 @@ def bed() -> Iterator[Bed]:
 def test_one_transfer_takes_its_bytes_divided_by_the_rate(bed: Bed, shell: tuple[str, ...]) -> None:
     source = bed.source(12 * MB)
     [took] = seconds_to_end([bed.pull(source, "copy", [bed.bucket(4 * MB)], shell)])
-    assert took == pytest.approx(3.0, rel=0.2)
+    assert keeps_to(12 * MB / took, 4 * MB)
     assert (bed.folder / "copy").read_bytes() == source.read_bytes()
 
 
@@ -67,7 +73,8 @@ def test_ssh_itself_keeps_to_the_rate_and_ends_with_its_rsync(bed: Bed, sshd: Ss
     """What ssh reads ahead (its window of 2 MiB and the pipe) is no more than a start: the rate holds from then on."""
     pull = bed.pull(bed.source(40 * MB), "copy", [bed.bucket(4 * MB)], sshd.ssh(), sshd.address)
     _, below = family(pull)
-    assert speeds([pull], 1.5) == pytest.approx([4 * MB], rel=0.2)
+    [speed] = speeds([pull], 1.5)
+    assert keeps_to(speed, 4 * MB)
     pull.kill()
     wait_until(lambda: not set(below) & set(parents()), 7)
 
@@ -76,31 +83,33 @@ def test_ssh_itself_keeps_to_the_rate_and_ends_with_its_rsync(bed: Bed, sshd: Ss
 def test_four_at_once_take_as_long_as_their_sum_and_share_evenly(bed: Bed) -> None:
     source, bucket = bed.source(3 * MB), bed.bucket(4 * MB)
     took = seconds_to_end([bed.pull(source, f"copy{index}", [bucket]) for index in range(4)])
-    assert max(took) == pytest.approx(3.0, rel=0.2)
-    assert min(took) > 0.8 * max(took)
+    assert keeps_to(4 * 3 * MB / max(took), 4 * MB)
+    assert min(took) > 0.6 * max(took)
 
 
 @pytest.mark.alone
 def test_when_two_of_four_end_the_others_take_their_share_and_the_total_stays_at_the_budget(bed: Bed) -> None:
     """From the first byte to the last: in less than a second what lies in sockets, and is read late, counts for as much."""
-    sizes = [1_500_000, 1_500_000, 6 * MB, 6 * MB]
+    sizes = [2 * MB, 2 * MB, 6 * MB, 6 * MB]
     bucket = bed.bucket(40_000)  # until the slowest of them has begun
     pulls = [bed.pull(bed.source(size), f"copy{index}", [bucket]) for index, size in enumerate(sizes)]
     wait_until(lambda: all(bytes_read(receivers(pull.pid)) > 2000 for pull in pulls), PATIENCE)
+    sides = [receivers(pull.pid) for pull in pulls]
     bed.bucket(4 * MB)
-    start, before = time.monotonic(), [bytes_read(receivers(pull.pid)) for pull in pulls]
-    shares = list[list[int]]()
+    start, before = time.monotonic(), list(map(bytes_read, sides))
+    shares = [before]
 
     def has_one_ended() -> bool:
-        counts = [bytes_read(receivers(pull.pid)) for pull in pulls]
-        if all(map(under_way, pulls)) and max(counts[:2]) < sizes[0]:
+        counts = list(map(bytes_read, sides))
+        if min(counts[:2]) > 0 and max(counts[:2]) < sizes[0]:
             shares.append(counts)
         return pulls[0].poll() == 0 or pulls[1].poll() == 0
 
     wait_until(has_one_ended, PATIENCE)
     seconds_to_end(pulls)
-    assert (sum(sizes) - sum(before)) / (time.monotonic() - start) == pytest.approx(4 * MB, rel=0.2)
-    last = shares[-1]  # one that was looked at late would have gone on alone
+    assert keeps_to((sum(sizes) - sum(before)) / (time.monotonic() - start), 4 * MB)
+    last = shares[-1]  # before one has ended: from then on the others have more
+    assert min(last) > 200_000
     assert last == pytest.approx([sum(last) / 4] * 4, rel=0.4)
 
 
@@ -120,18 +129,18 @@ def test_two_processes_that_each_prepare_the_bucket_share_one_budget(bed: Bed) -
         bed.running.append(subprocess.Popen([*arguments, bed.folder / name], cwd=PROJECT, process_group=0))
         time.sleep(0.5)
     seconds_to_end(bed.running)
-    assert time.monotonic() - start == pytest.approx(2.0, rel=0.2)
+    assert keeps_to(8 * MB / (time.monotonic() - start), 4 * MB)
 
 
 @pytest.mark.alone
 def test_a_transfer_follows_a_changed_rate_at_once(bed: Bed) -> None:
-    pull = bed.pull(bed.source(20 * MB), "copy", [bed.bucket(2 * MB)])
-    measured = []
+    pull = bed.pull(bed.source(40 * MB), "copy", [bed.bucket(2 * MB)])
+    wait_until(lambda: under_way(pull), PATIENCE)
     for rate in (2 * MB, 10 * MB, 4 * MB):
         bed.bucket(rate)
         time.sleep(0.2)
-        measured += speeds([pull], 0.8)
-    assert measured == pytest.approx([2 * MB, 10 * MB, 4 * MB], rel=0.2)
+        [speed] = speeds([pull], 0.8)
+        assert keeps_to(speed, rate), rate
 
 
 @pytest.mark.alone
@@ -139,7 +148,9 @@ def test_a_host_keeps_to_its_own_bucket_too_and_leaves_the_rest_of_the_pools_to_
     pool, host, source = bed.bucket(8 * MB), bed.bucket(2 * MB, "host"), bed.source(30 * MB)
     pulls = [bed.pull(source, "slow", [pool, host]), bed.pull(source, "fast", [pool])]
     wait_until(lambda: all(map(under_way, pulls)), PATIENCE)
-    assert speeds(pulls, 1.5) == pytest.approx([2 * MB, 6 * MB], rel=0.2)
+    slow, fast = speeds(pulls, 1.5)
+    assert keeps_to(slow, 2 * MB)
+    assert keeps_to(fast, 6 * MB)
 
 
 @pytest.mark.alone
@@ -147,15 +158,15 @@ def test_a_slow_link_is_shared_evenly_too(bed: Bed) -> None:
     """At 40 kB/s a whole pipe would be seconds long: chunks must be small."""
     source, bucket = bed.source(30_000), bed.bucket(40_000)
     took = seconds_to_end([bed.pull(source, f"copy{index}", [bucket]) for index in range(3)])
-    assert max(took) == pytest.approx(90_000 / 40_000, rel=0.25)
-    assert min(took) > 0.75 * max(took)
+    assert keeps_to(90_000 / max(took), 40_000)
+    assert min(took) > 0.6 * max(took)
 
 
 @pytest.mark.alone
 def test_a_rate_that_nothing_reaches_costs_little(bed: Bed) -> None:
-    source = bed.source(300 * MB)
-    [took] = seconds_to_end([bed.pull(source, "copy", [bed.bucket(HUGE)])])
-    assert 300 * MB / took > 150 * MB  # 850 MB/s on two quiet cores; other people's tests run here too
+    source, before = bed.source(300 * MB), _seconds_of_children()
+    seconds_to_end([bed.pull(source, "copy", [bed.bucket(HUGE)])])
+    assert _seconds_of_children() - before < 4  # of the processor, mostly rsync's; other people's tests run here too
 
 
 # What passes through
@@ -344,11 +355,6 @@ def test_a_bucket_that_can_no_longer_be_written_leaves_each_relay_at_the_rate(be
         assert first + peer.read() == data.read_bytes()
     assert 1.2 < time.monotonic() - start < PATIENCE  # at no rate it takes no time
     assert bucket.path.read_bytes() == before
-
-
-def _seconds_of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 @pytest.mark.alone

@@ -136,6 +136,11 @@ def seconds_to_end(processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
     return [ended[index] for index in range(len(processes))]
 
 
+def keeps_to(speed: float, rate: float) -> bool:
+    """Whether that is the rate: nothing makes a transfer faster, and a busy machine makes it slower."""
+    return 0.4 * rate < speed < 1.2 * rate
+
+
 def under_way(pull: subprocess.Popen[bytes]) -> bool:
     """Whether file data has arrived: the allowed burst and the file list lie behind it."""
     return bytes_read(receivers(pull.pid)) > 150_000
