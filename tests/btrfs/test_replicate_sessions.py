@@ -18,15 +18,16 @@ from tests.beds.two_pools import TwoPools
 from tests.beds.watch import ASLEEP, ended, wait_for
 
 pytestmark = pytest.mark.btrfs
-FALLS_ASLEEP = """
-import os, sys
+IN_A_STREAM = """
+import os, sys, time
 left = 600_000
 while data := os.read(0, 65536):
     os.write(1, data)
     if 0 <= left < len(data):
-        open(sys.argv[1], "w").close()
+        open(sys.argv[1], "w").close() if sys.argv[1:] else time.sleep(8)
     left -= len(data)
 """
+"""Within the first stream it makes the file that is named, or stands still for some seconds."""
 
 
 def of_replicas(two: TwoPools) -> list[tuple[str, str]]:
@@ -66,7 +67,7 @@ def test_a_replica_for_which_there_is_no_room_is_not_well(two: TwoPools) -> None
 
 def asleep_in_a_stream(two: TwoPools, folder: Path, start: Callable[..., "subprocess.Popen[str]"]) -> dict[str, Any]:
     """What a replication in a window tells that was asleep for nine hours in its first stream."""
-    two.over_ssh(f'"$@" | {shlex.join([sys.executable, "-c", FALLS_ASLEEP, str(folder / "asleep")])}')
+    two.over_ssh(f'"$@" | {shlex.join([sys.executable, "-c", IN_A_STREAM, str(folder / "asleep")])}')
     two.second.tables["replica.office"]["window"] = "11:00-12:00"
     two.second.write()
     (folder / "sitecustomize.py").write_text(ASLEEP.format(flag=str(folder / "asleep"), hours=9))
@@ -231,7 +232,7 @@ def test_whoever_asks_for_a_host_that_is_not_there_is_told(two: TwoPools) -> Non
 def test_a_signal_ends_the_whole_and_not_one_replica_of_it(two: TwoPools, backupd_running: Callable[..., Any]) -> None:
     (two.source / "large").write_bytes(bytes(range(256)) * 4000)
     two.night("2026-03-01T22:00:00Z", "a")
-    two.over_ssh('"$@" | { head -c 600000; sleep 8; }')
+    two.over_ssh(f'"$@" | {shlex.join([sys.executable, "-c", IN_A_STREAM])}')
     two.second.tables["replica.third"] = {"from": str(two.first.pool.parent / "nowhere")}
     two.second.write()
     process = backupd_running("--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z")
