@@ -1,6 +1,6 @@
 """Changes one place of the product at a time, in a copy of the checkout, and lists the changes that no test notices.
 
-    scripts/mutate.py btrkeep/decisions/retention.py --count 40 --seed 1 --tests tests/backupd/test_retention.py
+    python -m scripts.mutate btrkeep/decisions/retention.py --count 40 --seed 1 --tests tests/backupd/test_retention.py
 
 The places are drawn by the seed from all modules named. What passes `--tests` is run against the tests of `--then`. Only tests of
 the gate are run. Exit status 1 if a change survives: it needs a test, or a reason why nobody could notice it.
