@@ -10,6 +10,7 @@ The tests are collected once. Each change is made in a process forked from there
 
 import argparse
 import ast
+import contextlib
 import copy
 import gc
 import json
@@ -209,7 +210,8 @@ def _first_failure(session: pytest.Session, change: tuple[str, int] | None) -> s
     for item, following in zip(session.items, [*session.items[1:], None], strict=True):
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if failures.tests:
-            session._setupstate.teardown_exact(None)
+            with contextlib.suppress(Exception):  # the change may also keep a fixture from ending
+                session._setupstate.teardown_exact(None)
             break
     beds.end_session(beds.own_name(), patience=2)
     return next(iter(failures.tests), "")
