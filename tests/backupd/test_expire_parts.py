@@ -3,8 +3,10 @@
 import errno
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from backupd.expire.droppable import _shared_before
 from backupd.expire.look import _with_seal, asked_of, forgotten_at, gone_names
 from backupd.expire.monitor import in_hand
 from backupd.expire.mount_option import Switched, read_record, record_path
+from backupd.expire.pace import Governor
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import ExpiryProgress, Pause, Summary
 from backupd.expire.row_writer import RowWriter
@@ -26,6 +29,7 @@ from backupd.expire.run import LONGEST_YIELD, ExpiryRunner, ExpiryScope, _named
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.final_backups import FinalBackup
 from backupd.repo.notes_json import Notes
+from backupd.repo.reconcile import Reconciled
 from backupd.repo.seals import SealState
 from btrkeep.catalogue import Catalogue, CatalogueUnusable
 from btrkeep.config import Config, Retention
@@ -346,3 +350,48 @@ def test_the_history_has_how_many_hosts_an_expiry_was_limited_to(
     runner._begin_row()
     (row,) = runner.context.catalogue.unfinished_expiries()
     assert (row.id, row.hosts) == (runner.row, count)
+
+
+def test_what_reconciling_changed_is_reported(runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    for done in (Reconciled(Counter({"added": 1})), Reconciled()):
+        monkeypatch.setattr("backupd.expire.run.reconcile", lambda *_, done=done: done)
+        assert runner._reconcile(ExitStack()) is done
+
+
+@pytest.mark.parametrize(("width", "room", "count"), [(4, 30, 4), (50, 30, 30)])
+def test_a_batch_has_no_more_backups_than_the_pace_and_the_queue_allow(
+    runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch, width: int, room: int, count: int
+) -> None:
+    batches: list[int] = []
+    monkeypatch.setattr(runner.queue, "wait_for_room", lambda *_: room)
+    pace = Governor(50, None, None)
+    pace.width = width
+    deleter = Deleter(runner.context, runner.queue, Plan((), {}, None, 0), None)
+    monkeypatch.setattr(deleter, "batch", batches.append)
+    monkeypatch.setattr(deleter, "settle", lambda: None)
+    runner._one_batch(deleter, pace)
+    assert batches == [count]
+
+
+def test_while_a_backup_runs_the_mount_option_is_back_and_what_was_read_ahead_is_forgotten(
+    runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    deleter = Deleter(runner.context, runner.queue, Plan((), {}, None, 0), None)
+    runs = [True, True, True, False]
+
+    def note(step: str) -> Callable[..., None]:
+        return lambda *_: steps.append(step)
+
+    config = runner.context.config
+    runner.context.config = replace(config, expiry=replace(config.expiry, yield_to_backups=True))
+    monkeypatch.setattr(runner, "_is_to_yield", lambda: runs.pop(0))
+    monkeypatch.setattr(runner, "_pause", note("pause"))
+    monkeypatch.setattr(runner, "_switch", note("switch"))
+    monkeypatch.setattr(runner.option, "put_back", note("put back"))
+    monkeypatch.setattr(deleter, "settle", note("settle"))
+    monkeypatch.setattr(deleter.reader, "forget", note("forget"))
+    runner._yield_to_backups(deleter)
+    assert steps == ["settle", "put back", "pause", "pause", "forget", "switch"]
+    runner._yield_to_backups(deleter)  # a moment later it is not looked for again
+    assert len(steps) == 6

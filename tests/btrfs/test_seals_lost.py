@@ -124,3 +124,8 @@ def test_only_backups_that_differ_from_their_seal_are_opened_and_each_is_counted
         looked.clear()
         assert not +reconcile.check_seals(pool, catalogue, "now").counts
         assert set(looked) <= {first}
+    nights.backupd("accept", f"web1@{first}")
+    seals(nights).unlink()
+    with Catalogue.open(nights.state) as catalogue:
+        reconcile.check_seals(pool, catalogue, "now")
+    assert json.loads((nights.pool / "hosts/web1/notes.json").read_text())["backups"][first]["altered"]["accepted"]
