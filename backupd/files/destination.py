@@ -237,9 +237,13 @@ def put(folder: int, temporary: bytes, name: bytes, instead_of: Entry | None) ->
     os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def rename_to_nothing(folder: int, temporary: bytes, name: bytes) -> None:
-    """Renames within an open folder, to a name that nothing has. Raises OSError; Occupied if something has it."""
-    if not _libc.renameat2(folder, temporary, folder, name, _NOREPLACE):
+def rename_to_nothing(folder: int, temporary: bytes, name: bytes, above: int | None = None) -> None:
+    """Renames from one open folder into another, `above`, or within it, to a name that nothing has.
+
+    Raises OSError; Occupied if something has it.
+    """
+    above = folder if above is None else above
+    if not _libc.renameat2(folder, temporary, above, name, _NOREPLACE):
         return
     number = ctypes.get_errno()
     if number == errno.EEXIST:
@@ -248,9 +252,9 @@ def rename_to_nothing(folder: int, temporary: bytes, name: bytes) -> None:
         raise OSError(number, os.strerror(number))
     # A filesystem that cannot be told not to replace (NFS): a moment is left between the look and the rename.
     try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
+        os.stat(name, dir_fd=above, follow_symlinks=False)
     except FileNotFoundError:
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=above)
         return
     raise Occupied(errno.EEXIST, "something has come to be there")
 

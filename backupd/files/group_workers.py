@@ -3,11 +3,12 @@
 import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from backupd.files.destination import Destination
-from backupd.files.placing import PlainVisits
+from backupd.files.placing import Names, PlainFolderVisit, PlainVisits
 from backupd.files.plain_files import Handled
+from backupd.files.plain_folders import FolderFields
 from backupd.files.walking import PlainFile
 from btrkeep.process.batch_workers import BatchWorkers
 
@@ -15,17 +16,26 @@ _FEW, _LITTLE = 8, 64 << 10  # files and bytes at the most that are done here: t
 
 Work = Callable[[int, int, Sequence[PlainFile]], Handled]
 """Gets the open folder of the backup, that of the destination, and files of it."""
+FolderWork = Callable[[int, int, FolderFields, Sequence[PlainFile]], Handled]
+"""Gets the same of the folder that a folder is in, the folder, and its files."""
 Then = Callable[[PlainVisits, Sequence[PlainFile], Handled], None]
 """Gets the group, the files that were given, and what became of them. The folder of the group is open then."""
+FolderThen = Callable[[PlainFolderVisit, Handled], None]
+"""The same for a folder with its files."""
 
 
 class GroupWorkers:
-    """Groups of plain files for one kind of work, which must not raise. `at_once` permits to do small ones in this process."""
+    """Groups of plain files, and folders with few of them, for one kind of work, which must not raise.
 
-    def __init__(self, work: Work, to: Destination, *, at_once: bool) -> None:
+    `at_once` permits to do small ones in this process. `kept`: open files that the work uses.
+    """
+
+    def __init__(self, work: Work, folder_work: FolderWork, to: Destination, *, at_once: bool, kept: Sequence[int] = ()) -> None:
         self._work = work
+        self._folder_work = folder_work
         self._to = to
         self._at_once = at_once
+        self._kept = kept
         self._sources: set[int] = set()
         self._workers: BatchWorkers | None = None
 
@@ -43,33 +53,59 @@ class GroupWorkers:
 
         Returns False if their place cannot be opened. Raises OperatorError, and what `then` raises.
         """
+
+        def handled(source: int, result: Handled) -> None:
+            then(plain._replace(group=plain.group._replace(folder=source)), files, result)
+
+        return self._do(plain.group.folder, plain.place, None, files, handled)
+
+    def do_folder(self, visit: PlainFolderVisit, then: FolderThen) -> bool:
+        """Has a folder with its files done, as `do`."""
+        entry, folder, name, files = visit.plain
+
+        def handled(source: int, result: Handled) -> None:
+            then(visit._replace(plain=visit.plain._replace(folder=source)), result)
+
+        fields = FolderFields(name, entry.mode, entry.uid, entry.gid, entry.mtime)
+        return self._do(folder, visit.place[:-1], fields, files, handled)
+
+    def _do(
+        self,
+        source: int,
+        place: Names,
+        fields: FolderFields | None,
+        files: Sequence[PlainFile],
+        then: Callable[[int, Handled], None],
+    ) -> bool:
         is_small = self._at_once and len(files) <= _FEW and sum(file.size for file in files) <= _LITTLE
-        if is_small:
-            try:
-                folder = self._to.folder(plain.place)
-            except OSError:
-                return False
-            then(plain, files, self._work(plain.group.folder, folder, files))
-            return True
-        if not self._workers:
-            work = self._work
-            self._workers = BatchWorkers(lambda source, to, files: tuple(work(source, to, list(map(PlainFile._make, files)))))
-        self._workers.wait_until_free()  # what is called meanwhile opens other folders
+        if not is_small:
+            self._workers = self._workers or BatchWorkers(self._answer, kept=self._kept)
+            self._workers.wait_until_free()  # what is called meanwhile opens other folders
         try:
-            folder = self._to.folder(plain.place)
+            folder = self._to.folder(place)
         except OSError:
             return False
-        source = os.dup(plain.group.folder)
-        self._sources.add(source)
-        mine = plain._replace(group=plain.group._replace(folder=source))
+        if is_small or not self._workers:
+            then(source, self._handled(source, folder, fields, files))
+            return True
+        opened = os.dup(source)
+        self._sources.add(opened)
 
-        def handled(answer: tuple[Sequence[int], int, Sequence[int]]) -> None:
-            then(mine, files, Handled(*answer))
-            self._sources.discard(source)
-            os.close(source)
+        def handled(answer: tuple[Sequence[int], int, Sequence[int], bool]) -> None:
+            then(opened, Handled(*answer))
+            self._sources.discard(opened)
+            os.close(opened)
 
-        self._workers.give(source, folder, list(map(tuple, files)), handled)
+        self._workers.give(opened, folder, (fields and tuple(fields), list(map(tuple, files))), handled)
         return True
+
+    def _handled(self, source: int, to: int, fields: FolderFields | None, files: Sequence[PlainFile]) -> Handled:
+        return self._folder_work(source, to, fields, files) if fields else self._work(source, to, files)
+
+    def _answer(self, source: int, to: int, batch: tuple[tuple[bytes, int, int, int, int] | None, list[Any]]) -> Any:
+        """Does a batch in a process of its own."""
+        fields, files = batch
+        return tuple(self._handled(source, to, fields and FolderFields(*fields), list(map(PlainFile._make, files))))
 
     def finish(self) -> None:
         """Waits for all groups. Raises as `do`."""

@@ -31,7 +31,7 @@ def make_folder(source: int, name: bytes, entry: Entry, to: int, *, privileged: 
     try:
         made = os.open(temporary, FOLDER, dir_fd=to)
         try:
-            is_ours = not _others_write(to) or is_empty(made)  # else another user has moved one of root's there
+            is_ours = not others_write(to) or is_empty(made)  # else another user has moved one of root's there
             if is_ours and _dressed(source, name, entry, made, privileged):
                 rename_to_nothing(to, temporary, name)
                 return made
@@ -46,7 +46,8 @@ def make_folder(source: int, name: bytes, entry: Entry, to: int, *, privileged: 
     return None
 
 
-def _others_write(folder: int) -> bool:
+def others_write(folder: int) -> bool:
+    """Returns True if users other than this process may change the names in an open folder."""
     status = os.fstat(folder)
     return status.st_uid != os.geteuid() or bool(status.st_mode & 0o022)
 

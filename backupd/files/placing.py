@@ -3,18 +3,22 @@ end.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from backupd.files.archive import outermost
 from backupd.files.tree import Entry, Tree, components, joined, look
-from backupd.files.walking import PlainFile, PlainFiles, Unreadable, parent_of, walk_grouped
+from backupd.files.walking import PlainFile, PlainFiles, PlainFolder, Unreadable, WalkEntry, parent_of
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
+from btrkeep.fs.openat import FOLDER
 from btrkeep.units import printable
 
 Names = tuple[bytes, ...]
 """A place beneath the destination folder; () is that folder itself."""
+Walk = Callable[[Tree, bytes, Unreadable | None], Iterator[WalkEntry | PlainFiles | PlainFolder]]
+"""A walk in groups, with symlinks and further names of files in these, as of RepeatedWalk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,40 @@ class PlainVisits(NamedTuple):
             yield Visit(entry, self.group.folder, file.name, (*self.place, file.name), left=False)
 
 
+class PlainFolderVisit(NamedTuple):
+    """A folder being restored at a place, with plain files and symlinks in it and nothing else."""
+
+    plain: PlainFolder
+    place: Names
+    privileged: bool = True
+
+    def of_folder(self, *, left: bool) -> Visit:
+        """Returns the visit of the folder itself."""
+        entry, folder, name, _ = self.plain
+        return Visit(entry, folder, name, self.place, left, self.privileged)
+
+    def group(self) -> PlainVisits:
+        """Returns its files, without an open folder."""
+        return PlainVisits(PlainFiles(self.plain.entry.path, -1, self.plain.files), self.place)
+
+    def parts(self, unreadable: Unreadable) -> Iterator[Visit | PlainVisits]:
+        """Yields the folder, what is in it, and the folder once more."""
+        yield self.of_folder(left=False)
+        entry, above, name, files = self.plain
+        if files:
+            try:
+                opened = os.open(name, FOLDER, dir_fd=above)
+            except OSError as error:
+                unreadable(entry.path, error)
+            else:
+                with ClosingFd(opened) as folder:
+                    yield PlainVisits(PlainFiles(entry.path, folder, files), self.place)
+        yield self.of_folder(left=True)
+
+
+AnyVisit = Visit | PlainVisits | PlainFolderVisit
+
+
 def placed(paths: Sequence[bytes], parents: bool) -> list[Root]:
     """The places of those paths: their last names, with `parents` the whole of them. Raises UsageError when two have the same."""
     found: dict[Names, bytes] = {}
@@ -91,10 +129,10 @@ def place_path(to: str, place: Names) -> bytes:
 
 
 def visits(
-    tree: Tree, roots: Sequence[Root], unreadable: Unreadable | None = None, *, privileged: bool = True
-) -> Iterator[Visit | PlainVisits]:
+    tree: Tree, roots: Sequence[Root], walk: Walk, unreadable: Unreadable | None = None, *, privileged: bool = True
+) -> Iterator[AnyVisit]:
     """Yields everything to be restored, folders before and after their contents. Folders above a root that were not requested
-    themselves come first, from the top down. Raises OSError; `unreadable` as for walk.
+    themselves come first, from the top down. Raises OSError; `unreadable` as for walk_grouped.
     """
     above = _above(roots)
     for path in above:
@@ -102,9 +140,12 @@ def visits(
             yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=False, privileged=privileged)
     for root in roots:
         folders = list[Names]()
-        for found in walk_grouped(tree, root.path, unreadable, with_links=True):
+        for found in walk(tree, root.path, unreadable):
             if isinstance(found, PlainFiles):
                 yield PlainVisits(found, folders[-1])
+                continue
+            if isinstance(found, PlainFolder):
+                yield PlainFolderVisit(found, (*folders[-1], found.name), privileged)
                 continue
             entry, folder, name, left = found
             if left:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from backupd.files.attributes import LABEL, is_power
 from backupd.files.destination import PREFIX, rename_to_nothing
-from backupd.files.symlinks import copy_symlink, may_inherit, same_symlink
+from backupd.files.symlinks import copy_symlink, copy_symlink_at_once, may_inherit, same_symlink
 from backupd.files.tree import identity, open_plain
 from backupd.files.walking import PlainFile
 from backupd.files.writing import comparable
@@ -33,26 +33,35 @@ _HAS_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS) 
 class Handled(NamedTuple):
     """What became of a batch: the numbers of the files that were not done, and bytes that were copied, or read on both sides.
 
-    `identities`: those of the copies, of files with several names, in their order; 0 of one that was not done.
+    `identities`: those of the copies, of files with several names, in their order; 0 of one that was not done. `is_folder_done`: of
+    a folder that was given with its files.
     """
 
     left_over: Sequence[int]
     size: int
     identities: Sequence[int] = ()
+    is_folder_done: bool = True
 
 
-def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool) -> Handled:
+def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, at_once: bool = False) -> Handled:
     """Copies files of the open folder `source` into the open folder `to`, where nothing has their names.
 
     `reflinks`: both are on one btrfs, and data are shared. Without `privileged`, files with attributes that grant privileges are
-    given back.
+    given back. `at_once`: nobody else can enter the folder `to`, which hands nothing down. Files have their names from the start
+    then, also those that are given back in the middle.
     """
     left_over, size, identities = list[int](), 0, list[int]()
-    folder = _NewFiles(to, reflinks=reflinks, privileged=privileged)
-    inherits = any(file.is_symlink for file in files) and may_inherit(to)
+    folder = _NewFiles(to, reflinks=reflinks, privileged=privileged, at_once=at_once)
+    has_symlinks = any(file.is_symlink for file in files)
+    inherits = has_symlinks and not at_once and may_inherit(to)
+    prefix = _prefix(source) if has_symlinks and at_once else b""
+    copied: int | None
     for number, file in enumerate(files):
         try:
-            if file.is_symlink:
+            if file.is_symlink and at_once:
+                copy_symlink_at_once(source, to, file, prefix, privileged=privileged)
+                copied = 0
+            elif file.is_symlink:
                 copied = _copied_symlink(source, to, file, privileged=privileged, inherits=inherits)
             else:
                 original = os.open(file.name, _READ, dir_fd=source)
@@ -102,8 +111,8 @@ class _NewFiles:
     Where the filesystem cannot do that, the file has a temporary name before, and is for root alone.
     """
 
-    def __init__(self, folder: int, *, reflinks: bool, privileged: bool) -> None:
-        self._folder, self._reflinks, self._privileged = folder, reflinks, privileged
+    def __init__(self, folder: int, *, reflinks: bool, privileged: bool, at_once: bool) -> None:
+        self._folder, self._reflinks, self._privileged, self._at_once = folder, reflinks, privileged, at_once
         self._defaults: _Defaults | None = None
         self._temporary = b""
 
@@ -111,6 +120,8 @@ class _NewFiles:
         """Copies a file. Returns the identity of the copy if the file has several names, otherwise 0; None, and leaves nothing
         there, if it needs more than that. Raises OSError.
         """
+        if self._at_once:
+            return self._add_at_once(original, file)
         if self._temporary:
             return self._add_named(original, file)
         try:
@@ -127,6 +138,15 @@ class _NewFiles:
             copied = identity(os.fstat(made)) if file.links > 1 else 0
             os.link(b"/proc/self/fd/%d" % made, file.name, dst_dir_fd=self._folder, follow_symlinks=True)  # replaces nothing
             return copied
+        finally:
+            os.close(made)
+
+    def _add_at_once(self, original: int, file: PlainFile) -> int | None:
+        """The same where nobody else can enter the folder, for a file with one name; may leave a part of the file there."""
+        made = os.open(file.name, _MAKE, file.mode & 0o777 if self._defaults else 0o777, dir_fd=self._folder)
+        try:
+            gets_mode = self._defaults is None or bool(file.mode & (~0o777 | self._defaults.denied))
+            return 0 if self._completed(original, made, file, gets_mode=gets_mode) else None
         finally:
             os.close(made)
 

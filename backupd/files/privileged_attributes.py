@@ -9,20 +9,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from backupd.files.attributes import LABEL, attribute_names, attributes, is_power
-from backupd.files.placing import PlainVisits, Visit, place_path
+from backupd.files.placing import AnyVisit, PlainFolderVisit, PlainVisits, Visit, place_path
 from backupd.files.restore_types import Withheld
 from backupd.files.tree import Entry
 
 _SETS = stat.S_ISUID | stat.S_ISGID
 
 
-def harmless(visits: Iterable[Visit | PlainVisits], withheld: Withheld, to: str) -> Iterator[Visit | PlainVisits]:
+def harmless(visits: Iterable[AnyVisit], withheld: Withheld, to: str) -> Iterator[AnyVisit]:
     """The visits without device nodes, and with entries of files without setuid and setgid bits; `withheld` counts.
 
     Plain files that come together have no such bits. They are passed on as they are, and their attributes not looked at.
     """
     for visit in visits:
-        if isinstance(visit, PlainVisits) or (visit.entry.kind == "folder" and not visit.privileged):
+        if isinstance(visit, PlainVisits | PlainFolderVisit) or (visit.entry.kind == "folder" and not visit.privileged):
             yield visit
             continue
         entry = visit.entry

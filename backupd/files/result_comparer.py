@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol
 from backupd.files.group_workers import GroupWorkers
 from backupd.files.new_folders import same_folder
 from backupd.files.place_comparer import FileComparer, PlaceComparer
-from backupd.files.placing import Names, PlainVisits, Visit, place_path
+from backupd.files.placing import AnyVisit, Names, PlainFolderVisit, PlainVisits, Visit, place_path
 from backupd.files.plain_files import Handled
 from backupd.files.restore_types import RestoreCount, RestoreProgress
 from backupd.files.tree import identity
-from backupd.files.walking import PlainFile
+from backupd.files.walking import PlainFile, Unreadable
 
 
 class Exempt(NamedTuple):
@@ -27,9 +27,9 @@ class Exempt(NamedTuple):
 
 
 class Each(Protocol):
-    """Yields the files of a group, or of it only `files`, one by one."""
+    """Yields the names of a group or folder, or of a group only `files`, one by one."""
 
-    def __call__(self, visit: PlainVisits, *, files: Sequence[PlainFile] | None = None) -> Iterator[Visit]: ...
+    def __call__(self, visit: AnyVisit, *, files: Sequence[PlainFile] | None = None) -> Iterator[Visit]: ...
 
 
 class ResultComparer:
@@ -40,6 +40,7 @@ class ResultComparer:
         contents: FileComparer,
         exempt: Exempt,
         each: Each,
+        unreadable: Unreadable,
         progress: RestoreProgress,
         differences: RestoreCount,
         *,
@@ -51,6 +52,7 @@ class ResultComparer:
         self._contents = contents
         self._exempt = exempt
         self._each = each
+        self._unreadable = unreadable
         self._progress = progress
         self._differences = differences
         self._content = content
@@ -66,6 +68,24 @@ class ResultComparer:
             self._forget_waiting(files)
         for visit in self._each(plain):
             self.compare(visit)
+
+    def compare_folder(self, visit: PlainFolderVisit, workers: GroupWorkers) -> None:
+        """Has a folder compared with its files, as `compare_group`."""
+        is_exempt = hash(visit.place) in self._exempt.left_alone or self._is_any_exempt(visit.group())
+        if is_exempt or not workers.do_folder(visit, self._take_folder):
+            for single in self._each(visit):
+                self.compare(single)
+
+    def _take_folder(self, visit: PlainFolderVisit, handled: Handled) -> None:
+        left_over = self._count(visit.place, visit.plain.files, handled)
+        if handled.is_folder_done:
+            self._progress.files += 1
+        else:
+            self.compare(visit.of_folder(left=False))
+        if left_over:
+            for part in visit.parts(self._unreadable):
+                if isinstance(part, PlainVisits):
+                    self._compare_each(part, left_over)
 
     def compare(self, visit: Visit) -> None:
         """Compares a name by itself."""
@@ -84,13 +104,17 @@ class ResultComparer:
                     self._differences.add_difference(place_path(self._progress.to, place), differs)
 
     def _take(self, plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> None:
+        self._compare_each(plain, self._count(plain.place, files, handled))
+        self._forget_waiting(files)
+
+    def _count(self, place: Names, files: Sequence[PlainFile], handled: Handled) -> list[PlainFile]:
+        """Counts the files that are the same; returns the others."""
         left_over = [files[number] for number in handled.left_over]
-        self._progress.files, self._progress.names = self._progress.files + len(files) - len(left_over), plain.place
+        self._progress.files, self._progress.names = self._progress.files + len(files) - len(left_over), place
         self._contents.read += handled.size
         same = sum(file.size for file in files) - sum(file.size for file in left_over)
         self._contents.moved(same if self._content else 0)
-        self._compare_each(plain, left_over)
-        self._forget_waiting(files)
+        return left_over
 
     def _forget_waiting(self, files: Sequence[PlainFile]) -> None:
         for file in files:

@@ -37,7 +37,8 @@ def folder() -> str:
     return os.environ.get("TMPDIR", "/var/tmp")  # noqa: S108  they are unnamed
 
 
-def _file() -> IO[bytes]:
+def unnamed_file() -> IO[bytes]:
+    """A file that disappears with its process. Raises OSError."""
     import tempfile  # it takes as long as the rest of this package, and few commands need a file
 
     try:
@@ -50,7 +51,7 @@ class Packed:
     """Bytes that are written once, and then read once from the beginning. Alike records, as names are, take little room."""
 
     def __init__(self) -> None:
-        self._file, self._packer, self._held = _file(), zlib.compressobj(1), 0
+        self._file, self._packer, self._held = unnamed_file(), zlib.compressobj(1), 0
 
     def write(self, data: bytes) -> None:
         """Adds to it. Raises OSError."""
@@ -148,7 +149,7 @@ class _Runs:
 
     def add(self, names: list[bytes]) -> None:
         try:
-            self._file = self._file or _file()
+            self._file = self._file or unnamed_file()
             self._file.seek(self._ends[-1])
             self._file.write(b"\0".join(names) + b"\0")
             self._file.flush()

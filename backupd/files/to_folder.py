@@ -13,19 +13,24 @@ from functools import partial
 from pathlib import Path
 
 from backupd.files.allowed_folders import AllowedFolders
-from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, LinkPlacer, RestoreStep
+from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, LinkPlacer
 from backupd.files.destination import Destination
-from backupd.files.further_names import link_names
-from backupd.files.group_workers import GroupWorkers, Work
+from backupd.files.group_workers import FolderWork, GroupWorkers, Work
+from backupd.files.group_writer import GroupWriter
 from backupd.files.new_folders import make_folder
 from backupd.files.place_comparer import FileComparer, PlaceComparer
 from backupd.files.placed_folders import PlacedFolder, is_in_fresh, placed_folder
-from backupd.files.placing import PlainVisits, Visit, place_path, placed, visits
-from backupd.files.plain_files import Handled, compare, copy
+from backupd.files.placing import AnyVisit, PlainFolderVisit, PlainVisits, Visit, place_path, placed, visits
+from backupd.files.plain_files import compare, copy
+from backupd.files.plain_folders import compare_folder, copy_folder
+from backupd.files.preview_counter import PreviewCounter
 from backupd.files.privileged_attributes import count_powers, harmless
 from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell, Withheld
 from backupd.files.result_comparer import Exempt, ResultComparer
+from backupd.files.staging import NAME as STAGING
+from backupd.files.staging import Staging
 from backupd.files.tree import Entry, Tree
+from backupd.files.walk_record import RepeatedWalk
 from backupd.files.walking import PlainFile, Unreadable
 from backupd.files.writing import Writer, leftovers, remove_unfinished
 from btrkeep.descriptors import ClosingFd
@@ -86,9 +91,10 @@ class LocalRestore:
         self._unread: set[bytes] = set()
         self._tell = tell
         self._folders: list[PlacedFolder] = []  # on the way to where the walk is
+        self._staging: Staging | None = None
         self._late: list[tuple[Visit, int]] = []  # open folders that are left, and have no time yet
         self._is_ended = False  # the destination is full: what the processes have done by then is only counted
-        self._by_itself: set[int] = set()  # inodes of several names that were not copied in a group
+        self._walks = RepeatedWalk()
 
     def preview(self, *, content: bool = True) -> RestorePreview:
         """Returns what would happen; changes nothing.
@@ -106,12 +112,10 @@ class LocalRestore:
         with self._destination(make=False) as to:
             compares = content and self.request.overwrite == ALL
             comparer = PlaceComparer(to, self.request.overwrite, FileComparer(to, self._reflinks, read) if compares else None)
-            needed = largest = 0
-            folders, new = list[PlacedFolder](), RestoreStep(NEW)
+            counter = PreviewCounter(found, comparer)
             for visit in self._visits(found.withheld, _ignored):
-                if isinstance(visit, PlainVisits) and folders[-1].is_fresh:
-                    found.count_new(visit)
-                    needed += self._allocated(visit, comparer.links)
+                if isinstance(visit, PlainVisits) and counter.is_in_fresh:
+                    counter.add_group(visit)
                     if content and not self.request.privileged:
                         count_powers(visit, found.withheld, self.to)
                     progress.files, progress.names = progress.files + len(visit.group.files), visit.place
@@ -119,39 +123,13 @@ class LocalRestore:
                     continue
                 for single in self._each(visit, found.withheld, _ignored):
                     if single.left:
-                        folders.pop()
+                        counter.leave()
                         continue
                     progress.files, progress.names = progress.files + 1, single.place
                     self._tell(progress)
-                    step, there = (new, None) if is_in_fresh(single, folders) else comparer.step(single)
-                    found.count(single.entry)
-                    size = single.entry.size if single.entry.kind == "file" else 0
-                    found.counts[step.what].add_at(self.to, single.place, step.why, size)
-                    first = comparer.links.first(single.entry)
-                    if step.what in (NEW, OVERWRITTEN):
-                        comparer.links.placed(single.entry, single.place, 0)
-                    elif step.what == SAME and there:
-                        comparer.links.placed(single.entry, single.place, there.identity)
-                    if step.what in (NEW, OVERWRITTEN) and not first and size:
-                        replaced = there.allocated if there and there.links == 1 else 0
-                        needed, largest = needed + single.entry.allocated - replaced, max(largest, replaced)
-                    if single.entry.kind == "folder":
-                        folders.append(placed_folder(single, step.what, to))
-            found.needed, found.free = 0 if self._reflinks else max(0, needed + largest), to.free()
+                    counter.add(single)
+            found.needed, found.free = 0 if self._reflinks else counter.needed, to.free()
         return found
-
-    @staticmethod
-    def _allocated(plain: PlainVisits, links: LinkPlacer) -> int:
-        """Bytes on disk of files in whose places nothing is, without further names of a file."""
-        size = 0
-        for file in plain.group.files:
-            if file.links > 1:
-                if links.first_of(file.inode) is None:
-                    size += file.allocated
-                links.place(file.inode, file.links, (*plain.place, file.name), 0)
-            else:
-                size += file.allocated
-        return size
 
     def run(self, found: RestorePreview) -> Restored:
         """Writes, and compares. Raises OperatorError when the preview forbids it, when the destination is full or gone, and what
@@ -180,9 +158,10 @@ class LocalRestore:
             hint = "look at its filesystem and the kernel's messages (dmesg); the same command goes on"
             raise OperatorError(f"{self.to}: {error.strerror or error}", hint) from error
 
-    def _visits(self, withheld: Withheld, unreadable: Unreadable) -> Iterator[Visit | PlainVisits]:
+    def _visits(self, withheld: Withheld, unreadable: Unreadable, *, with_folders: bool = False) -> Iterator[AnyVisit]:
         """Yields the entries to restore; counts in `withheld` those that need --privileged."""
-        found = visits(self.tree, self.roots, unreadable, privileged=self.request.privileged)
+        walk = partial(self._walks.walk, with_folders=with_folders)
+        found = visits(self.tree, self.roots, walk, unreadable, privileged=self.request.privileged)
         try:
             yield from found if self.request.privileged else harmless(found, withheld, self.to)
         except OSError as error:
@@ -192,11 +171,15 @@ class LocalRestore:
             ) from error
 
     def _each(
-        self, visit: Visit | PlainVisits, withheld: Withheld, unreadable: Unreadable, *, files: Sequence[PlainFile] | None = None
+        self, visit: AnyVisit, withheld: Withheld, unreadable: Unreadable, *, files: Sequence[PlainFile] | None = None
     ) -> Iterator[Visit]:
-        """Yields a visit, or those of plain files one by one: of these `files`, or all."""
+        """Yields a visit, or those of a folder or of plain files one by one: of these `files`, or all."""
         if isinstance(visit, Visit):
             yield visit
+            return
+        if isinstance(visit, PlainFolderVisit):
+            for part in visit.parts(unreadable):
+                yield from self._each(part, withheld, unreadable)
             return
         found = visit.each(visit.group.files if files is None else files, unreadable)
         for single in found if self.request.privileged else harmless(found, withheld, self.to):
@@ -210,107 +193,63 @@ class LocalRestore:
         self._proven = comparer.proven
         self.progress.turn_to("writing", found.names, found.to_write + (found.counts[SAME].size if content else 0))
         reflinks = self._reflinks and not self._copies
-        with self._workers(to, partial(copy, reflinks=reflinks, privileged=self.request.privileged)) as workers:
-
-            def copy_group(plain: PlainVisits, folder: PlacedFolder) -> bool:
-                """Returns False if the place cannot be opened."""
-                files, further = self._without_further(plain, comparer.links, workers)
-
-                def copied(plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> None:
-                    folder.waiting -= 1
-                    left_over = self._count_copied(plain, files, handled, comparer.links)
-                    size = handled.size
-                    writer.reflinked, writer.copied = writer.reflinked + reflinks * size, writer.copied + (not reflinks) * size
-                    self._moved(size)
-                    if self._is_ended:
-                        return
-                    for single in self._each(plain, self.result.withheld, self._unreadable, files=left_over):
-                        self._restore(single, comparer, writer, workers)
-                    for single in self._linked(plain, further, comparer):
-                        self._restore(single, comparer, writer, workers)
-
-                folder.waiting += 1
-                if workers.do(plain, files, copied):
-                    return True
-                folder.waiting -= 1
-                for file in files:
-                    if file.links > 1:
-                        comparer.links.forget(file.inode)
-                return False
-
-            for visit in self._visits(self.result.withheld, self._unreadable):
-                if isinstance(visit, PlainVisits) and self._folders[-1].is_fresh and copy_group(visit, self._folders[-1]):
-                    continue
-                for single in self._each(visit, self.result.withheld, self._unreadable):
-                    self._restore(single, comparer, writer, workers)
-                self.result.reflinked, self.result.copied = writer.reflinked, writer.copied
-            self._finish_late(writer, workers)
-        self.result.reflinked, self.result.copied = writer.reflinked, writer.copied
+        privileged = self.request.privileged
+        copy_files = partial(copy, reflinks=reflinks, privileged=privileged)
+        with Staging(to, self._taken()) as self._staging:
+            copy_whole = partial(copy_folder, self._staging.fd or -1, reflinks=reflinks, privileged=privileged)
+            with self._workers(to, copy_files, copy_whole) as workers:
+                self._write_all(comparer, writer, workers, reflinks)
         self.result.compared = content.read if content else 0
 
+    def _write_all(self, comparer: PlaceComparer, writer: Writer, workers: GroupWorkers, reflinks: bool) -> None:
+        def each(visit: AnyVisit, files: Sequence[PlainFile] | None = None) -> Iterator[Visit]:
+            return self._each(visit, self.result.withheld, self._unreadable, files=files)
+
+        def restore(visit: Visit) -> None:
+            self._restore(visit, comparer, writer, workers)
+
+        def restore_part(visit: Visit | PlainVisits) -> None:
+            if isinstance(visit, Visit):
+                restore(visit)
+            elif not self._folders[-1].is_fresh or not groups.copy_group(visit, self._folders[-1]):
+                for single in each(visit):
+                    restore(single)
+
+        def give_time(visit: Visit) -> None:
+            self._give_late_time(visit, None, writer)
+
+        groups = GroupWriter(
+            comparer.to, self.to, comparer.links, writer, workers, self.result, self.progress,
+            each, restore, restore_part, give_time, lambda: self._is_ended, self._unreadable, reflinks,
+        )  # fmt: skip
+        is_staged = self._staging is not None and self._staging.fd is not None
+        for visit in self._visits(self.result.withheld, self._unreadable, with_folders=is_staged):
+            if not isinstance(visit, PlainFolderVisit):
+                restore_part(visit)
+            elif not self._folders[-1].is_fresh or not groups.copy_folder(visit, self._folders[-1]):
+                for part in visit.parts(self._unreadable):
+                    restore_part(part)
+            self.result.reflinked, self.result.copied = writer.reflinked, writer.copied
+        self._finish_late(writer, workers)
+        self.result.reflinked, self.result.copied = writer.reflinked, writer.copied
+
     @contextmanager
-    def _workers(self, to: Destination, work: Work, *, at_once: bool = True) -> Iterator[GroupWorkers]:
-        with GroupWorkers(work, to, at_once=at_once) as workers:
+    def _workers(self, to: Destination, work: Work, folder_work: FolderWork, *, at_once: bool = True) -> Iterator[GroupWorkers]:
+        kept = [self._staging.fd] if self._staging and self._staging.fd is not None else []
+        with GroupWorkers(work, folder_work, to, at_once=at_once, kept=kept) as workers:
             try:
                 yield workers
             finally:
                 while self._late:
                     os.close(self._late.pop()[1])
 
-    def _without_further(
-        self, plain: PlainVisits, links: LinkPlacer, workers: GroupWorkers
-    ) -> tuple[list[PlainFile], list[PlainFile]]:
-        """Returns the files of a group to copy; and further names of these, or of earlier ones, which are all written then."""
-        files, further, waiting, ours = list[PlainFile](), list[PlainFile](), False, set[int]()
-        for file in plain.group.files:
-            first = links.first_of(file.inode) if file.links > 1 else None
-            if first:
-                further.append(file)
-                waiting = waiting or (not first[1] and file.inode not in ours)
-                continue
-            files.append(file)
-            if file.links > 1:
-                links.place(file.inode, file.links, (*plain.place, file.name), 0)
-                ours.add(file.inode)
-        if waiting:
-            workers.finish()
-        return files, further
-
-    def _count_copied(
-        self, plain: PlainVisits, files: Sequence[PlainFile], handled: Handled, links: LinkPlacer
-    ) -> Sequence[PlainFile]:
-        """Counts the files of a group that were copied; returns the others."""
-        left_over = [files[number] for number in handled.left_over]
-        if left_over:
-            numbers = set(handled.left_over)
-            done = [file for number, file in enumerate(files) if number not in numbers]
-        else:
-            done = list(files)
-        for file, copied in zip((file for file in files if file.links > 1), handled.identities, strict=True):
-            if copied:
-                links.set_copy(file.inode, copied)
-            else:
-                links.forget(file.inode)
-                self._by_itself.add(file.inode)
-        self.progress.files += len(done)
-        self.progress.names = plain.place
-        self.result.counts[NEW].add_plain(self.to, plain, done)
-        return left_over
-
-    def _linked(self, plain: PlainVisits, further: Sequence[PlainFile], comparer: PlaceComparer) -> Iterator[Visit]:
-        """Makes further names of files that were copied; yields those that have to be made by themselves."""
-        if not further:
-            return
-        left_over = link_names(
-            comparer.to, plain.place, [file for file in further if file.inode not in self._by_itself], comparer.links
-        )
-        left_over += [file for file in further if file.inode in self._by_itself]
-        names = {file.name for file in left_over}
-        done = [file for file in further if file.name not in names]
-        self.progress.files += len(done)
-        self.result.counts[NEW].add_plain(self.to, plain, done)
-        self._moved(sum(file.size for file in done))
-        yield from self._each(plain, self.result.withheld, self._unreadable, files=left_over)
+    def _taken(self) -> set[bytes]:
+        """Returns names at the top of the destination that the backup may need for itself."""
+        taken = {root.names[0] for root in self.roots if root.names}
+        if len(taken) < len(self.roots):
+            with suppress(OSError):
+                taken.add(self.tree.stat(b"/" + STAGING).name)
+        return taken
 
     def _restore(self, visit: Visit, comparer: PlaceComparer, writer: Writer, workers: GroupWorkers) -> None:
         self.progress.names = visit.place
@@ -394,6 +333,8 @@ class LocalRestore:
                 self._finish_late(writer, workers)
             return
         workers.finish()
+        if self._staging and not visit.place:
+            self._staging.close()  # it changes the time of the destination
         self.progress.names = visit.place
         there = comparer.to.look(visit.place)
         differs = comparer.differs(visit, there) if there else ()
@@ -412,11 +353,14 @@ class LocalRestore:
         while self._late:
             visit, fd = self._late.pop()
             with ClosingFd(fd):
-                self.progress.names = visit.place
-                try:
-                    self._give_time(visit, fd, writer)
-                except OSError as error:
-                    self._problem(visit, error.strerror or str(error))
+                self._give_late_time(visit, fd, writer)
+
+    def _give_late_time(self, visit: Visit, fd: int | None, writer: Writer) -> None:
+        self.progress.names = visit.place
+        try:
+            self._give_time(visit, writer.to.folder(visit.place) if fd is None else fd, writer)
+        except OSError as error:
+            self._problem(visit, error.strerror or str(error))
 
     def _give_time(self, visit: Visit, fd: int, writer: Writer) -> None:
         """Gives an open folder its time. Raises OSError."""
@@ -436,7 +380,7 @@ class LocalRestore:
         """Removes temporary files of a killed restore, except a file of the backup that has such a name."""
         folder = to.folder(visit.place)
         if found := leftovers(folder):
-            ours = set(self.tree.names(visit.entry.path))
+            ours = {STAGING, *self.tree.names(visit.entry.path)}  # what a killed restore left in that was deleted
             for name in found:
                 if name not in ours:
                     remove_unfinished(folder, name)
@@ -487,12 +431,18 @@ class LocalRestore:
         contents = FileComparer(to, self._reflinks, self._moved, self._damaged)
         exempt = Exempt(self._left_alone, self._proven, self._damaged)
         each = partial(self._each, withheld=Withheld(), unreadable=self._unread_since)
-        comparer = ResultComparer(contents, exempt, each, self.progress, self.result.differences, content=content)
-        work = partial(compare, reflinks=self._reflinks, privileged=self.request.privileged, content=content)
-        with self._workers(to, work, at_once=not content) as workers:
-            for visit in self._visits(Withheld(), self._unread_since):
+        comparer = ResultComparer(
+            contents, exempt, each, self._unread_since, self.progress, self.result.differences, content=content
+        )
+        reflinks, privileged = self._reflinks, self.request.privileged
+        files = partial(compare, reflinks=reflinks, privileged=privileged, content=content)
+        folders = partial(compare_folder, reflinks=reflinks, privileged=privileged, content=content)
+        with self._workers(to, files, folders, at_once=not content) as workers:
+            for visit in self._visits(Withheld(), self._unread_since, with_folders=True):
                 if isinstance(visit, PlainVisits):
                     comparer.compare_group(visit, workers)
+                elif isinstance(visit, PlainFolderVisit):
+                    comparer.compare_folder(visit, workers)
                 else:
                     comparer.compare(visit)
             workers.finish()

@@ -8,11 +8,12 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from backupd.files.spool import ordered
+from backupd.files.spool import IN_MEMORY, ordered
 from backupd.repo.backup_json import DATA
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
@@ -279,7 +280,11 @@ class Descent:
 def names_in(folder: int) -> Iterator[bytes]:
     """The names in an open folder, in the order of their bytes. It is read at once; of very many not all lie in memory."""
     with os.scandir(folder) as found:
-        return ordered(os.fsencode(one.name) for one in found)[1]
+        names = [os.fsencode(entry.name) for entry in islice(found, IN_MEMORY)]
+        if len(names) == IN_MEMORY:
+            return ordered(chain(names, (os.fsencode(entry.name) for entry in found)))[1]
+    names.sort()
+    return iter(names)
 
 
 def _entries(fd: int, above: bytes) -> Iterator[Entry]:

@@ -63,6 +63,20 @@ class PlainFiles(NamedTuple):
     files: list[PlainFile]
 
 
+class PlainFolder(NamedTuple):
+    """A folder with at most WHOLE names in it, which are plain files and symlinks with one name each.
+
+    `folder`: an open descriptor of the folder that it is in, until the next one is asked for; `name` is its name there.
+    """
+
+    entry: Entry
+    folder: int
+    name: bytes
+    files: list[PlainFile]
+
+
+WHOLE = 256
+"""Names in a folder that is restored as a whole: so many are lost at the most if the restore is killed."""
 SMALL = 1 << 20
 """Bytes of a file that is read at once."""
 _MANY, _MUCH = 64, 4 << 20  # files of one group at the most, and the bytes from which on no further one is added

@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -32,10 +32,10 @@ Then = Callable[[Any], None]
 class BatchWorkers:
     """Does batches in other processes where there are processors for them, else at once. `work` must not raise.
 
-    `most`: processes at the most.
+    `most`: processes at the most. `kept`: open files that `work` uses.
     """
 
-    def __init__(self, work: Work, most: int = _MOST_WORKERS) -> None:
+    def __init__(self, work: Work, most: int = _MOST_WORKERS, *, kept: Sequence[int] = ()) -> None:
         self._work = work
         self._workers: list[_Worker] = []
         # A process with further threads is not forked: one of them may hold a lock that nobody releases in the fork.
@@ -43,7 +43,7 @@ class BatchWorkers:
         if processors > 1 and threading.active_count() == 1:
             for _ in range(min(processors, most)):
                 try:
-                    self._workers.append(_Worker(work))
+                    self._workers.append(_Worker(work, kept))
                 except OSError:  # a limit of processes or of open files is reached: those that run suffice, or this process
                     break
 
@@ -94,7 +94,7 @@ class _Worker:
 
     is_this_process = False
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, kept: Sequence[int]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.waiting: list[Then] = []
         parent = os.getpid()
@@ -111,7 +111,7 @@ class _Worker:
         try:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)  # it ends when the other end is closed
-            _keep_only(theirs.fileno())
+            _keep_only([theirs.fileno(), *kept])
             with suppress(ConnectionError):  # the other process has ended
                 _serve(theirs, work, parent)
         except Exception:
@@ -149,11 +149,14 @@ def is_worker() -> bool:
     return _Worker.is_this_process
 
 
-def _keep_only(fd: int) -> None:
+def _keep_only(kept: Sequence[int]) -> None:
     """Closes all other files: locks among them would outlive the process that is killed, and hinder the next one."""
     gc.freeze()  # no object of the other process closes a number that means another file here
-    os.closerange(3, fd)
-    os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+    first = 3
+    for fd in sorted(kept):
+        os.closerange(first, fd)
+        first = fd + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
 def _serve(end: socket.socket, work: Work, parent: int) -> None:

@@ -40,7 +40,7 @@ def test_without_a_place_for_files_names_come_all_the_same(monkeypatch: pytest.M
         with monkeypatch.context() as patch:
             patch.setenv("TMPDIR", "/nowhere")
             if full == "/dev/full":  # a disk without room: what is written is refused
-                patch.setattr(spool, "_file", partial(Path(full).open, "r+b", buffering=0))
+                patch.setattr(spool, "unnamed_file", partial(Path(full).open, "r+b", buffering=0))
             assert list(ordered(iter(names))[1]) == sorted(names)
 
 

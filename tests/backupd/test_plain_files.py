@@ -68,7 +68,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_copies_are_as_their_files_whatever_the_umask(sides: tuple[int, int], way: str, umask: int) -> None:
     before = os.umask(umask)
     try:
-        assert _copied(sides) == ([], sum(5 * number for number in range(len(MODES))), [])
+        assert _copied(sides)[:3] == ([], sum(5 * number for number in range(len(MODES))), [])
     finally:
         os.umask(before)
     assert _without_size_on_disk(_files(sides[1])) == _without_size_on_disk(_files(sides[0]))

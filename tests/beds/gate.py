@@ -154,6 +154,8 @@ PROTECTIONS: Mapping[str, tuple[str, ...]] = {
         "btrfs/test_restore_batches.py::test_a_killed_process_of_a_restore_ends_it_with_a_reason_and_the_next_one_goes_on",
         "btrfs/test_restore_groups.py::test_a_random_tree_comes_back_in_groups_and_one_by_one[0]",
         "btrfs/test_restore_groups.py::test_a_random_tree_comes_back_in_groups_and_one_by_one[1]",
+        "btrfs/test_restore_whole_folders.py::test_killed_while_folders_are_made_whole_it_goes_on",
+        "btrfs/test_restore_whole_folders.py::test_what_a_killed_restore_left_is_deleted_and_what_is_not_its_stays",
         "btrfs/test_restore_content.py::test_all_mends_what_has_the_same_size_and_time_and_other_content",
         "btrfs/test_restore_privileged.py",
         "btrfs/test_restore_trusted.py",

@@ -264,13 +264,13 @@ def test_what_the_disk_does_not_read_again_for_the_comparison_is_named(
         doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False)
         enter, stat = Descent.enter, os.stat
 
-        def is_readable(name: object) -> bool:
-            if doing.progress.phase == "comparing" and name in (b"folder3", b"file0005"):
+        def is_readable(name: object, unreadable: bytes) -> bool:
+            if doing.progress.phase == "comparing" and name == unreadable:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return True
 
-        monkeypatch.setattr(Descent, "enter", lambda self, name: is_readable(name) and enter(self, name))
-        monkeypatch.setattr(os, "stat", lambda path, **options: is_readable(path) and stat(path, **options))
+        monkeypatch.setattr(Descent, "enter", lambda self, name: is_readable(name, b"folder3") and enter(self, name))
+        monkeypatch.setattr(os, "stat", lambda path, **options: is_readable(path, b"file0005") and stat(path, **options))
         done = doing.run(doing.preview())
     places = [os.fsencode(out / "many" / name) for name in ("folder3", "wide/file0005")]
     assert sorted(done.differences.samples) == [(place, "it cannot be read in the backup: Input/output error") for place in places]

@@ -1,7 +1,6 @@
 """Folders, symlinks and hard links are restored as quickly as plain files, and as safely as one by one."""
 
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -24,6 +23,7 @@ from backupd.files.writing import Writer
 from tests.beds import differences, manifest, work
 from tests.beds.everything import write
 from tests.beds.nights import Nights
+from tests.beds.random_tree import random_tree
 from tests.beds.within import Within, restore
 
 pytestmark = [pytest.mark.root, pytest.mark.btrfs]
@@ -34,63 +34,10 @@ def nights(shared_btrfs: Path) -> Nights:
     return Within(shared_btrfs)
 
 
-def _random_tree(top: Path, seed: int, names: int = 260) -> None:
-    """Folders, files, symlinks, hard links of both, and now and then something that is not done in groups."""
-    chance, folders, linkable = random.Random(seed), [top], list[Path]()
-    top.mkdir(parents=True)
-    for number in range(names):
-        path = chance.choice(folders[-12:]) / f"{chance.choice('abcé')}{number}"
-        kind = chance.choice(("folder", "folder", "file", "file", "file", "symlink", "link", "link", "odd"))
-        if kind == "link" and linkable:
-            os.link(chance.choice(linkable), path, follow_symlinks=False)
-            continue
-        if kind == "folder":
-            path.mkdir()
-            folders.append(path)
-        elif kind == "symlink":
-            path.symlink_to(chance.choice(("/etc/passwd", "../nowhere", "x" * 200, b"\xff".decode("utf-8", "surrogateescape"))))
-        elif kind == "odd":
-            chance.choice((os.mkfifo, _device, _sparse))(path)
-        else:
-            path.write_bytes(chance.randbytes(chance.choice((0, 10, 3000, 80_000))))
-        _dress(path, chance, kind)
-        if kind != "folder":
-            linkable.append(path)
-    for folder in reversed(folders):
-        os.utime(folder, ns=(0, chance.randrange(2 * 10**18)))
-
-
-def _device(path: Path) -> None:
-    os.mknod(path, 0o060600, os.makedev(7, 1))
-
-
-def _sparse(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(300_000)
-        file.seek(100_000)
-        file.write(b"within")
-
-
-def _dress(path: Path, chance: random.Random, kind: str) -> None:
-    if chance.random() < 0.3:
-        os.lchown(path, chance.randrange(3000), chance.randrange(3000))
-    if chance.random() < 0.1:
-        os.setxattr(path, "trusted.number", b"%d" % chance.randrange(10), follow_symlinks=False)
-    if kind in ("folder", "file"):
-        if chance.random() < 0.1:
-            os.setxattr(path, "user.words", b"some words", follow_symlinks=False)
-        if chance.random() < 0.1:
-            work("setfacl", "-m", "u:1234:rx", *(("-d", "-m", "g:99:rwx") if kind == "folder" else ()), path)
-        path.chmod(chance.choice((0o755, 0o700, 0o2750, 0o1777, 0o500) if kind == "folder" else (0o644, 0o4755, 0o600, 0o2711, 0)))
-    if kind == "file" and chance.random() < 0.1:
-        work("setcap", "cap_net_raw+ep", path)
-    os.utime(path, ns=(0, chance.randrange(2 * 10**18)), follow_symlinks=False)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_random_tree_comes_back_in_groups_and_one_by_one(nights: Nights, tmp_path: Path, seed: int) -> None:
     top, quick, single, again = nights.source / "tree", tmp_path / "quick", tmp_path / "single", tmp_path / "again"
-    _random_tree(top, seed)
+    random_tree(top, seed)
     nights.host("web1", top)
     nights.run("web1")
     wanted = manifest(top)
@@ -123,7 +70,7 @@ def test_a_restore_that_is_killed_among_folders_and_links_goes_on(
 ) -> None:
     top, out = nights.source / "tree", tmp_path / "out"
     for seed in range(4):
-        _random_tree(top / f"{seed}", seed)
+        random_tree(top / f"{seed}", seed)
     nights.host("web1", top)
     nights.run("web1")
     words = ("--config", nights.config, "restore", "web1", top, "--to", out, "--privileged")
@@ -283,7 +230,7 @@ def test_a_folder_that_another_user_moves_to_the_name_of_a_new_one_does_not_get_
 
 
 def test_a_walk_without_links_keeps_the_order_of_names_and_has_only_files_with_one_name(tmp_path: Path) -> None:
-    _random_tree(tmp_path / "tree", 7, names=600)
+    random_tree(tmp_path / "tree", 7, names=600)
     names, grouped = list[bytes](), list[bytes]()
     with Tree.of_folder(tmp_path / "tree") as tree:
         wanted = [found.entry.path for found in walk(tree, b"/") if not found.left]
@@ -299,7 +246,7 @@ def test_a_walk_without_links_keeps_the_order_of_names_and_has_only_files_with_o
 
 
 def test_a_grouped_walk_gives_each_name_once_and_a_folder_around_its_names(tmp_path: Path) -> None:
-    _random_tree(tmp_path / "tree", 7, names=600)
+    random_tree(tmp_path / "tree", 7, names=600)
     names, inside = list[bytes](), [b""]
     with Tree.of_folder(tmp_path / "tree") as tree:
         for visit in walk_grouped(tree, b"/", with_links=True):

@@ -1,0 +1,144 @@
+"""Has the groups and whole folders of a restore copied into folders where nothing was, and counts what came of it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from backupd.files.conflict_policy import NEW, LinkPlacer
+from backupd.files.destination import Destination
+from backupd.files.further_names import link_names
+from backupd.files.group_workers import GroupWorkers
+from backupd.files.placed_folders import PlacedFolder
+from backupd.files.placing import AnyVisit, PlainFolderVisit, PlainVisits, Visit
+from backupd.files.plain_files import Handled
+from backupd.files.restore_types import Restored, RestoreProgress
+from backupd.files.walking import PlainFile, Unreadable
+from backupd.files.writing import Writer
+
+
+@dataclass(slots=True)
+class GroupWriter:
+    """Of a restore to the folder named `name`. What is not done in groups is restored by `restore`, name by name.
+
+    `each`: yields the names of a visit, or of these the files. `restore_part`: restores a group, or a name. `give_time`: sets the
+    time of a folder. `is_ended`: the destination is full, so what is done is only counted. `by_itself`: inodes with several names
+    that were not copied in a group.
+    """
+
+    to: Destination
+    name: str
+    links: LinkPlacer
+    writer: Writer
+    workers: GroupWorkers
+    result: Restored
+    progress: RestoreProgress
+    each: Callable[[AnyVisit, Sequence[PlainFile]], Iterable[Visit]]
+    restore: Callable[[Visit], None]
+    restore_part: Callable[[Visit | PlainVisits], None]
+    give_time: Callable[[Visit], None]
+    is_ended: Callable[[], bool]
+    unreadable: Unreadable
+    reflinks: bool
+    by_itself: set[int] = field(default_factory=set)
+
+    def copy_group(self, plain: PlainVisits, folder: PlacedFolder) -> bool:
+        """Has a group copied; returns False if its place, which is that folder, cannot be opened."""
+        files, further = self._without_further(plain)
+
+        def copied(plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> None:
+            folder.waiting -= 1
+            left_over = self._count(plain, files, handled)
+            if self.is_ended():
+                return
+            for visit in self.each(plain, left_over):
+                self.restore(visit)
+            for visit in self._linked(plain, further):
+                self.restore(visit)
+
+        folder.waiting += 1
+        if self.workers.do(plain, files, copied):
+            return True
+        folder.waiting -= 1
+        for file in files:
+            if file.links > 1:
+                self.links.forget(file.inode)
+        return False
+
+    def copy_folder(self, visit: PlainFolderVisit, above: PlacedFolder) -> bool:
+        """Has a folder copied into the folder `above`, which is fresh; returns False if that cannot be opened."""
+
+        def copied(visit: PlainFolderVisit, handled: Handled) -> None:
+            above.waiting -= 1
+            if not handled.is_folder_done:
+                if not self.is_ended():
+                    for part in visit.parts(self.unreadable):
+                        self.restore_part(part)
+                return
+            self.result.counts[NEW].add_at(self.name, visit.place)
+            self.progress.files += 1
+            left_over = self._count(visit.group(), visit.plain.files, handled)
+            if left_over and not self.is_ended():
+                for part in visit.parts(self.unreadable):
+                    if isinstance(part, PlainVisits):
+                        for single in self.each(part, left_over):
+                            self.restore(single)
+                self.give_time(visit.of_folder(left=True))
+
+        above.waiting += 1
+        if self.workers.do_folder(visit, copied):
+            return True
+        above.waiting -= 1
+        return False
+
+    def _without_further(self, plain: PlainVisits) -> tuple[list[PlainFile], list[PlainFile]]:
+        """Returns the files of a group to copy; and further names of these, or of earlier ones, which are all written then."""
+        files, further, waiting, ours = list[PlainFile](), list[PlainFile](), False, set[int]()
+        for file in plain.group.files:
+            first = self.links.first_of(file.inode) if file.links > 1 else None
+            if first:
+                further.append(file)
+                waiting = waiting or (not first[1] and file.inode not in ours)
+                continue
+            files.append(file)
+            if file.links > 1:
+                self.links.place(file.inode, file.links, (*plain.place, file.name), 0)
+                ours.add(file.inode)
+        if waiting:
+            self.workers.finish()
+        return files, further
+
+    def _count(self, plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> Sequence[PlainFile]:
+        """Counts the files of a group that were copied; returns the others."""
+        left_over = [files[number] for number in handled.left_over]
+        if left_over:
+            numbers = set(handled.left_over)
+            done = [file for number, file in enumerate(files) if number not in numbers]
+        else:
+            done = list(files)
+        for file, copied in zip((file for file in files if file.links > 1), handled.identities, strict=True):
+            if copied:
+                self.links.set_copy(file.inode, copied)
+            else:
+                self.links.forget(file.inode)
+                self.by_itself.add(file.inode)
+        self.progress.files += len(done)
+        self.progress.names = plain.place
+        self.result.counts[NEW].add_plain(self.name, plain, done)
+        if self.reflinks:
+            self.writer.reflinked += handled.size
+        else:
+            self.writer.copied += handled.size
+        self.writer.moved(handled.size)
+        return left_over
+
+    def _linked(self, plain: PlainVisits, further: Sequence[PlainFile]) -> Iterator[Visit]:
+        """Makes further names of files that were copied; yields those that have to be made by themselves."""
+        if not further:
+            return
+        left_over = link_names(self.to, plain.place, [file for file in further if file.inode not in self.by_itself], self.links)
+        left_over += [file for file in further if file.inode in self.by_itself]
+        names = {file.name for file in left_over}
+        done = [file for file in further if file.name not in names]
+        self.progress.files += len(done)
+        self.result.counts[NEW].add_plain(self.name, plain, done)
+        self.writer.moved(sum(file.size for file in done))
+        yield from self.each(plain, left_over)

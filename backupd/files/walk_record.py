@@ -1,0 +1,233 @@
+"""Walks a backup again and again: the first time name by name, later from a record, for the files of a backup never change.
+
+A folder is opened again only if something is in it. The record is in an unnamed file. It is not made of a backup that is too large
+for it, or that cannot be read everywhere: such a backup is walked name by name each time.
+"""
+
+import errno
+import marshal
+import os
+import weakref
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from backupd.files.spool import MOST, unnamed_file
+from backupd.files.tree import Descent, Entry, Tree, components, joined
+from backupd.files.walking import WHOLE, PlainFile, PlainFiles, PlainFolder, Unreadable, WalkEntry, parent_of, walk_grouped
+
+_NAMES = 1000  # of one piece of the record; it is in memory
+_LENGTH = 4  # bytes, before each piece
+_MUCH = 4 << 20  # bytes of files at the most that come with their folder
+_LEFT = None
+"""The event after all that is in a folder. The others: a tuple of the name and Entry's further fields; a list of plain files."""
+
+
+class RepeatedWalk:
+    """Grouped walks with symlinks and links through one backup, as `walk_grouped` has them. Not for a folder that may change."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._record: _Record | None = None
+        self._spans: dict[bytes, tuple[int, int]] = {}
+
+    def walk(
+        self, tree: Tree, path: bytes, unreadable: Unreadable | None = None, *, with_folders: bool = False
+    ) -> Generator[WalkEntry | PlainFiles | PlainFolder, None, None]:
+        """The entry at `path` and all below it, as `walk_grouped` with its links. Raises OSError.
+
+        `with_folders`, a PlainFolder below `path` comes as such where it was recorded.
+        """
+        span = self._spans.get(path)
+        if span and self._record:
+            yield from _repeated(tree, path, _Events(self._record.events(*span), with_folders=with_folders), unreadable)
+        else:
+            yield from self._walked(tree, path, unreadable)
+
+    def _walked(self, tree: Tree, path: bytes, unreadable: Unreadable | None) -> Generator[WalkEntry | PlainFiles, None, None]:
+        is_recorded = True
+
+        def failed(at: bytes, error: OSError) -> None:
+            nonlocal is_recorded
+            is_recorded = False
+            if unreadable is None:
+                raise error
+            unreadable(at, error)
+
+        events, names, start = list[Any](), 0, self._record.end if self._record else 0
+        for visit in walk_grouped(tree, path, failed, with_links=True):
+            if is_recorded:
+                events.append(_event(visit))
+                names += len(visit.files) if isinstance(visit, PlainFiles) else 1
+                if names >= _NAMES:
+                    is_recorded = self._added(events)
+                    events, names = [], 0
+            yield visit
+        if is_recorded and self._added(events) and self._record:
+            self._spans[path] = start, self._record.end
+
+    def _added(self, events: list[Any]) -> bool:
+        """Adds them to the record. Returns False if there is no free space for them."""
+        try:
+            self._record = self._record or _Record(self._most)
+            self._record.add(events)
+        except OSError:
+            return False
+        return True
+
+
+def _event(visit: WalkEntry | PlainFiles) -> Any:
+    if isinstance(visit, PlainFiles):
+        return list(map(tuple, visit.files))
+    if visit.left:
+        return _LEFT
+    entry = visit.entry
+    numbers = entry.size, entry.allocated, entry.mode, entry.uid, entry.gid, entry.mtime, entry.inode, entry.links, entry.device
+    return (visit.name, entry.kind, *numbers, entry.target, entry.rdev, entry.changed)
+
+
+class _Record:
+    """Pieces of events in an unnamed file, `end` bytes of it. Raises OSError; EFBIG if there would be more than `most`."""
+
+    def __init__(self, most: int) -> None:
+        with unnamed_file() as file:
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
+        self._most, self.end = most, 0
+
+    def add(self, events: list[Any]) -> None:
+        packed = marshal.dumps(events)
+        if self.end + _LENGTH + len(packed) > self._most:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        piece = len(packed).to_bytes(_LENGTH, "little") + packed
+        if os.pwrite(self._file, piece, self.end) != len(piece):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.end += len(piece)
+
+    def events(self, position: int, end: int) -> Iterator[Any]:
+        while position < end:
+            length = int.from_bytes(self._read(position, _LENGTH), "little")
+            yield from marshal.loads(self._read(position + _LENGTH, length))  # noqa: S302  our own unnamed file
+            position += _LENGTH + length
+
+    def _read(self, position: int, length: int) -> bytes:
+        data = os.pread(self._file, length, position)
+        if len(data) != length:
+            raise OSError(errno.EIO, "a file of our own is shorter than it was")
+        return data
+
+
+class _Events:
+    """Recorded events, with a look ahead for folders with few plain files in them."""
+
+    def __init__(self, recorded: Iterator[Any], *, with_folders: bool) -> None:
+        self._recorded, self._with_folders = recorded, with_folders
+        self._ahead = list[Any]()  # the next one last
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._ahead.pop() if self._ahead else next(self._recorded)
+
+    def plain_folder(self) -> list[PlainFile] | None:
+        """Takes the events of a folder up to its end, if few plain files with one name each and nothing else are in it; returns
+        these. Empty folders take less time by themselves.
+        """
+        if not self._with_folders:
+            return None
+        taken, files = list[Any](), list[PlainFile]()
+        for event in self:
+            taken.append(event)
+            if event is _LEFT and files:
+                return files
+            if not isinstance(event, list):
+                break
+            files += map(PlainFile._make, event)
+            if len(files) > WHOLE or sum(file.size for file in files) > _MUCH or any(file.links > 1 for file in files):
+                break
+        self._ahead += reversed(taken)
+        return None
+
+
+def _repeated(
+    tree: Tree, path: bytes, events: _Events, unreadable: Unreadable | None
+) -> Generator[WalkEntry | PlainFiles | PlainFolder, None, None]:
+    with parent_of(tree, path) as (above, name):
+        first = Entry(joined(components(path)), *next(events)[1:])
+        yield WalkEntry(first, above, name)
+        if first.kind == "folder":
+            event = next(events)
+            if event is not _LEFT:
+                yield from _below(tree, first, event, events, unreadable)
+            yield WalkEntry(first, above, name, left=True)
+
+
+def _below(
+    tree: Tree, first: Entry, event: Any, events: _Events, unreadable: Unreadable | None
+) -> Iterator[WalkEntry | PlainFiles | PlainFolder]:
+    try:
+        opened = Descent(tree, first.path)
+    except OSError as error:
+        _report(unreadable, first.path, error)
+        return
+    with opened as down:
+        entered = list[tuple[Entry, bytes]]()
+        while True:
+            if event is _LEFT:
+                if not entered:
+                    return
+                down.leave()
+                entry, name = entered.pop()
+                yield WalkEntry(entry, down.fd, name, left=True)
+            elif isinstance(event, list):
+                yield PlainFiles(down.path.rstrip(b"/"), down.fd, list(map(PlainFile._make, event)))
+            else:
+                name, kind, *rest = event
+                entry = Entry(down.path_of(name), kind, *rest)
+                if kind != "folder":
+                    yield WalkEntry(entry, down.fd, name)
+                elif tree.owns(entry.device) and (files := events.plain_folder()) is not None:
+                    yield PlainFolder(entry, down.fd, name, files)
+                else:
+                    yield WalkEntry(entry, down.fd, name)
+                    event = next(events)
+                    if event is not _LEFT:
+                        if _enter(tree, down, name, unreadable):
+                            entered.append((entry, name))
+                            continue
+                        _skip(event, events)
+                    yield WalkEntry(entry, down.fd, name, left=True)
+            event = next(events)
+
+
+def _enter(tree: Tree, down: Descent, name: bytes, unreadable: Unreadable | None) -> bool:
+    """Returns True if the walk is in the folder of that name now; else it stayed where it was."""
+    try:
+        down.enter(name)
+    except OSError as error:
+        _report(unreadable, down.path_of(name), error)
+        return False
+    if tree.owns(os.fstat(down.fd).st_dev):
+        return True
+    down.leave()
+    _report(unreadable, down.path_of(name), OSError(errno.EXDEV, "something else is mounted there"))
+    return False
+
+
+def _skip(event: Any, events: _Events) -> None:
+    """Passes over what is in a folder, from its first event on."""
+    depth = 1
+    while True:
+        if event is _LEFT:
+            depth -= 1
+            if not depth:
+                return
+        elif isinstance(event, tuple) and event[1] == "folder":
+            depth += 1
+        event = next(events)
+
+
+def _report(unreadable: Unreadable | None, path: bytes, error: OSError) -> None:
+    if unreadable is None:
+        raise error
+    unreadable(path, error)
