@@ -55,7 +55,7 @@ def main() -> None:
     if unrecorded := set(sources).difference(records):
         print(f"without a record: {len(unrecorded)} test modules (scripts/record_tests.py)", file=sys.stderr)
     if choice.no_time:
-        print(f"no time left for {len(choice.no_time)} that it touches: {' '.join(choice.no_time)}", file=sys.stderr)
+        print(f"no time left for {len(choice.no_time)} that it may touch: {' '.join(choice.no_time)}", file=sys.stderr)
     print("\n".join(sorted(choice.touched + choice.in_turn)))
 
 

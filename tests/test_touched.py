@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,16 @@ def test_records_come_back_as_they_were_written() -> None:
     assert read_records(text) == records
     assert text.index("test_a") < text.index("test_b")
     assert json.loads(text)["modules"] == ["web/app.py"]
+
+
+def test_the_record_tells_apart_what_test_modules_use() -> None:
+    records = read_records((TOP / "tests" / "recorded.json").read_text(encoding="utf-8"))
+    of_tests = {module: record for module, record in records.items() if (TOP / module).is_file()}
+    assert len(of_tests) > 100
+    assert all(record.seconds >= 0 for record in of_tests.values())
+    users = Counter(name for record in of_tests.values() for name in record.uses)
+    assert len(users) > 500
+    assert sum(count < len(of_tests) / 2 for count in users.values()) > 0.9 * len(users)
 
 
 def test_the_beds_that_a_test_module_imports_are_among_what_it_uses() -> None:
