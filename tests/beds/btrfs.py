@@ -164,7 +164,8 @@ def unmount(point: Path) -> None:
     umount(point)
     deadline = time.monotonic() + _LONGEST_COPY
     while shown.exists() or not all(map(_is_free, devices)):  # it disappears there first
-        assert time.monotonic() < deadline, f"{point} is unmounted here, and still mounted elsewhere"
+        elsewhere = f"{point} is unmounted here, and still mounted elsewhere"
+        assert time.monotonic() < deadline, "\n".join([elsewhere, *session.with_a_copy(point)])
         time.sleep(0.02)
 
 

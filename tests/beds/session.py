@@ -203,6 +203,16 @@ def holders(point: Path) -> list[str]:
     return [f"process {pid} holds it: {_command_line(pid)}" for pid in _pids() if _works_in(pid, point)]
 
 
+def with_a_copy(point: Path) -> list[str]:
+    """The processes that have the mount in a namespace of their own, a line each."""
+    lines = []
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            if f" {point} " in Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8", errors="replace"):
+                lines.append(f"process {pid} has it mounted: {_command_line(pid)}")
+    return lines
+
+
 def _own_holders(name: str, point: Path) -> dict[int, str]:
     """The session's processes that work in `point`: marked ones, and those with its folder in their words.
 
