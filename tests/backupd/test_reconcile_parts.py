@@ -18,16 +18,18 @@ from backupd.repo.reconcile import (
     _end_dead_run,
     _is_finished,
     _is_runs,
+    _mend,
     _staged_hosts,
     _stale,
     _told,
     final_row,
+    reconcile,
 )
 from btrkeep.catalogue import Backup, Catalogue, StateFromNotes
 from btrkeep.causes import CauseCode
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import take_lock
-from btrkeep.pool.marker import Pool
+from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC)
@@ -256,3 +258,52 @@ def test_a_killed_run_ended_when_it_was_last_heard_of(catalogue: Catalogue) -> N
         ended = catalogue.one_run(run_id)
         assert ended is not None
         assert (ended.finished, ended.meaning) == (NOON, "stopped")
+
+
+@pytest.mark.parametrize("has_working_row", [True, False])
+def test_rows_are_dropped_added_and_written_again_as_the_pool_has_them(
+    pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, has_working_row: bool
+) -> None:
+    """`gone` has only a row, `new` only a subvolume and a hold, and of `marked` the row has no mark."""
+    notes = Notes({"marked": {"expired": {"at": "2026-03-20T12:00:00Z"}}, "new": {"hold": {"at": "x", "until": None, "why": "y"}}})
+    entered: list[str] = []
+    calls: list[object] = []
+
+    def add(_pool: Pool, _catalogue: Catalogue, _host: str, name: str, _notes: Notes | None = None) -> bool:
+        entered.append(name)
+        return True
+
+    monkeypatch.setattr("backupd.repo.reconcile.recover", lambda *_: calls.append("recover"))
+    monkeypatch.setattr("backupd.repo.reconcile.names_of", lambda *_: {"marked", "new", WORKING})
+    monkeypatch.setattr("backupd.repo.reconcile.read_notes", lambda _folder: notes)
+    monkeypatch.setattr("backupd.repo.reconcile.point_latest", lambda *_: calls.append("latest"))
+    monkeypatch.setattr("backupd.repo.reconcile.recall_looks", lambda *words: calls.append(words[-1]))
+    monkeypatch.setattr("backupd.repo.reconcile._add", add)
+    with catalogue:
+        for name in ("gone", "marked", *([None] if has_working_row else [])):
+            catalogue.put_backup(backup(NOON, "complete" if name else "partial", name))
+        counts = _mend(pool, catalogue, "web1")
+        assert {name for _, name in catalogue.names()} == {"marked", *([None] if has_working_row else [])}
+    added = ["new"] if has_working_row else sorted([WORKING, "new"])
+    assert counts == {"added": len(added), "dropped": 1, "amended": 1}
+    assert sorted(entered) == sorted([WORKING, "new", "marked"])
+    assert calls[:2] == ["recover", "latest"]
+    assert [sorted(names) for names in calls[2:] if isinstance(names, list)] == [added]
+
+
+def test_a_killed_run_and_a_killed_drill_are_counted_once(
+    pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool.host("web1").mkdir(parents=True)
+    monkeypatch.setattr("backupd.repo.reconcile.check_seals", lambda *_: None)
+    monkeypatch.setattr("backupd.repo.reconcile.clear_left_drills", lambda *_: True)
+    monkeypatch.setattr("backupd.repo.reconcile._mend", lambda *_: {"added": 2, "dropped": 0})
+    pool.host_lock("web1").parent.mkdir(parents=True)
+    with catalogue:
+        run_id = catalogue.start_run("web1", NOON, 1, "another start", night=False)
+        done = reconcile(pool, catalogue, "now")
+        assert done.counts == {"killed": 1, "drills": 1, "added": 2}
+        assert done.trouble == []
+        ended = catalogue.one_run(run_id)
+        assert ended is not None
+        assert ended.outcome == "failed"
