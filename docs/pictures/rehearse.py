@@ -23,7 +23,7 @@ KINDS = (
     ("documents", 5, 20_000, 250_000, 120, 80, 280, 90e6, 60e6),
     ("dumps", 3, 40, 60_000_000, 2, 2, 6, 400e6, 80e6),
 )
-OPTIONS = ("--question", "balance", "--days", "20", "--age", "30", "--size", "1536MiB")
+OPTIONS = ("--question", "holes", "--days", "5", "--age", "5", "--seeds", "5", "--size", "512MiB")
 
 
 def rows(host: str, kind: tuple[object, ...]) -> list[Backup]:
