@@ -8,7 +8,6 @@ night without.
 
 import argparse
 import json
-import os
 import random
 import shutil
 import sys
@@ -16,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.common import own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
-from tests.beds import btrfs
+from tests.beds import btrfs, work
 from tests.beds.nights import Nights
 
 LIMIT = 1.02
@@ -46,7 +45,7 @@ def _measure(options: argparse.Namespace, point: Path) -> Mapping[str, object]:
     times: dict[str, list[float]] = {name: [] for name in sides}
     quiet, compared = [], []
     for night in range(options.nights + 1):
-        os.sync()
+        work("sync", "-f", point)
         quiet.append(wait_for_quiet(options))
         for name in sorted(sides, reverse=bool(night % 2)):
             words = (sys.executable, "-m", "backupd", "--config", str(sides[name].config), "run", "--all")

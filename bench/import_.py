@@ -20,7 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.common import ext4, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
+from bench.common import Timed, ext4, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
 from tests.beds import btrfs, session, work
 from tests.beds.nights import Nights
 
@@ -48,14 +48,19 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
         once, script = _once(root, old / "once"), _least(root, folder / "least")
         ratios, least, bytes_, quiet = list[float](), list[float](), list[float](), list[bool]()
         seconds: dict[str, list[float]] = {"import": [], "cp": [], "least": []}
+        cpu: dict[str, list[float]] = {"import": [], "cp": [], "least": []}
         for number in range(options.rounds):
             pool, copy, known = Nights(_fresh(size)), _fresh(size), _fresh(size)
             quiet.append(wait_for_quiet(options))
             commands = {"import": _import(pool, root), "cp": _copy(once, copy), "least": ("sh", str(script), str(known))}
             for name in reversed(commands) if number % 2 else commands:
-                os.sync()
+                target = {"import": pool.top, "cp": copy, "least": known}[name]
+                for filesystem in (old, target):  # a sync of all filesystems may wait for others' work
+                    work("sync", "-f", filesystem)
                 Path("/proc/sys/vm/drop_caches").write_text("3")
-                seconds[name].append(_until_on_disk(commands[name], {"import": pool.top, "cp": copy, "least": known}[name]))
+                done = _until_on_disk(commands[name], target)
+                seconds[name].append(done.seconds)
+                cpu[name].append(done.cpu)
             ratios.append(seconds["import"][-1] / seconds["cp"][-1])
             least.append(seconds["least"][-1] / seconds["cp"][-1])
             bytes_.append(_used(pool.top) / _used_there(root))
@@ -66,6 +71,8 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
             "seconds": {name: spread(some) for name, some in seconds.items()},
             "ratios": {
                 "import to cp": {**spread(ratios), "limit": TIME},
+                "CPU, import to cp": spread([ours / theirs for ours, theirs in zip(cpu["import"], cpu["cp"], strict=True)]),
+                "CPU, the least to cp": spread([ours / theirs for ours, theirs in zip(cpu["least"], cpu["cp"], strict=True)]),
                 "the least to cp": spread(least),
                 "bytes of the pool to those there": {**spread(bytes_), "limit": BYTES},
             },
@@ -137,8 +144,8 @@ def _least(root: Path, folder: Path) -> Path:
     return script
 
 
-def _until_on_disk(command: Sequence[str], top: Path) -> float:
-    return timed(("sh", "-c", '"$@" && sync -f "$0"', str(top), *command)).seconds
+def _until_on_disk(command: Sequence[str], top: Path) -> Timed:
+    return timed(("sh", "-c", '"$@" && sync -f "$0"', str(top), *command))
 
 
 def _used(top: Path) -> int:

@@ -73,9 +73,9 @@ def _measure_all(options: argparse.Namespace, point: Path) -> Mapping[str, objec
         for name in ("checksums", "verified.json"):
             (nights.pool / "hosts/web1" / name).unlink(missing_ok=True)
         quiet.append(wait_for_quiet(options))
-        done["verify, first"].append(_cold(verify))
+        done["verify, first"].append(_cold(verify, point))
         for name in sorted(sides, key=lambda one: hash((number, one))):
-            done[name].append(_cold(sides[name]))
+            done[name].append(_cold(sides[name], point))
         say(", ".join(f"{name} {found[-1].seconds:.1f} s ({found[-1].cpu:.1f} of CPU)" for name, found in done.items()))
     return _told(done, all(quiet))
 
@@ -144,8 +144,8 @@ def _over(one: list[float], other: list[float]) -> list[float]:
     return [first / second for first, second in zip(one, other, strict=True)]
 
 
-def _cold(command: tuple[str, ...]) -> Timed:
-    os.sync()
+def _cold(command: tuple[str, ...], point: Path) -> Timed:
+    work("sync", "-f", point)
     Path("/proc/sys/vm/drop_caches").write_text("3")
     return timed(command)
 
