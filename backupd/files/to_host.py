@@ -266,17 +266,14 @@ class HostRestore:
         begun, result = time.monotonic(), Restored()
         result.counts = {**found.counts, REFUSED: result.counts[REFUSED]}
         self.progress.turn_to("writing", found.names, found.to_write)
-        options = {ALL: CONTENT, OLDER: NEWER_STAYS}.get(self.request.overwrite or "", ONLY_NEW)
-        if self._spared is not None:  # nothing was there: what has come since stays, and the comparison names it
-            options = ONLY_NEW
-        # First the requested folders alone, with their ACLs: then what is made in them inherits no other.
-        if self._spared and not self._run((*ONLY_NEW, *NOT_BELOW)).exit_code:
-            options = (*options, *self._spared)
-        ended = self._run(options, partial(self._count_content, result) if self.request.overwrite == ALL else None)
-        result.copied = ended.output.progress.bytes
-        if self.request.overwrite == OLDER and self._spared is None and not ended.exit_code:
-            ended = self._run(FOLDERS_ALONE)  # its window kept the time of a folder that was less than 1 s off
-        self._count_problems(result, ended)
+        ended = self._write_new(result)
+        overwrites = {ALL: CONTENT, OLDER: NEWER_STAYS}.get(self.request.overwrite or "")
+        if overwrites and self._spared is None:
+            if self._is_anything_in_the_way():
+                why = "something has come into the way since the preview, so nothing was overwritten: run the same command again"
+                result.problems.add(os.fsencode(str(self._target)), why)
+            else:
+                ended = self._overwrite(overwrites, result)
         self.progress.turn_to("comparing", found.names, found.size if self.request.content else 0)
         compared = self._run((*LOOK, *(CONTENT if self.request.content else ())), lambda item: self._differs(item, result))
         if not ended.exit_code:
@@ -284,6 +281,35 @@ class HostRestore:
         result.compared = found.size if self.request.content else 0
         result.seconds = time.monotonic() - begun
         return result
+
+    def _write_new(self, result: Restored) -> HostRsyncEnd:
+        """Writes what is not there; what is there stays, of whatever kind."""
+        options: tuple[str, ...] = ONLY_NEW
+        # First the requested folders alone, with their ACLs: then what is made in them inherits no other.
+        if self._spared and not self._run((*ONLY_NEW, *NOT_BELOW)).exit_code:
+            options = (*options, *self._spared)
+        ended = self._run(options)
+        result.copied = ended.output.progress.bytes
+        self._count_problems(result, ended)
+        return ended
+
+    def _is_anything_in_the_way(self) -> bool:
+        """Returns True if something of another kind has the name of a folder or file, or if that could not be looked at: an rsync
+        that overwrites would delete it. To be asked when all that is new has been written.
+        """
+        missing, absent = set[int](), set[int]()
+        looks = [self._run(LOOK, lambda item: missing.add(hash(item.name)) if item.new else None)]
+        if missing:  # not all could be written
+            looks.append(self._run((*LOOK, *ONLY_NEW), lambda item: absent.add(hash(item.name))))
+        return bool(missing - absent) or any(look.exit_code for look in looks)
+
+    def _overwrite(self, options: Sequence[str], result: Restored) -> HostRsyncEnd:
+        ended = self._run(options, partial(self._count_content, result) if self.request.overwrite == ALL else None)
+        result.copied += ended.output.progress.bytes
+        if self.request.overwrite == OLDER and not ended.exit_code:
+            ended = self._run(FOLDERS_ALONE)  # its window kept the time of a folder that was less than 1 s off
+        self._count_problems(result, ended)
+        return ended
 
     def _count_content(self, result: Restored, item: Item) -> None:
         """Counts a file that is overwritten only because of its content; a preview that does not compare contents counted it as

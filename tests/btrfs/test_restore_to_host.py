@@ -188,6 +188,41 @@ def test_where_nothing_was_what_comes_after_the_look_is_not_deleted_to_make_room
     assert {"place": str(srv / "www" / "inner"), "why": "it is not there"} in json.loads(done.stdout)["differences"]["samples"]
 
 
+@pytest.mark.parametrize("overwrite", ["older", "all"])
+def test_where_something_was_what_comes_after_the_look_is_not_deleted_to_make_room(
+    web1: Nights, monkeypatch: pytest.MonkeyPatch, overwrite: str
+) -> None:
+    srv, preview = web1.source / "srv", HostRestore.preview
+    for name in (
+        "www/inner/page.html",
+        "www/inner/deep/page.html",
+        "www/[odd] *?/page.html",
+        "www/other.html",
+        "www/kept/page.html",
+    ):
+        write(srv / name, "of the backup")
+    web1.night("web1")
+    for name in ("inner", "[odd] *?"):
+        shutil.rmtree(srv / "www" / name)
+    os.utime(write(srv / "www" / "other.html", "changed"), ns=(0, 10**18))
+
+    def preview_and_come(self: HostRestore, *, content: bool = True) -> RestorePreview:
+        found = preview(self, content=content)
+        for name in ("inner", "[odd] *?"):
+            write(srv / "www" / name, "theirs")
+        return found
+
+    monkeypatch.setattr(HostRestore, "preview", preview_and_come)
+    words = ("restore", "--json", f"--overwrite={overwrite}", "web1", srv / "www", "--to-host")
+    done = json.loads(within.within("--config", web1.config, *words, check=False).stdout)
+    assert [(srv / "www" / name).read_text() for name in ("inner", "[odd] *?")] == ["theirs", "theirs"]
+    assert {"place": str(srv / "www" / "inner"), "why": "it is not there"} in done["differences"]["samples"]
+    assert (srv / "www" / "other.html").read_text() == "changed"
+    assert any("since the preview, so nothing was overwritten" in sample["why"] for sample in done["problems"]["samples"])
+    assert done["overwritten"]["count"] == 0
+    assert done["good"] is False
+
+
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite=all",)])
 def test_what_is_of_another_kind_there_is_never_deleted_to_make_room(
     web1: Nights, tmp_path: Path, overwrite: tuple[str, ...]
