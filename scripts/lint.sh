@@ -12,7 +12,7 @@ python=.venv/bin/python
 changed() {
     local since
     since=$(git merge-base HEAD main 2>/dev/null || git rev-parse HEAD)
-    { git diff -z --name-only --diff-filter=d "$since"; git ls-files -z --others --exclude-standard; } | grep -z '/.*\.py$' | sort -zu
+    { git diff -z --name-only --diff-filter=d "$since"; git ls-files -z --others --exclude-standard; } | grep -z '\.py$' | grep -zvx 'setup\.py' | sort -zu
 }
 
 status=0
