@@ -236,7 +236,10 @@ def _tar_data(entry: Entry, fd: int, start: int, end: int, out: ByteSink) -> Non
 
 
 class _Gathered:
-    """Passes on what is written in larger pieces; the first write goes at once, so that a reader has a byte early."""
+    """Passes on what is written in larger pieces; the first one goes early, so that a reader has a byte.
+
+    A write passes on only what came before it. So if that ends in an error, a member that is whole was noted as ended.
+    """
 
     def __init__(self, out: ByteSink) -> None:
         self._out = out
@@ -245,11 +248,11 @@ class _Gathered:
         self.size = self._ended = 0
 
     def write(self, data: bytes) -> None:
+        if self._free <= 0 and self._held and data:  # an empty padding may be the last of its member
+            self.flush()
         self.size += len(data)
         self._free -= len(data)
         self._held.append(data)
-        if self._free <= 0:
-            self.flush()
 
     def extend(self, parts: tuple[bytes, ...]) -> None:
         """Writes a whole member, in several pieces of some kilobytes."""
@@ -263,6 +266,8 @@ class _Gathered:
 
     def end_member(self) -> None:
         self._ended = self.size
+        if self._free <= 0:
+            self.flush()
 
     @property
     def is_between_members(self) -> bool:

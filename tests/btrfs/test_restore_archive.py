@@ -9,6 +9,7 @@ import tarfile
 import time
 import tracemalloc
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -248,6 +249,37 @@ def test_a_tar_that_a_signal_ends_between_two_members_is_whole_for_nobody(shared
     listed = subprocess.run(("tar", "-t"), input=b"".join(out), capture_output=True, check=False)
     assert 100 < len(listed.stdout.splitlines()) < 3000
     assert listed.returncode == 2, listed
+
+
+def test_a_tar_that_a_signal_ends_with_the_last_bytes_of_a_member_is_whole_for_nobody(shared_btrfs: Path) -> None:
+    data = shared_btrfs / "data"
+    data.mkdir()
+    for number in range(200):
+        (data / f"link{number:03}").symlink_to("x" * 900)
+    for number, size in enumerate((2 << 20, (2 << 20) + 1000, 200_000)):
+        (data / f"large{number}").write_bytes(os.urandom(size))
+        (data / f"folder{number}").mkdir()
+
+    def stopped(last: int) -> bytes:
+        """The tar of which so many pieces are written."""
+        out: list[bytes] = []
+
+        class Stopped:
+            def write(self, data: bytes, /) -> None:
+                out.append(data)
+                if len(out) >= last:
+                    raise Cancelled
+
+        with Tree(shared_btrfs) as tree, suppress(Cancelled):
+            write_archive(tree, [b"/"], "tar", Stopped())
+        return b"".join(out)
+
+    whole, ends = stopped(1 << 20), 0
+    while (cut := stopped(ends + 1)) != whole:
+        ends += 1
+        listed = subprocess.run(("tar", "-t"), input=cut, capture_output=True, check=False)
+        assert listed.returncode == 2, (ends, len(cut), listed)
+    assert ends > 5
 
 
 def test_what_cannot_be_deflated_costs_no_time_and_a_zip_of_both_is_whole(shared_btrfs: Path, tmp_path: Path) -> None:
