@@ -3,8 +3,8 @@
     .venv/bin/python -m scripts.touched_tests [BASE]
 
 The change is what differs from the commit BASE, else from that in BTRKEEP_BASE, else from the newest commit that is a day older
-than HEAD. The turn is the number of commits up to HEAD; in a shallow clone it is HEAD's hash. A summary of the choice goes to
-standard error.
+than HEAD. The turn is the number of commits up to HEAD; in a shallow clone it is HEAD's hash. A merge counts as one commit, and its
+branch as its change. A summary of the choice goes to standard error.
 """
 
 import os
@@ -27,14 +27,14 @@ def git(*words: str) -> str:
 def default_base() -> str:
     """In a clone that has no commit so old, everything differs."""
     committed = int(git("log", "-1", "--format=%ct", "HEAD"))
-    return git("rev-list", "-1", f"--before={committed - DAY}", "HEAD") or NOTHING
+    return git("rev-list", "--first-parent", "-1", f"--before={committed - DAY}", "HEAD") or NOTHING
 
 
 def turn() -> int:
     """A shallow clone has the same number of commits whatever its HEAD is."""
     if git("rev-parse", "--is-shallow-repository") == "true":
         return int(git("rev-parse", "HEAD"), 16)
-    return int(git("rev-list", "--count", "HEAD"))
+    return int(git("rev-list", "--first-parent", "--count", "HEAD"))
 
 
 def main() -> None:

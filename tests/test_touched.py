@@ -153,28 +153,46 @@ measured.save()
     assert seconds_of_modules(junit) == {"tests/btrfs/test_a.py": 2.0}
 
 
+IDENTITY = {f"GIT_{who}_{what}": "somebody@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+
+def committed(folder: Path, moment: str, *words: str) -> str:
+    """The hash of a commit of that moment; `words`: what git does instead of committing nothing."""
+    dates = {"GIT_COMMITTER_DATE": moment, "GIT_AUTHOR_DATE": moment}
+    work("git", *(words or ("commit", "--quiet", "--allow-empty", "-m", moment)), cwd=folder, env=IDENTITY | dates)
+    return work("git", "rev-parse", "HEAD", cwd=folder).stdout.strip()
+
+
 def test_a_change_begins_at_the_newest_commit_that_is_a_day_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scripts.touched_tests.TOP", tmp_path)
     work("git", "init", "--quiet", tmp_path)
-    commits = []
-    for moment in ("2026-03-01T10:00:00Z", "2026-03-02T10:00:00Z", "2026-03-03T09:00:00Z", "2026-03-03T10:00:00Z"):
-        identity = {"GIT_COMMITTER_DATE": moment, "GIT_AUTHOR_DATE": moment} | {
-            f"GIT_{who}_{what}": "somebody@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-        }
-        work("git", "commit", "--quiet", "--allow-empty", "-m", moment, cwd=tmp_path, env=identity)
-        commits.append(work("git", "rev-parse", "HEAD", cwd=tmp_path).stdout.strip())
+    moments = ("2026-03-01T10:00:00Z", "2026-03-02T10:00:00Z", "2026-03-03T09:00:00Z", "2026-03-03T10:00:00Z")
+    commits = [committed(tmp_path, moment) for moment in moments]
     assert default_base() == commits[1]
     assert turn() == 4
     work("git", "reset", "--quiet", "--hard", commits[0], cwd=tmp_path)
     assert default_base() == NOTHING
 
 
+def test_a_branch_that_is_merged_is_the_change_however_old_its_commits_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the newest of all commits the change would be what the branch had not, and a merge would skip turns."""
+    monkeypatch.setattr("scripts.touched_tests.TOP", tmp_path)
+    work("git", "init", "--quiet", "--initial-branch=main", tmp_path)
+    before = committed(tmp_path, "2026-03-01T10:00:00Z")
+    work("git", "checkout", "--quiet", "-b", "branch", cwd=tmp_path)
+    for moment in ("2026-03-02T10:00:00Z", "2026-03-03T10:00:00Z"):
+        committed(tmp_path, moment)
+    work("git", "checkout", "--quiet", "main", cwd=tmp_path)
+    committed(tmp_path, "2026-03-09T10:00:00Z", "merge", "--quiet", "--no-ff", "-m", "merged", "branch")
+    assert default_base() == before
+    assert turn() == 2
+
+
 def test_the_turn_of_a_shallow_clone_is_another_for_each_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    identity = {f"GIT_{who}_{what}": "somebody@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     work("git", "init", "--quiet", tmp_path / "whole")
     turns = set()
     for number in range(3):
-        work("git", "commit", "--quiet", "--allow-empty", "-m", str(number), cwd=tmp_path / "whole", env=identity)
+        committed(tmp_path / "whole", f"2026-03-0{number + 1}T10:00:00Z")
         work("git", "clone", "--quiet", "--depth=1", f"file://{tmp_path}/whole", tmp_path / str(number))
         monkeypatch.setattr("scripts.touched_tests.TOP", tmp_path / str(number))
         turns.add(turn())
