@@ -24,6 +24,12 @@ def git(*words: str) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout.strip()
 
 
+def is_known(base: str) -> bool:
+    """Whether it is a commit or tree of this checkout. A shallow clone has no older ones."""
+    words = ("git", "-c", f"safe.directory={TOP}", "-C", str(TOP), "cat-file", "-e", f"{base}^{{tree}}")
+    return subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
 def default_base() -> str:
     """In a clone that has no commit so old, everything differs."""
     committed = int(git("log", "-1", "--format=%ct", "HEAD"))
@@ -39,6 +45,8 @@ def turn() -> int:
 
 def main() -> None:
     base = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("BTRKEEP_BASE") or default_base()
+    if not is_known(base):
+        raise SystemExit(f"there is no commit {base} in this checkout: `git log --oneline` lists those that there are")
     changed = git("diff", "--name-only", "--no-renames", base).splitlines()
     recorded = TOP / "tests" / "recorded.json"
     records = read_records(recorded.read_text(encoding="utf-8")) if recorded.exists() else {}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scripts.record_tests import lines_within_functions, modules_used, seconds_of_modules
-from scripts.touched_tests import NOTHING, default_base, turn
+from scripts.touched_tests import NOTHING, default_base, main, turn
 from tests.beds import TOP, work
 from tests.beds.touched import TURNS, Record, beds_imported, chosen, read_records, write_records
 
@@ -186,6 +186,15 @@ def test_a_branch_that_is_merged_is_the_change_however_old_its_commits_are(tmp_p
     committed(tmp_path, "2026-03-09T10:00:00Z", "merge", "--quiet", "--no-ff", "-m", "merged", "branch")
     assert default_base() == before
     assert turn() == 2
+
+
+def test_a_base_that_is_no_commit_here_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["touched_tests", "0000000000"])
+    with pytest.raises(SystemExit, match="no commit 0000000000 in this checkout"):
+        main()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_turn_of_a_shallow_clone_is_another_for_each_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
