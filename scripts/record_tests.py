@@ -41,8 +41,8 @@ def modules_used(data_file: Path, checkout: Path) -> dict[str, frozenset[str]]:
         for line, contexts in data.contexts_by_lineno(measured).items():
             if line in within:
                 for context in contexts:
-                    used[context].add(name)
-    return {context: frozenset(names - {context}) for context, names in used.items()}
+                    used[context.rpartition("|")[2]].add(name)  # "STATIC|DYNAMIC" where a process had both
+    return {context: frozenset(names - {context}) for context, names in used.items() if context}
 
 
 def lines_within_functions(source: str) -> set[int]:

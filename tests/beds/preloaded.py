@@ -130,6 +130,8 @@ def _become(package: str, words: list[str], env: dict[str, str], cwd: str, texts
         time.tzset()
         os.chdir(cwd)
         sys.argv = [package, *words]
+        if "coverage" in sys.modules and (running := sys.modules["coverage"].Coverage.current()):
+            running.switch_context(env["TEST_MODULE"])
         if at:
             sys.addaudithook(listener(*at))
         main()

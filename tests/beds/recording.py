@@ -1,0 +1,18 @@
+"""Tells coverage which test module runs, also in the processes that it starts: `-p tests.beds.recording` (CONTRIBUTING has all)."""
+
+import os
+from collections.abc import Iterator
+
+import coverage
+import pytest
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    module = item.nodeid.partition("::")[0]
+    os.environ["TEST_MODULE"] = module
+    if running := coverage.Coverage.current():
+        running.switch_context(module)
+        running.config.context = module  # what processes that it starts begin with
+        os.environ["COVERAGE_PROCESS_CONFIG"] = running.config.serialize()
+    return (yield)
