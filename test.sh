@@ -1,5 +1,5 @@
 #!/bin/bash
-# sudo ./test.sh [--all | --unit | --long | pytest arguments]
+# sudo ./test.sh [--all | --unit | --long] [pytest arguments]
 #
 # Installs what is missing (Debian packages, the virtual environment .venv) and runs the tests, and beside them the linters and
 # mypy (scripts/lint.sh), unless single tests are asked for. Without root, or without btrfs, the tests that need it are left out, and
@@ -29,7 +29,10 @@ case "$*" in
 "") run+=(--gate) lint=(scripts/lint.sh) ;;
 --all) lint=(scripts/lint.sh) ;;
 --unit) run+=(--unit) lint=(scripts/lint.sh --changed) ;;
-*) exec "${run[@]}" "$@" ;;
+*)
+    [ "$1" != --all ] || shift
+    exec "${run[@]}" "$@"
+    ;;
 esac
 
 said=$(mktemp)

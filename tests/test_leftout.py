@@ -1,12 +1,14 @@
 """Which tests a run leaves out, and what it says of them."""
 
+import shlex
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.beds import TOP, gate, leftout
+from tests.beds import TOP, gate, leftout, work
 
 
 def test_what_was_left_out_is_counted_by_reason_in_one_line() -> None:
@@ -43,6 +45,35 @@ def test_the_loop_of_a_minute_is_what_runs_anywhere(folder: str, fixtures: tuple
 def test_a_module_of_which_nothing_is_in_the_loop_is_not_imported(tmp_path: Path, text: str, unit: bool) -> None:
     (tmp_path / "test_it.py").write_text(text)
     assert leftout.has_unit(tmp_path / "test_it.py") is unit
+
+
+@pytest.mark.parametrize(
+    ("words", "passed"),
+    [
+        ((), ["--gate"]),
+        (("--all",), []),
+        (("--unit",), ["--unit"]),
+        (("--all", "-k", "a or b", "-n0"), ["-k", "a or b", "-n0"]),
+        (("--unit", "-k", "a or b"), ["--unit", "-k", "a or b"]),
+        (("--gate", "-n0"), ["--gate", "-n0"]),
+        (("tests/a b.py", "--all-but"), ["tests/a b.py", "--all-but"]),
+    ],
+)
+def test_the_words_of_test_sh_reach_pytest(tmp_path: Path, words: tuple[str, ...], passed: list[str]) -> None:
+    """With stand-ins for what installs, for the linters and for Python."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(TOP / "test.sh", tmp_path)
+    (tmp_path / "scripts" / "ground.sh").write_text(
+        f"need_apt() {{ :; }}; need_venv() {{ :; }}; VENV={shlex.quote(str(tmp_path))}\n"
+    )
+    for name, line in (("scripts/lint.sh", ":"), ("bin/python", 'printf "%s\\n" "$@"')):
+        program = tmp_path / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/bash\n{line}\n")
+        program.chmod(0o755)
+    lines = work(tmp_path / "test.sh", *words).stdout.splitlines()
+    start = ["-m", "pytest", "-n", "auto", "--dist", "worksteal", *passed]
+    assert [line for line in lines if not line.startswith("== ")] == start
 
 
 def test_the_gate_has_tests_that_are_there_for_each_protection(request: pytest.FixtureRequest) -> None:
