@@ -12,7 +12,7 @@ from backupd.files.tree import Entry, Tree, components, joined, look
 from backupd.files.walking import PlainFile, PlainFiles, PlainFolder, Unreadable, WalkEntry, parent_of
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
-from btrkeep.fs.openat import FOLDER
+from btrkeep.fs.openat import open_on_same_device
 from btrkeep.units import printable
 
 Names = tuple[bytes, ...]
@@ -96,7 +96,7 @@ class PlainFolderVisit(NamedTuple):
         entry, above, name, files = self.plain
         if files:
             try:
-                opened = os.open(name, FOLDER, dir_fd=above)
+                opened = open_on_same_device(above, name)
             except OSError as error:
                 unreadable(entry.path, error)
             else:

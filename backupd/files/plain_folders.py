@@ -17,7 +17,7 @@ from backupd.files.staging import delete_folder
 from backupd.files.walking import PlainFile
 from backupd.files.writing import comparable
 from btrkeep.descriptors import ClosingFd
-from btrkeep.fs.openat import FOLDER
+from btrkeep.fs.openat import FOLDER, open_on_same_device
 
 _numbers = itertools.count()
 
@@ -40,9 +40,8 @@ def copy_folder(
     If that does not succeed, nothing is left of it. Some files may be given back although the folder is made.
     """
     try:
-        with ClosingFd(os.open(folder.name, FOLDER, dir_fd=source)) as original:
-            if os.fstat(original).st_dev == os.fstat(source).st_dev:  # nothing has been mounted there
-                return _copied(staging, original, to, folder, files, reflinks=reflinks, privileged=privileged)
+        with ClosingFd(open_on_same_device(source, folder.name)) as original:
+            return _copied(staging, original, to, folder, files, reflinks=reflinks, privileged=privileged)
     except OSError:  # whoever does it name by name meets the same, and names it
         pass
     return Handled(list(range(len(files))), 0, is_folder_done=False)
@@ -88,7 +87,7 @@ def compare_folder(
     """
     try:
         with (
-            ClosingFd(os.open(folder.name, FOLDER, dir_fd=source)) as ours,
+            ClosingFd(open_on_same_device(source, folder.name)) as ours,
             ClosingFd(os.open(folder.name, FOLDER, dir_fd=to)) as theirs,
         ):
             is_same = _is_same(ours, theirs, folder)

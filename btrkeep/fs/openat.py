@@ -3,6 +3,7 @@
 A path is a sequence of names, in bytes. Each folder is opened by its name in the folder before, never through a symlink.
 """
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -52,3 +53,12 @@ def open_inner(folder: int, name: bytes) -> int:
     if name in (b"..", b".", b"") or b"/" in name:
         raise ValueError(f"{name!r} is not the name of a folder")
     return os.open(name, FOLDER, dir_fd=folder)
+
+
+def open_on_same_device(folder: int, name: bytes) -> int:
+    """The same, but raises OSError with EXDEV if another filesystem or subvolume is mounted there."""
+    fd = open_inner(folder, name)
+    if os.fstat(fd).st_dev == os.fstat(folder).st_dev:
+        return fd
+    os.close(fd)
+    raise OSError(errno.EXDEV, "something else is mounted there")

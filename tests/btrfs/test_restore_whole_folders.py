@@ -273,6 +273,38 @@ def test_a_backup_may_have_a_folder_with_the_name_of_the_staging_folder(nights: 
         assert differences(manifest(top), manifest(out / STAGING)) == []
 
 
+@pytest.mark.parametrize("phase", ["begun", "comparing"])
+def test_what_is_mounted_on_a_folder_after_the_preview_is_never_taken_for_the_backup(
+    nights: Nights, tmp_path: Path, phase: str
+) -> None:
+    top, out = nights.source / "tree", tmp_path / "out"
+    for number in range(3):
+        write(top / f"folder{number}" / "file", "ours")
+        os.utime(top / f"folder{number}" / "file", ns=(0, 5))
+    nights.host("web1", top)
+    nights.run("web1")
+    at = nights.data("web1", top / "folder1")
+
+    def mount(progress: RestoreProgress) -> None:
+        if progress.phase == phase and not at.is_mount():
+            work("mount", "-t", "tmpfs", "none", at)
+            write(at / "file", "more")
+            os.utime(at / "file", ns=(0, 5))
+
+    try:
+        with Tree(nights.backup("web1")) as tree:
+            doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False, tell=mount)
+            found = doing.preview()
+            doing.progress.phase = "begun"
+            mount(doing.progress)
+            done = doing.run(found)
+    finally:
+        work("umount", at)
+    assert not done.good
+    assert "folder1: it cannot be read in the backup: something else is mounted there" in done.failure
+    assert {file.read_text() for file in out.rglob("file")} == {"ours"}
+
+
 def test_a_folder_that_comes_there_meanwhile_keeps_what_is_in_it(nights: Nights, tmp_path: Path) -> None:
     top, out = nights.source / "tree", tmp_path / "out"
     for number in range(40):
