@@ -79,6 +79,16 @@ def test_what_broke_off_and_was_synced_goes_on_without_another_look_at_what_is_t
     assert pair.differences("web", tree) == []
 
 
+def test_what_broke_off_before_its_host_got_an_exclusion_is_not_gone_on_with(pair: Nights, tree: Path) -> None:
+    """The backup would have what is excluded, or the other way round lack a path."""
+    broken_off(pair)
+    left = subvolumes(pair)["hosts/web/.working"]
+    pair.host("web", tree, exclude=["early"])
+    assert pair.run("web")["web"]["outcome"] == "complete"
+    assert left not in subvolumes(pair).values()
+    assert pair.differences("web", tree) == ["b'early': only in the source"]
+
+
 def test_a_first_copy_that_was_killed_is_compared_and_not_sent_again(pair: Nights, tree: Path, backupd_running: Start) -> None:
     killed_in_the_middle(pair, backupd_running)
     kept = subvolumes(pair)["hosts/web/.working"]
