@@ -42,7 +42,8 @@ fi
 # A checkout in a home, as developers have it.
 tree=$top/home/developer/btrkeep
 mkdir -p "${tree%/*}"
-git -c safe.directory="$PWD" clone --quiet --no-hardlinks . "$tree"
+git config --file "$top/gitconfig" safe.directory '*' # the checkout may be another user's; a clone passes no -c on
+GIT_CONFIG_GLOBAL=$top/gitconfig git clone --quiet --no-hardlinks . "$tree"
 mkdir "$tree/.venv"
 chmod 755 "$top"
 chown -R nobody: "$top/home"
