@@ -352,10 +352,13 @@ def test_the_history_has_how_many_hosts_an_expiry_was_limited_to(
     assert (row.id, row.hosts) == (runner.row, count)
 
 
-def test_what_reconciling_changed_is_reported(runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_could_be_reconciled_need_no_catalogue_in_memory(runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalogue = runner.context.catalogue
     for done in (Reconciled(Counter({"added": 1})), Reconciled()):
         monkeypatch.setattr("backupd.expire.run.reconcile", lambda *_, done=done: done)
-        assert runner._reconcile(ExitStack()) is done
+        with ExitStack() as held:
+            assert runner._reconcile(held) is done
+            assert runner.context.catalogue is catalogue
 
 
 @pytest.mark.parametrize(("width", "room", "count"), [(4, 30, 4), (50, 30, 30)])
