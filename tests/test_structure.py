@@ -231,6 +231,17 @@ def test_the_linter_the_formatter_and_mypy_are_each_heard(faulty: Path) -> None:
     assert work("bash", "scripts/lint.sh", "--changed", cwd=faulty).stdout.endswith("Success: no issues found in 1 source file\n")
 
 
+def test_the_shell_scripts_are_well_formed() -> None:
+    scripts = [
+        path
+        for path in tracked_files()
+        if re.match(rb"#!.*\bsh|#!.*\bbash", (TOP / path).read_bytes()[:64]) or path.suffix == ".sh"
+    ]
+    assert {Path("test.sh"), Path("scripts/ground.sh"), Path("tests/fakessh")} <= set(scripts)
+    for path in scripts:
+        work("bash", "-n", TOP / path)
+
+
 # Notes beside the project that its readers do not have, folders of one machine, and where packages come from, which is the
 # administrator's affair. The plus signs stand for nothing: they keep the words out of this file.
 FORBIDDEN = [
