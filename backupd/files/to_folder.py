@@ -32,7 +32,7 @@ from backupd.files.staging import Staging
 from backupd.files.tree import Entry, Tree
 from backupd.files.walk_record import RepeatedWalk
 from backupd.files.walking import PlainFile, Unreadable
-from backupd.files.writing import Writer, leftovers, remove_unfinished
+from backupd.files.writing import Writer, leftovers, remove_leftovers
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, printable
@@ -195,6 +195,7 @@ class LocalRestore:
         reflinks = self._reflinks and not self._copies
         privileged = self.request.privileged
         copy_files = partial(copy, reflinks=reflinks, privileged=privileged)
+        self._tidy_top(to)
         with Staging(to, self._taken()) as self._staging:
             copy_whole = partial(copy_folder, self._staging.fd or -1, reflinks=reflinks, privileged=privileged)
             with self._workers(to, copy_files, copy_whole) as workers:
@@ -376,14 +377,18 @@ class LocalRestore:
         """
         return bool(visit.place) or self.request.privileged
 
+    def _tidy_top(self, to: Destination) -> None:
+        """Removes temporary files of a killed restore from the destination, which is not visited if paths get places in it."""
+        if all(root.names for root in self.roots) and not to.outside(()):
+            with suppress(OSError):
+                remove_leftovers(to.folder(()), {STAGING, *(root.names[0] for root in self.roots)})
+
     def _tidy(self, visit: Visit, to: Destination) -> None:
         """Removes temporary files of a killed restore, except a file of the backup that has such a name."""
         folder = to.folder(visit.place)
-        if found := leftovers(folder):
-            ours = {STAGING, *self.tree.names(visit.entry.path)}  # what a killed restore left in that was deleted
-            for name in found:
-                if name not in ours:
-                    remove_unfinished(folder, name)
+        if leftovers(folder):
+            # what a killed restore left in the staging folder was deleted
+            remove_leftovers(folder, {STAGING, *self.tree.names(visit.entry.path)})
 
     def _lost(self, writer: Writer) -> None:
         if writer.lost:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from backupd.files.archive import Archived, ByteSink, SourceUnreadable, write_archive
-from backupd.files.destination import PREFIX, Occupied, put
+from backupd.files.destination import Occupied, put
 from backupd.files.restore_types import RestoreProgress, Tell
 from backupd.files.spool import SpoolFull, SpoolTooLarge
 from backupd.files.tree import Entry, Tree, entry_of
@@ -23,6 +23,7 @@ _HINTS = {
     errno.EFBIG: "write the tar to a filesystem that has no limit of that size (`ulimit -f`), or restore fewer paths at a time",
 }
 _DAMAGED_HINT = "restore with --to, which restores all other files and names each unreadable one; or see `backupd damaged`"
+_PREFIX = b".btrkeep-tar-"  # not that of names in a destination, which a restore into the same folder deletes as leftovers
 _SMALL = 512  # bytes: an archive comes in large pieces, of which the first does not wait for a buffer to be full
 
 
@@ -94,7 +95,7 @@ def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, te
 
 
 def _written(folder: int, name: bytes, replace: bool, write: Callable[[ByteSink], Archived]) -> Archived:
-    temporary = PREFIX + os.urandom(8).hex().encode("ascii")
+    temporary = _PREFIX + os.urandom(8).hex().encode("ascii")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
         with _failures_reported(), os.fdopen(fd, "wb", _SMALL) as out:

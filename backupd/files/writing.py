@@ -8,7 +8,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -207,6 +207,13 @@ def _temporary(folder: int) -> Iterator[bytes]:
 def leftovers(folder: int) -> list[bytes]:
     """Names in a folder that a killed restore has left."""
     return [name for name in names_in(folder) if name.startswith(PREFIX)]
+
+
+def remove_leftovers(folder: int, kept: Container[bytes]) -> None:
+    """Removes what a killed restore has left in a folder, but not the names to be `kept`."""
+    for name in leftovers(folder):
+        if name not in kept:
+            remove_unfinished(folder, name)
 
 
 def remove_unfinished(folder: int, name: bytes) -> None:

@@ -71,6 +71,21 @@ def test_a_leftover_of_a_killed_run_is_taken_away_and_a_backed_up_name_like_it_s
     assert restore(nights, "web1", top, "--to", out)["new"]["count"] == 0
 
 
+def test_a_leftover_beside_the_restored_paths_is_taken_away_but_not_an_unfinished_tar(nights: Nights) -> None:
+    top, out = nights.source / ".btrkeep-restore-1234", nights.top / "out"
+    write(top / "file", "of the host")
+    write(nights.source / "image", "of the host too")
+    nights.host("web1", top, nights.source / "image")
+    nights.run("web1")
+    leftover, tar = out / ".btrkeep-restore-5678", out / ".btrkeep-tar-5678"
+    write(tar, "another command writes it")
+    for paths in ((top, nights.source / "image"), (nights.source / "image",)):
+        write(leftover, "half")
+        restore(nights, "web1", *paths, "--to", out)
+        assert not leftover.exists()
+    assert {path.name for path in out.iterdir()} == {".btrkeep-restore-1234", "image", tar.name}
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
 def test_a_signal_ends_it_well(
     nights: Nights, tmp_path: Path, number: int, status: int, backupd_running: Callable[..., "subprocess.Popen[str]"]
