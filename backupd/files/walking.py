@@ -3,6 +3,7 @@
 A grouped walk yields the plain files of a folder together, and on request its symlinks: most of a backup, and quicker than singly.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -106,7 +107,8 @@ def walk_grouped(
 ) -> Generator[WalkEntry | PlainFiles, None, None]:
     """As `walk`, but plain files with one name that follow each other in a folder come together.
 
-    `with_links`, symlinks and files with several names come so, too, and before whatever else is among the same 64 names.
+    `with_links`, symlinks and files with several names come so, too, and before whatever else is among the same 64 names. What is
+    mounted in the backup counts as unreadable then.
     """
     return _walk(tree, path, unreadable, lambda _: False, grouped=True, with_links=with_links)
 
@@ -218,7 +220,11 @@ def _groups_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> It
             yield WalkEntry(entry, down.fd, name)
             if entry.kind != "folder":
                 continue
-            inside = _enter(down, name, unreadable) if tree.owns(entry.device) else None
+            inside = None
+            if tree.owns(entry.device):
+                inside = _enter(down, name, unreadable)
+            else:
+                _report(unreadable, entry.path, OSError(errno.EXDEV, "something else is mounted there"))
             if inside is None:
                 yield WalkEntry(entry, down.fd, name, left=True)
             else:

@@ -273,10 +273,8 @@ def test_a_backup_may_have_a_folder_with_the_name_of_the_staging_folder(nights: 
         assert differences(manifest(top), manifest(out / STAGING)) == []
 
 
-@pytest.mark.parametrize("phase", ["begun", "comparing"])
-def test_what_is_mounted_on_a_folder_after_the_preview_is_never_taken_for_the_backup(
-    nights: Nights, tmp_path: Path, phase: str
-) -> None:
+@pytest.mark.parametrize("phase", ["looking", "begun", "comparing"])
+def test_what_is_mounted_on_a_folder_meanwhile_is_never_taken_for_the_backup(nights: Nights, tmp_path: Path, phase: str) -> None:
     top, out = nights.source / "tree", tmp_path / "out"
     for number in range(3):
         write(top / f"folder{number}" / "file", "ours")
