@@ -1,24 +1,27 @@
 """Counts what a restore into a folder of this machine would do, name by name and group by group."""
 
-from backupd.files.conflict_policy import NEW, OVERWRITTEN, SAME, RestoreStep
+from contextlib import suppress
+
+from backupd.files.conflict_policy import ENTERED, NEW, OVERWRITTEN, SAME, RestoreStep
 from backupd.files.place_comparer import PlaceComparer
 from backupd.files.placed_folders import PlacedFolder, is_in_fresh, placed_folder
-from backupd.files.placing import PlainVisits, Visit
+from backupd.files.placing import Names, PlainVisits, Visit
 from backupd.files.restore_types import RestorePreview
 from backupd.files.tree import Entry
+from backupd.files.writing import unfinished_size
 
 _NEW = RestoreStep(NEW)
 
 
 class PreviewCounter:
-    """Counts in `preview`, and the bytes that are needed on disk."""
+    """Counts in `preview`, and the bytes that are needed on disk. `unfinished`: bytes that a killed restore has left there."""
 
     def __init__(self, preview: RestorePreview, comparer: PlaceComparer) -> None:
         self._preview = preview
         self._comparer = comparer
         self._links = comparer.links
         self._folders: list[PlacedFolder] = []
-        self._needed = self._largest = 0
+        self._needed = self._largest = self.unfinished = 0
 
     @property
     def needed(self) -> int:
@@ -53,8 +56,15 @@ class PreviewCounter:
         size = entry.size if entry.kind == "file" else 0
         self._preview.counts[step.what].add_at(self._preview.to, visit.place, step.why, size)
         self._place(visit, step, there, size)
+        if step.what == ENTERED:
+            self.add_unfinished(visit.place)
         if entry.kind == "folder":
             self._folders.append(placed_folder(visit, step.what, to))
+
+    def add_unfinished(self, place: Names) -> None:
+        """Counts what the restore deletes in a folder that is there."""
+        with suppress(OSError):  # whoever restores into it meets the same, and names it
+            self.unfinished += unfinished_size(self._comparer.to.folder(place))
 
     def _place(self, visit: Visit, step: RestoreStep, there: Entry | None, size: int) -> None:
         first = self._links.first(visit.entry)

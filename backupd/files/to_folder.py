@@ -128,7 +128,11 @@ class LocalRestore:
                     progress.files, progress.names = progress.files + 1, single.place
                     self._tell(progress)
                     counter.add(single)
-            found.needed, found.free = 0 if self._reflinks else counter.needed, to.free()
+            if self._has_untidy_top(to):
+                counter.add_unfinished(())
+            free = to.free()
+            found.needed = 0 if self._reflinks else counter.needed
+            found.free = None if free is None else free + counter.unfinished
         return found
 
     def run(self, found: RestorePreview) -> Restored:
@@ -377,9 +381,13 @@ class LocalRestore:
         """
         return bool(visit.place) or self.request.privileged
 
+    def _has_untidy_top(self, to: Destination) -> bool:
+        """Returns True if paths get places in the destination, so that it is not visited itself."""
+        return all(root.names for root in self.roots) and not to.outside(())
+
     def _tidy_top(self, to: Destination) -> None:
-        """Removes temporary files of a killed restore from the destination, which is not visited if paths get places in it."""
-        if all(root.names for root in self.roots) and not to.outside(()):
+        """Removes temporary files of a killed restore from the destination, if it is not visited."""
+        if self._has_untidy_top(to):
             with suppress(OSError):
                 remove_leftovers(to.folder(()), {STAGING, *(root.names[0] for root in self.roots)})
 

@@ -209,6 +209,11 @@ def leftovers(folder: int) -> list[bytes]:
     return [name for name in names_in(folder) if name.startswith(PREFIX)]
 
 
+def unfinished_size(folder: int) -> int:
+    """Returns the bytes on disk of what a killed restore has left in a folder, and the next one deletes."""
+    return sum(os.stat(name, dir_fd=folder, follow_symlinks=False).st_blocks * 512 for name in leftovers(folder))
+
+
 def remove_leftovers(folder: int, kept: Container[bytes]) -> None:
     """Removes what a killed restore has left in a folder, but not the names to be `kept`."""
     for name in leftovers(folder):

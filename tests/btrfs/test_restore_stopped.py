@@ -125,6 +125,23 @@ def test_a_full_filesystem_ends_it_with_whole_files_only_and_it_can_go_on(nights
         work("umount", point)
 
 
+@pytest.mark.parametrize("of_file", [True, False])
+def test_what_a_killed_restore_left_takes_no_space_from_the_next_one(nights: Nights, tmp_path: Path, of_file: bool) -> None:
+    top, point = nights.source / "images", tmp_path / "small"
+    write(top / "image").write_bytes(os.urandom(12_000_000))
+    nights.host("web1", top)
+    nights.run("web1")
+    point.mkdir()
+    work("mount", "-t", "tmpfs", "-o", "size=20M", "tmpfs", point)
+    try:
+        out = point / "out"
+        write((out if of_file else out / "images") / ".btrkeep-restore-5678").write_bytes(bytes(10_000_000))
+        restore(nights, "web1", top / "image" if of_file else top, "--to", out)
+        assert {path.name for path in out.rglob("*")} - {"images"} == {"image"}
+    finally:
+        work("umount", point)
+
+
 def test_a_full_filesystem_is_reported_with_the_number_of_all_names_that_were_restored(nights: Nights, tmp_path: Path) -> None:
     """Several processes have restored some of them at that moment. There is room for bytes, so the restore begins."""
     top, point = nights.source / "many", tmp_path / "small"
