@@ -16,6 +16,7 @@ from backupd.repo.boot_json import note_new_pool
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention, example
 from btrkeep.config import value_types as kinds
+from btrkeep.config.periods import PERIOD_NAMES
 from btrkeep.config.problems import InvalidValue
 from btrkeep.decisions.retention import parse_policy
 from btrkeep.decisions.retention_words import policy_words
@@ -28,7 +29,6 @@ from btrkeep.units import printable
 
 RULES = "daily=14,weekly=13,monthly=12"
 ALWAYS = "none"
-_COUNTERS = ("daily", "weekly", "monthly", "yearly")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def _taken(kind: kinds.ValueKind, text: str, hint: str) -> str:
 
 def _keys(rules: str) -> dict[str, Any]:
     """Returns the keys of [retention] for these rules; a counter that they do not name becomes 0. Raises UsageError."""
-    none: dict[str, Any] = dict.fromkeys(_COUNTERS)
+    none: dict[str, Any] = dict.fromkeys(PERIOD_NAMES)
     if rules == "all":
         return none
     try:

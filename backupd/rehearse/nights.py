@@ -21,6 +21,7 @@ from backupd.rehearse.model import NightReading, RehearsalPlan, RehearsedRun, Va
 from backupd.rehearse.pool import Place, throwaway
 from backupd.rehearse.scale import largest_file
 from btrkeep.catalogue import Catalogue
+from btrkeep.config.periods import PERIOD_NAMES
 from btrkeep.errors import OperatorError
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.allocation import Allocation, read_allocation
@@ -270,7 +271,7 @@ def configuration(plan: RehearsalPlan, variant: Variant, pool: Path, state: Path
     ]
     for name in (model.name for model in plan.fleet.hosts):
         policy = replace(plan.hosts[name].retention, **settings.retention)
-        rules = {key: getattr(policy, key) for key in ("daily", "weekly", "monthly", "yearly", "min_keep")}
+        rules = {key: getattr(policy, key) for key in (*PERIOD_NAMES, "min_keep")}
         sections.append((f"host.{json.dumps(name)}", {"address": "rehearsal", "paths": ["/data"]}))
         sections.append((f"host.{json.dumps(name)}.retention", {**rules, "grace": f"{round(policy.grace)}s"}))
     return "\n".join(

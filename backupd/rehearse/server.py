@@ -9,6 +9,7 @@ from backupd.rehearse.model import Fleet, RehearsalPlan, RehearsedBalance, Varia
 from backupd.rehearse.scale import Scaled, scaled
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention
+from btrkeep.config.periods import PERIODS
 from btrkeep.config.published import published
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.allocation import Allocation, read_allocation
@@ -18,7 +19,7 @@ from btrkeep.pool.mounts import allocator, mount_of
 FILL, LEAST_FILL, MOST_FILL = 0.5, 0.3, 0.65
 """The share of the throwaway pool that is used at the end: as of the pool, within limits."""
 _BUDGET = 0.05
-_DAY, _WEEK, _MONTH = 86400.0, 7, 30
+_DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,6 @@ def _kept(config: Config, variant: Variant, nights: int) -> int:
 def _kept_by(policy: Retention, nights: int) -> int:
     if policy.missing:
         return nights
-    long_ago = min(policy.weekly, nights // _WEEK + 1) + min(policy.monthly, nights // _MONTH + 1) + min(policy.yearly, 1)
+    long_ago: int = sum(min(getattr(policy, period.name), nights // period.days + 1) for period in PERIODS if period.days > 1)
     # A weekly backup shares less with its neighbours than a daily one does.
     return min(nights, max(policy.daily, policy.min_keep) + 3 * long_ago + round(policy.grace / _DAY) + 1)

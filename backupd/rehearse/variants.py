@@ -10,6 +10,7 @@ from typing import Any
 
 from backupd.rehearse.model import RehearsedBalance, Variant, VariantSettings
 from btrkeep.config import Retention
+from btrkeep.config.periods import PERIOD_NAMES
 from btrkeep.config.value_types import POLICIES
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.units import parse_duration, parse_share, parse_size
@@ -83,7 +84,7 @@ KEYS: Mapping[str, _Key] = {
     "compression": _Key(_compression, "none, lzo, zlib:1 to zlib:9, zstd:1 to zstd:15"),
     "nodesize": _Key(_nodesize, "4KiB, 8KiB, 16KiB, 32KiB, 64KiB"),
     "metadata": _one_of("single", "dup"),
-    **dict.fromkeys(("daily", "weekly", "monthly", "yearly", "min_keep"), _Key(_count, "a number")),
+    **dict.fromkeys((*PERIOD_NAMES, "min_keep"), _Key(_count, "a number")),
     "grace": _Key(parse_duration, "a duration, such as 3d"),
 }
 """Every key of a variant."""

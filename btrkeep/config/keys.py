@@ -9,6 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from btrkeep.config import value_types as kinds
+from btrkeep.config.periods import PERIODS
 from btrkeep.config.value_types import EVENT_WORDS, ValueKind
 
 POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
@@ -118,14 +119,7 @@ TABLE = (
         "distributions. Each backup names these folders in a warning. What such a mount hides stays in the backups as it was. With "
         "and without this key, files that lie in a folder below a mount cannot be seen from outside, and no backup has them."),
 
-    ConfigKey("daily", (RETENTION,), kinds.NUMBER, 0, "14",
-        "For how many days, the newest ones that have a complete backup, the first one of the day is kept."),
-    ConfigKey("weekly", (RETENTION,), kinds.NUMBER, 0, "13",
-        "The same for ISO weeks, which begin on Monday."),
-    ConfigKey("monthly", (RETENTION,), kinds.NUMBER, 0, "12",
-        "The same for months."),
-    ConfigKey("yearly", (RETENTION,), kinds.NUMBER, 0, "3",
-        "The same for years."),
+    *(ConfigKey(period.name, (RETENTION,), kinds.NUMBER, 0, period.example, period.meaning) for period in PERIODS),
     ConfigKey("min_keep", (RETENTION,), kinds.COUNT, 3, "5",
         "How many complete backups of a host, the newest ones, are kept whatever the rules say."),
     ConfigKey("grace", (RETENTION,), kinds.DURATION, "1d", '"3d"',

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 from btrkeep.config.keys import DEFAULTS
+from btrkeep.config.periods import PERIOD_NAMES
 from btrkeep.config.secret import Url
 from btrkeep.config.values import FileSample, Listen, MinFree, Pace, Window
 from btrkeep.errors import ConfigError
@@ -58,7 +59,7 @@ class Retention:
     @property
     def missing(self) -> bool:
         """Returns True if there is no rule at all, so that everything is kept."""
-        return not (self.daily or self.weekly or self.monthly or self.yearly)
+        return not any(getattr(self, name) for name in PERIOD_NAMES)
 
 
 @dataclass(frozen=True, slots=True)

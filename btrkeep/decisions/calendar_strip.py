@@ -14,6 +14,7 @@ from datetime import date, timedelta
 from itertools import groupby
 
 from btrkeep.backup_states import COMPLETE
+from btrkeep.config.periods import PERIODS
 from btrkeep.decisions.retention import RetentionCode
 
 NONE = "."
@@ -25,7 +26,7 @@ _FEW = 2  # so many months without a backup are told in words
 
 @dataclass(frozen=True, slots=True)
 class StripLetter:
-    """A letter of the strip and its meaning. `name` is used by the API and style sheets.
+    """A letter of the strip and its meaning. `name` is used by the API, `style` by the style sheet.
 
     `colour` is one of xterm's 256, of medium brightness, readable on white and on black.
     """
@@ -34,25 +35,18 @@ class StripLetter:
     name: str
     colour: int
     words: str
+    style: str
 
 
-HELD, YEARLY, MONTHLY, WEEKLY, DAILY, KEPT, SUSPECT, GOES = KINDS = (  # of a day's backups the first of these is shown
-    StripLetter("H", "held", 63, "held"),
-    StripLetter("Y", "yearly", 166, "yearly"),
-    StripLetter("M", "monthly", 133, "monthly"),
-    StripLetter("W", "weekly", 31, "weekly"),
-    StripLetter("d", "daily", 28, "daily"),
-    StripLetter("k", "kept", 244, "kept for another reason"),
-    StripLetter("?", "suspect", 166, "suspect or failed"),
-    StripLetter("x", "goes", 160, "to be deleted"),
-)
+HELD = StripLetter("H", "held", 63, "held", "held")
+KEPT = StripLetter("k", "kept", 244, "kept for another reason", "kept")
+SUSPECT = StripLetter("?", "suspect", 166, "suspect or failed", "suspect")
+GOES = StripLetter("x", "goes", 160, "to be deleted", "goes")
 _RULES: Mapping[str, StripLetter] = {
     RetentionCode.HELD: HELD,
-    RetentionCode.YEARLY: YEARLY,
-    RetentionCode.MONTHLY: MONTHLY,
-    RetentionCode.WEEKLY: WEEKLY,
-    RetentionCode.DAILY: DAILY,
+    **{one.name: StripLetter(one.letter, one.name, one.colour, one.name, one.style) for one in reversed(PERIODS)},
 }
+KINDS = (*_RULES.values(), KEPT, SUSPECT, GOES)  # of a day's backups the first of these is shown
 
 
 @dataclass(frozen=True, slots=True)

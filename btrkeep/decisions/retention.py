@@ -7,7 +7,7 @@ backup of a period stays the first, so it does not matter how often the policy i
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.backup_states import ALTERED, COMPLETE, FAILED, SUSPECT
 from btrkeep.config import Retention
 from btrkeep.config.keys import RETENTION, TABLE
+from btrkeep.config.periods import PERIOD_NAMES, PERIODS
 from btrkeep.config.problems import InvalidValue, nearest
 from btrkeep.decisions.due import latest
 
@@ -52,12 +53,8 @@ class DeletionRequest:
 
 
 class RetentionCode(StrEnum):
-    """Code of a reason to keep or delete a backup, as in JSON. A rule of the policy is named by its key."""
+    """Code of a reason to keep or delete a backup, as in JSON, besides the periods of the policy, whose codes are their names."""
 
-    DAILY = "daily"
-    WEEKLY = "weekly"
-    MONTHLY = "monthly"
-    YEARLY = "yearly"
     MIN_KEEP = "min_keep"
     NEWEST = "newest"
     NEWEST_COMPLETE = "newest-complete"
@@ -78,11 +75,12 @@ class RetentionCode(StrEnum):
 class Reason(NamedTuple):
     """One reason; btrkeep.decisions.retention_words has the text. A tuple, because 90,000 backups are decided in a second.
 
-    `number` of `of` periods; `state`: suspect or failed, for a rule that thins those; `text`: an operator's words (HELD, BY_HAND),
-    the name of a backup (BEFORE_SUSPECT), a state (UNKNOWN_STATE), the names of replicas (COMMON); `until`: the end of a hold.
+    `code` is a RetentionCode or the name of a period; `number` of `of` periods; `state`: suspect or failed, for a rule that thins
+    those; `text`: an operator's words (HELD, BY_HAND), the name of a backup (BEFORE_SUSPECT), a state (UNKNOWN_STATE), the names
+    of replicas (COMMON); `until`: the end of a hold.
     """
 
-    code: RetentionCode
+    code: str
     number: int = 0
     of: int = 0
     state: str = ""
@@ -126,27 +124,6 @@ class Decision:
     keep: bool
     reasons: tuple[Reason, ...]
     expires: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionRule:
-    """`code` is the policy's key for the number of periods; `period` gives the one that a local day lies in, later ones larger."""
-
-    code: RetentionCode
-    period: Callable[[date], int]
-
-
-def _week(day: date) -> int:
-    year, week, _ = day.isocalendar()
-    return year * 100 + week
-
-
-RULES = (
-    RetentionRule(RetentionCode.DAILY, lambda day: day.toordinal()),
-    RetentionRule(RetentionCode.WEEKLY, _week),
-    RetentionRule(RetentionCode.MONTHLY, lambda day: day.year * 100 + day.month),
-    RetentionRule(RetentionCode.YEARLY, lambda day: day.year),
-)
 
 
 def decide(
@@ -249,12 +226,12 @@ def _by_rules(
 ) -> Iterator[tuple[int, Reason]]:
     """The first complete backup of each of the newest periods that have one. One backup may stand for several periods."""
     newest_first = [(place, _periods(_local_day(backups[place].started, zone))) for place in reversed(complete)]
-    for column, rule in enumerate(RULES):
-        if limit := getattr(policy, rule.code):
+    for column, name in enumerate(PERIOD_NAMES):
+        if limit := getattr(policy, name):
             first = {
                 periods[column]: place for place, periods in newest_first
             }  # the oldest of a period is the last to be put there
-            for period, reason in zip(sorted(first, reverse=True), _numbered(rule.code, limit, len(first), state), strict=False):
+            for period, reason in zip(sorted(first, reverse=True), _numbered(name, limit, len(first), state), strict=False):
                 yield first[period], reason
 
 
@@ -268,12 +245,12 @@ def _local_day(moment: datetime, zone: ZoneInfo) -> int:
 
 @lru_cache(16384)  # thousands of hosts share the same days
 def _periods(day: int) -> tuple[int, ...]:
-    """The periods that a local day lies in, one for each rule."""
-    return tuple(rule.period(date.fromordinal(day)) for rule in RULES)
+    """The periods that a local day lies in, one of each length."""
+    return tuple(period.number(date.fromordinal(day)) for period in PERIODS)
 
 
 @lru_cache(1024)
-def _numbered(code: RetentionCode, limit: int, most: int, state: str = "") -> tuple[Reason, ...]:
+def _numbered(code: str, limit: int, most: int, state: str = "") -> tuple[Reason, ...]:
     """The first of `limit`, the second of `limit`, ...: at most `most` of them."""
     return tuple(Reason(code, number, limit, state) for number in range(1, min(limit, most) + 1))
 

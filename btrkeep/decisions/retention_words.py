@@ -5,14 +5,12 @@ from datetime import datetime
 from functools import lru_cache
 
 from btrkeep.config import Retention
+from btrkeep.config.periods import PERIOD_NAMES
 from btrkeep.decisions.retention import Decision, DeletionRequest, Hold, Reason, RetentionCode
 from btrkeep.units import format_duration, local_time
 
-REASONS = {
-    RetentionCode.DAILY: "daily {number} of {of}",
-    RetentionCode.WEEKLY: "weekly {number} of {of}",
-    RetentionCode.MONTHLY: "monthly {number} of {of}",
-    RetentionCode.YEARLY: "yearly {number} of {of}",
+REASONS: dict[str, str] = {
+    **{name: f"{name} {{number}} of {{of}}" for name in PERIOD_NAMES},
     RetentionCode.NEWEST: "newest {number} of {of}",
     RetentionCode.MIN_KEEP: "min_keep {number} of {of}",
     RetentionCode.NEWEST_COMPLETE: "newest complete",
@@ -72,5 +70,5 @@ def policy_words(policy: Retention) -> str:
     """The policy in one line."""
     if policy.missing:
         return "no retention policy, so everything is kept"
-    rules = ", ".join(f"{name} {count}" for name in ("daily", "weekly", "monthly", "yearly") if (count := getattr(policy, name)))
+    rules = ", ".join(f"{name} {count}" for name in PERIOD_NAMES if (count := getattr(policy, name)))
     return f"{rules}; min_keep {policy.min_keep}, grace {format_duration(policy.grace)}"

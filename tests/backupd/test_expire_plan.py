@@ -95,7 +95,7 @@ def test_a_complete_backup_stamped_in_the_future_does_not_replace_the_last_that_
 def test_a_marked_backup_that_a_rule_keeps_again_loses_its_mark_even_after_its_grace() -> None:
     one = plan(backup(0), backup(1, marked=30 * DAY), backup(2))
     assert ages(one.revive) == [1]
-    assert one.revive[0].reasons == (Reason(RetentionCode.DAILY, 2, 3),)
+    assert one.revive[0].reasons == (Reason("daily", 2, 3),)
     assert one.delete == ()
 
 

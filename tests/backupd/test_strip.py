@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 from btrkeep.config import Retention
 from btrkeep.decisions import retention_words
 from btrkeep.decisions.calendar_strip import (
-    DAILY,
     GOES,
     HELD,
     KEPT,
     KINDS,
-    MONTHLY,
     NARROWEST,
     SUSPECT,
-    WEEKLY,
-    YEARLY,
     StripBackup,
     StripLetter,
     kind_of,
@@ -29,8 +25,9 @@ from btrkeep.decisions.calendar_strip import (
 )
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import cells, explain
-from btrkeep.decisions.retention import Candidate, RetentionCode
+from btrkeep.decisions.retention import Candidate
 
+YEARLY, MONTHLY, WEEKLY, DAILY = KINDS[1:5]
 TODAY = date(2026, 11, 20)
 ROW = re.compile(r"(\d{4})-(\d\d)  ([ .HYMWdk?x]*)(?:  .*)?")
 
@@ -76,6 +73,7 @@ def test_the_ruler_stands_above_its_days() -> None:
 
 
 def test_of_a_days_backups_the_one_that_lasts_longest_is_shown() -> None:
+    assert [kind.letter for kind in KINDS] == list("HYMWdk?x")
     order = [HELD, YEARLY, MONTHLY, WEEKLY, DAILY, KEPT, SUSPECT, GOES]
     for place, kind in enumerate(order):
         for other in order[place:]:
@@ -117,7 +115,7 @@ def test_the_letters_are_the_same_whatever_the_reasons_are_called(monkeypatch: p
     before = row()
     assert set("MWdx?") <= set(before)
     retention_words.reason_words.cache_clear()
-    monkeypatch.setattr(retention_words, "REASONS", dict.fromkeys(RetentionCode, "yearly {number} of {of}"))
+    monkeypatch.setattr(retention_words, "REASONS", dict.fromkeys(retention_words.REASONS, "yearly {number} of {of}"))
     assert row() == before
 
 

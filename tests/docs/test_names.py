@@ -21,7 +21,7 @@ from btrkeep.decisions.drills import DrillOutcome
 from btrkeep.decisions.findings import CHECKS, LEVELS
 from btrkeep.decisions.host_state import STATES
 from btrkeep.decisions.replication import Obstacle
-from btrkeep.decisions.retention import RetentionCode
+from btrkeep.decisions.retention_words import REASONS
 from tests.beds import TOP, work
 from tests.docs.pages import OURS, Page
 
@@ -101,7 +101,7 @@ def own_words(pages: dict[str, Page]) -> set[str]:
         "note",
         *LEVELS,
         *CHECKS,
-        *RetentionCode,
+        *REASONS,
         *QUOTA_STATES.values(),
         *Obstacle,
         *DrillOutcome,

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 
 from btrkeep.config import HostConfig, Retention
 from btrkeep.config.values import parse_window
-from btrkeep.decisions.calendar_strip import DAILY, GOES, HELD, WEEKLY
+from btrkeep.decisions.calendar_strip import GOES, HELD, KINDS
 from btrkeep.units import backup_name
 from tests.web.made import BERLIN, DAY, EVENING, NOW, backup, client, run, token, write
 from web.data.calendar import Mark, calendar
@@ -217,9 +217,9 @@ def test_without_the_forms_token_or_without_the_root_service_nothing_is_done(olg
 
 
 def test_a_calendar_shows_of_each_day_what_lasts_longest_and_tells_of_gaps() -> None:
-    today = NOW.astimezone(BERLIN).date()
-    marks = [Mark(today, DAILY, "c"), Mark(today, HELD, "d"), Mark(today - timedelta(days=1), GOES, "b")]
-    marks.append(Mark(today.replace(month=8, day=15), WEEKLY, "a"))
+    today, letters = NOW.astimezone(BERLIN).date(), {kind.letter: kind for kind in KINDS}
+    marks = [Mark(today, letters["d"], "c"), Mark(today, HELD, "d"), Mark(today - timedelta(days=1), GOES, "b")]
+    marks.append(Mark(today.replace(month=8, day=15), letters["W"], "a"))
     found = calendar(marks, today)
     assert [(month.month, month.skipped) for month in found.months] == [("2026-11", 0), ("2026-09", 2), ("2026-08", 0)]
     cells = {cell.day: cell for month in found.months for cell in month.cells}

@@ -63,7 +63,7 @@ def calendar(marks: Sequence[Mark], today: date) -> Calendar:
     for mark in shown:
         days.setdefault(mark.day, []).append(mark)
     kinds = {mark.kind for mark in shown}
-    legend = [(kind.letter, kind.name, kind.words) for kind in KINDS if kind in kinds]
+    legend = [(kind.letter, kind.style, kind.words) for kind in KINDS if kind in kinds]
     return Calendar(tuple(_months(days, today)), (*legend, (NONE, "none", "none")))
 
 
@@ -101,4 +101,4 @@ def _cell(day: date, days: Mapping[date, Sequence[Mark]], first: date, today: da
     if not marks:
         return Cell(text, NONE, "none", "none") if first <= day <= today else Cell(text)
     best = min((mark.kind for mark in marks), key=KINDS.index)
-    return Cell(text, best.letter, best.name, best.words, tuple(mark.name for mark in marks))
+    return Cell(text, best.letter, best.style, best.words, tuple(mark.name for mark in marks))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from btrkeep.config.periods import PERIOD_NAMES
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 
@@ -18,7 +19,6 @@ _DEEPEST = 8  # files that include each other
 _MOST_FILES = 1000  # read in all: a few that include each other often are many
 _MOST_TEXT = 4 << 20  # characters of all of them: in memory lines and patterns take up to twenty times as much
 _MOST_DIGITS = 6  # of a number of backups
-_RETAINED = {name: name for name in ("daily", "weekly", "monthly", "yearly")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ def read_conf(conf: Path) -> RsnapshotConf:
         match key:
             case "snapshot_root" if value:
                 root = Path(value)
-            case "retain" | "interval" if len(values) > 1 and _is_count(values[1]) and value in _RETAINED:
-                retain[_RETAINED[value]] = int(values[1])
+            case "retain" | "interval" if len(values) > 1 and _is_count(values[1]) and value in PERIOD_NAMES:
+                retain[value] = int(values[1])
             case "exclude" if value:
                 exclude.append(value)
             case "exclude_file" if value and Path(value).is_file():
