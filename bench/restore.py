@@ -214,7 +214,8 @@ def _downloads(nights: Nights, shape: str, data: Path, web: Dashboard) -> dict[s
     path = os.fsencode(nights.source / shape)
     kinds = [(path, "tar"), (path, "zip")]
     kinds += [(path + b"/big", "file")] if shape == "big" else []
-    curl = ("curl", "-fsSN", "--cookie", web.cookie)
+    # Not into a pipe: curl writes 16 KiB at a time, and to wake its reader for each costs more than the download.
+    curl = ("curl", "-fsS", "-o", "/dev/null", "-w", "%{time_starttransfer} %{size_download}", "--cookie", web.cookie)
     sides = {
         f"{DOWNLOAD} as {kind}": (*curl, web.url + address_of("web1", name, "/download", **{"as": kind})) for name, kind in kinds
     }
@@ -256,7 +257,7 @@ def _once(nights: Nights, disk: Path, part: Part, name: str) -> Run:
     if part.cold:
         Path("/proc/sys/vm/drop_caches").write_text("3")
     if not part.to:
-        return _stream(part.sides[name], part.servers if name.startswith(DOWNLOAD) else ())
+        return _download(part.sides[name], part.servers) if name.startswith(DOWNLOAD) else _stream(part.sides[name])
     served = _cpu_of_ended(part.server)
     done = timed(part.sides[name])
     time.sleep(_LOGOUT * bool(part.server))
@@ -271,14 +272,20 @@ def _cpu_of_ended(process: int | None) -> float:
     return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
-def _stream(words: Sequence[str], servers: Sequence[int]) -> Run:
+def _stream(words: Sequence[str]) -> Run:
+    stream, first = measure_stream((shutil.which(words[0]) or "", *words[1:]))
+    return Run(stream.seconds, stream.cpu, first, stream.memory / 1e6, stream.printed / 1e9 / stream.seconds)
+
+
+def _download(words: Sequence[str], servers: Sequence[int]) -> Run:
+    """Runs curl, which prints when the first byte came, and how many came. Its CPU time and that of the servers count."""
     before = sum(map(_cpu, servers))
     for pid in servers:
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak of its memory begins now
-    stream, first = measure_stream((shutil.which(words[0]) or "", *words[1:]))
-    memory = max([stream.memory / 1e6, *map(_peak, servers)])
-    cpu = stream.cpu + sum(map(_cpu, servers)) - before
-    return Run(stream.seconds, cpu, first, memory, stream.printed / 1e9 / stream.seconds)
+    done = timed(words)
+    first, size = map(float, done.stdout.split())
+    cpu = done.cpu + sum(map(_cpu, servers)) - before
+    return Run(done.seconds, cpu, first, max(map(_peak, servers)), size / 1e9 / done.seconds)
 
 
 def _cpu(pid: int) -> float:

@@ -6,7 +6,7 @@ Names are the host's without the slash at the beginning: etc/passwd. So `tar -x 
 import errno
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +37,10 @@ class ByteSink(Protocol):
     def write(self, data: bytes, /) -> object: ...
 
 
+Send = Callable[[int, int, int], Iterator[int]]
+"""Passes a run of bytes of an open file to a stream without reading it: see `sparse.send_run`."""
+
+
 @dataclass(slots=True)
 class Archived:
     """The result of an archive; `left_out` are up to SAMPLES paths with the reason, `left_out_count` counts all."""
@@ -58,8 +62,9 @@ class SourceUnreadable(OSError):
     """A file or folder of the backup that cannot be read; `filename` is its path in the backup."""
 
 
-def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink) -> Archived:
+def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink, send: Send | None = None) -> Archived:
     """Writes all of `paths` and what is below them to `out`, in pieces of a megabyte at the most. `kind`: "tar" or "zip".
+    `send`: passes the data of large files to the same destination.
 
     Memory: some thousand names on each level of folders, and of a file's holes, however many there are. What a zip's index at the
     end needs, and a tar's first names of files of which not all hard links have come yet, lies in a file meanwhile: see spool.
@@ -67,7 +72,7 @@ def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink) 
     one. GNU tar reports nothing if a tar ends between two members, so it gets the beginning of one more. UsageError's business,
     such as a path that is missing, is the caller's: see suggestions.missing.
     """
-    return _tar(tree, paths, out) if kind == "tar" else _zip(tree, paths, out)
+    return _tar(tree, paths, out, send) if kind == "tar" else _zip(tree, paths, out)
 
 
 def outermost(paths: Sequence[bytes]) -> list[bytes]:
@@ -105,8 +110,8 @@ def _entries(tree: Tree, paths: Sequence[bytes]) -> Iterator[WalkEntry]:
 # --- tar
 
 
-def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
-    done, gathered = Archived(), _Gathered(out)
+def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink, send: Send | None) -> Archived:
+    done, gathered = Archived(), _Gathered(out, send)
     with closing(LinkTable()) as links:
         try:
             for visit in _visits(tree, paths):
@@ -181,7 +186,7 @@ def _data(fd: int, file: PlainFile) -> bytes:
     return data if len(data) == file.size else data + b"".join(pieces(fd, len(data), file.size))
 
 
-def _tar_member(found: WalkEntry, name: bytes, links: LinkTable, out: ByteSink) -> None:
+def _tar_member(found: WalkEntry, name: bytes, links: LinkTable, out: "_Gathered") -> None:
     entry = found.entry
     if entry.links > 1 and entry.kind != "folder" and (before := links.seen(entry.inode, entry.links, name)) is not None:
         out.write(member(entry, name, {}, link=before))
@@ -212,7 +217,7 @@ def _open_seen(found: WalkEntry) -> int:
         raise _of_path(error, found.entry.path) from error
 
 
-def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out: ByteSink) -> None:
+def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out: "_Gathered") -> None:
     found = DataMap.of(entry.size, partial(_runs, entry, fd)) if entry.allocated < entry.size else None
     if found is None or found.data == entry.size:
         if entry.size <= PIECE:
@@ -230,8 +235,8 @@ def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out:
     out.write(padding(found.data))
 
 
-def _tar_data(entry: Entry, fd: int, start: int, end: int, out: ByteSink) -> None:
-    for piece in _read(entry, fd, start, end):
+def _tar_data(entry: Entry, fd: int, start: int, end: int, out: "_Gathered") -> None:
+    for piece in _read(entry, fd, out.send(fd, start, end), end):
         out.write(piece)
 
 
@@ -241,8 +246,9 @@ class _Gathered:
     A write passes on only what came before it. So if that ends in an error, a member that is whole was noted as ended.
     """
 
-    def __init__(self, out: ByteSink) -> None:
+    def __init__(self, out: ByteSink, send: Send | None = None) -> None:
         self._out = out
+        self._send = send
         self._held = list[bytes]()
         self._free = 0
         self.size = self._ended = 0
@@ -263,6 +269,18 @@ class _Gathered:
         self._held += parts
         if self._free <= 0:
             self.flush()
+
+    def send(self, fd: int, start: int, end: int) -> int:
+        """Passes on data of a large file by the kernel. Returns where that ended: the rest must be read and written.
+
+        The last block is left, so that the member is not complete before it is noted as ended.
+        """
+        if self._send and end - start > PIECE:
+            self.flush()
+            for number in self._send(fd, start, end - BLOCK):
+                self.size += number
+                start += number
+        return start
 
     def end_member(self) -> None:
         self._ended = self.size

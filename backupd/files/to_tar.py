@@ -5,16 +5,18 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
-from backupd.files.archive import Archived, ByteSink, SourceUnreadable, write_archive
+from backupd.files.archive import Archived, SourceUnreadable, write_archive
 from backupd.files.destination import Occupied, put
 from backupd.files.restore_types import RestoreProgress, Tell
 from backupd.files.spool import SpoolFull, SpoolTooLarge
 from backupd.files.tree import Entry, Tree, entry_of
 from backupd.files.walking import walk
 from backupd.files.writing import remove_unfinished
-from btrkeep.descriptors import ClosingFd
+from btrkeep.descriptors import ClosingFd, widen_pipe
 from btrkeep.errors import DAMAGED, OperatorError, UsageError
+from btrkeep.fs.sparse import send_run
 from btrkeep.units import printable
 
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -28,9 +30,9 @@ _SMALL = 512  # bytes: an archive comes in large pieces, of which the first does
 
 
 class _ProgressWriter:
-    """A stream that reports how much was written to it."""
+    """An open file or pipe as the destination of a tar, which reports how much was written to it."""
 
-    def __init__(self, out: ByteSink, tell: Tell) -> None:
+    def __init__(self, out: IO[bytes], tell: Tell) -> None:
         self._out = out
         self._tell = tell
         self._progress = RestoreProgress("writing")
@@ -38,8 +40,23 @@ class _ProgressWriter:
     def write(self, data: bytes, /) -> None:
         """Passes it on."""
         self._out.write(data)
-        self._progress.size += len(data)
+        self._report(len(data))
+
+    def send(self, fd: int, start: int, end: int) -> Iterator[int]:
+        """Passes a run of bytes of an open file on by the kernel: see `send_run`."""
+        self._out.flush()
+        for number in send_run(fd, self._out.fileno(), start, end):
+            self._report(number)
+            yield number
+
+    def _report(self, size: int) -> None:
+        self._progress.size += size
         self._tell(self._progress)
+
+
+def _write_tar(tree: Tree, paths: Sequence[bytes], out: IO[bytes], tell: Tell) -> Archived:
+    writer = _ProgressWriter(out, tell)
+    return write_archive(tree, paths, "tar", writer, writer.send)
 
 
 @contextmanager
@@ -66,8 +83,9 @@ def _failures_reported() -> Iterator[None]:
 
 def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> Archived:
     """The tar to an open descriptor, which stays open."""
+    widen_pipe(fd)
     with _failures_reported(), os.fdopen(os.dup(fd), "wb", _SMALL) as out:
-        return write_archive(tree, paths, "tar", _ProgressWriter(out, tell))
+        return _write_tar(tree, paths, out, tell)
 
 
 def total(tree: Tree, paths: Sequence[bytes]) -> tuple[int, int]:
@@ -89,12 +107,10 @@ def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, te
     except OSError as error:
         raise UsageError(f"{file.parent}: {error.strerror}", "name a file in a folder that is there") from None
     with ClosingFd(folder):
-        return _written(
-            folder, os.fsencode(file.name), replace, lambda out: write_archive(tree, paths, "tar", _ProgressWriter(out, tell))
-        )
+        return _written(folder, os.fsencode(file.name), replace, lambda out: _write_tar(tree, paths, out, tell))
 
 
-def _written(folder: int, name: bytes, replace: bool, write: Callable[[ByteSink], Archived]) -> Archived:
+def _written(folder: int, name: bytes, replace: bool, write: Callable[[IO[bytes]], Archived]) -> Archived:
     temporary = _PREFIX + os.urandom(8).hex().encode("ascii")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)

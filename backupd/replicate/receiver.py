@@ -24,7 +24,7 @@ from backupd.files.sameness import Pulse
 from backupd.replicate.naming import Expected, NotReceived, named, require_alone, require_whole
 from backupd.replicate.receive_program import receive_command
 from backupd.replicate.stream_guard import StreamGuard
-from backupd.replicate.wire import ConnectionBroken, is_unread, widen, write_watched
+from backupd.replicate.wire import ConnectionBroken, is_unread, write_watched
 from backupd.repo.backup_json import Record
 from backupd.repo.received import RECEIVING, discard_received
 from backupd.rsync.cell import PROGRAM, filter_file
@@ -32,7 +32,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.decisions.receive_meaning import HINTS, receive_cause
 from btrkeep.decisions.replication import FarBackup
-from btrkeep.descriptors import ClosingFd
+from btrkeep.descriptors import ClosingFd, widen_pipe
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume, describe, marked_copies, set_read_only, set_received, snapshot
 from btrkeep.pool.syncfs import syncing
@@ -71,7 +71,7 @@ class Receiving:
             calls = self._running.enter_context(ClosingFd(filter_file(receives=True))) if self._confined else None
             command = receive_command(self._pool, self._host, calls)
             self._program = self._running.enter_context(piped(command, keep_open=() if calls is None else (calls,)))
-            widen(self._program.input)  # what follows can come while a backup before it is being sealed
+            widen_pipe(self._program.input)  # what follows can come while a backup before it is being sealed
             os.set_blocking(self._program.input, False)  # one that is stopped would keep us from our end
             self._held = held.pop_all()
         return self

@@ -29,7 +29,6 @@ from backupd.replicate.wire import (
     UNREADABLE_PARENT,
     frame,
     object_frame,
-    widen,
     write_all,
 )
 from backupd.repo.backup_json import UnreadableRecord
@@ -44,6 +43,7 @@ from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE, EXPIRED, SUSPECT
 from btrkeep.catalogue import WHOLE, Backup, BackupState, Catalogue
 from btrkeep.config.sources import name_fault
+from btrkeep.descriptors import widen_pipe
 from btrkeep.errors import OperatorError, is_damage
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import read_room
@@ -255,7 +255,7 @@ class BackupSender:
         together.
         """
         reading, writing = os.pipe2(os.O_CLOEXEC)
-        widen(reading)
+        widen_pipe(reading)
         coming = select.poll()
         coming.register(reading, select.POLLIN)
         failed: list[OSError] = []

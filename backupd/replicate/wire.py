@@ -13,7 +13,6 @@ import struct
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from btrkeep.errors import OperatorError
@@ -28,7 +27,6 @@ _LONGEST_OBJECT = 16 << 20  # a host's list of some ten thousand backups
 _LOOK = 500  # ms
 _SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: 600 bytes a second; a modem has ten times that
 _LONGEST_UNREAD = 86400.0  # seconds: how long the other side may stand still its own configuration says
-_F_SETPIPE_SZ, _PIPE = 1031, 1 << 20
 _HEAD = struct.Struct(">cI")
 _INT = struct.Struct("i")
 _NOT_UNDERSTOOD = (ValueError, TypeError, RecursionError)
@@ -181,12 +179,6 @@ class AnswerReader:
 
 def _silent(seconds: float) -> ConnectionBroken:
     return ConnectionBroken(f"the other side has said nothing for {format_duration(seconds)}")
-
-
-def widen(pipe: int) -> None:
-    """Has a pipe hold a MiB, if it may, so that who writes into it waits less often for who reads."""
-    with suppress(OSError):  # the user's limit of pipes; it works as it is
-        fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE)
 
 
 def is_unread(pipe: int) -> bool:

@@ -1,6 +1,7 @@
 """What comes out of an archive is what went into it: GNU tar, Python's tarfile and Info-ZIP are asked, none of them ours."""
 
 import errno
+import fcntl
 import io
 import os
 import stat
@@ -9,14 +10,18 @@ import tarfile
 import time
 import tracemalloc
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from backupd.files.archive import Archived, write_archive
+from backupd.files.restore_types import RestoreProgress
 from backupd.files.spool import LinkTable
+from backupd.files.to_tar import write_stream
 from backupd.files.tree import Tree
+from btrkeep.errors import OperatorError
 from btrkeep.process.cancellation import Cancelled
 from tests.beds import Entry, differences, manifest, work
 from tests.beds.everything import everything
@@ -280,6 +285,92 @@ def test_a_tar_that_a_signal_ends_with_the_last_bytes_of_a_member_is_whole_for_n
         listed = subprocess.run(("tar", "-t"), input=cut, capture_output=True, check=False)
         assert listed.returncode == 2, (ends, len(cut), listed)
     assert ends > 5
+
+
+def streamed(backup: Path, pipe_bytes: list[int], last: int = 1 << 30) -> bytes:
+    """The tar that comes out of a pipe, until the progress was reported so many times. Appends the size of the pipe."""
+    reading, writing = os.pipe()
+    reports = 0
+
+    def tell(_: RestoreProgress) -> None:
+        nonlocal reports
+        reports += 1
+        if reports >= last:
+            raise Cancelled
+
+    def write() -> None:
+        with Tree(backup) as tree, suppress(Cancelled):
+            write_stream(tree, [b"/"], writing, tell)
+        pipe_bytes.append(fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ))
+        os.close(writing)
+
+    with ThreadPoolExecutor() as pool, os.fdopen(reading, "rb") as file:
+        ended = pool.submit(write)
+        content = file.read()
+        ended.result()
+    return content
+
+
+def test_a_tar_into_a_pipe_has_large_files_from_the_kernel_and_is_whole_only_at_its_end(
+    shared_btrfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, sent, real = shared_btrfs / "data", list[int](), os.sendfile
+    data.mkdir()
+    for number, size in enumerate((3 << 20, (2 << 20) + 1000, 200_000)):
+        (data / f"large{number}").write_bytes(os.urandom(size))
+    with (data / "sparse").open("wb") as file:
+        file.seek(4 << 20)
+        file.write(os.urandom(2 << 20))
+        file.truncate(8 << 20)
+
+    def sendfile(*words: int) -> int:
+        sent.append(real(*words))
+        return sent[-1]
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
+    pipe_bytes, ends = list[int](), 0
+    whole = streamed(shared_btrfs, pipe_bytes)
+    assert sum(sent) == 7 * (1 << 20) + 1000 - 3 * 512
+    with tarfile.open(fileobj=io.BytesIO(whole)) as archive:
+        for member in archive.getmembers():
+            if content := archive.extractfile(member):
+                assert content.read() == (data / member.name).read_bytes()
+    while (cut := streamed(shared_btrfs, pipe_bytes, ends + 1)) != whole:
+        ends += 1
+        listed = subprocess.run(("tar", "-t"), input=cut, capture_output=True, check=False)
+        assert listed.returncode == 2, (ends, len(cut), listed)
+    assert ends > 8
+    assert set(pipe_bytes) == {1 << 20}
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_large_file_that_ends_early_or_a_reader_that_leaves_is_named(
+    shared_btrfs: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    """The kernel's error while it sends does not show whose it is."""
+    (shared_btrfs / "data").mkdir()
+    large, real = shared_btrfs / "data" / "large", os.sendfile
+    large.write_bytes(os.urandom(4 << 20))
+    reading, writing = os.pipe()
+
+    def failing(out: int, source: int, offset: int, count: int) -> int:
+        if offset:
+            if not reads:
+                os.close(reading)
+            raise OSError(errno.EIO, "Input/output error") if reads else BrokenPipeError(errno.EPIPE, "Broken pipe")
+        return real(out, source, offset, 4096)
+
+    def broken(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "sendfile", failing)
+    if reads:
+        monkeypatch.setattr(os, "pread", broken)
+    with Tree(shared_btrfs) as tree, pytest.raises(OperatorError, match="/large: Input" if reads else "nobody reads"):
+        write_stream(tree, [b"/"], writing, lambda _: None)
+    os.close(writing)
+    if reads:
+        os.close(reading)
 
 
 def test_what_cannot_be_deflated_costs_no_time_and_a_zip_of_both_is_whole(shared_btrfs: Path, tmp_path: Path) -> None:
