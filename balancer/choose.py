@@ -13,6 +13,7 @@ import numpy as np
 from balancer.cost_model import DEFAULT
 from balancer.score import GIB, Array
 from balancer.survey import Cost, DataBlockGroups
+from btrkeep.choices import BALANCE_POLICIES
 from btrkeep.units import format_size
 
 _ORDERS: Mapping[str, Callable[[DataBlockGroups], Array]] = {
@@ -20,8 +21,6 @@ _ORDERS: Mapping[str, Callable[[DataBlockGroups], Array]] = {
     "score": lambda groups: -groups.score,
     "usage": lambda groups: groups.used / groups.length,
 }
-POLICIES = tuple(_ORDERS)
-"""The first one is the default."""
 FOR_SPACE = frozenset({"usage"})
 """Policies for unallocated space; the others are for a lower score."""
 _NO_COSTS: Mapping[int, Cost] = {}
@@ -45,7 +44,7 @@ class Floors:
         return self.min_score * min(1.0, int(groups.length.max(initial=0)) / GIB)
 
 
-FLOORS: Mapping[str, Floors] = {"benefit": Floors(), "score": Floors(), "usage": Floors(0.0, 0.0, 0)}
+FLOORS = dict.fromkeys(BALANCE_POLICIES, Floors()) | dict.fromkeys(FOR_SPACE, Floors(0.0, 0.0, 0))
 """The defaults, by policy. Who wants the least used ones wants their space, however it lies."""
 
 

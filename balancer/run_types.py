@@ -12,6 +12,7 @@ from balancer.choose import Floors
 from balancer.cost_model import Estimate
 from balancer.score import Array
 from balancer.survey import Cost
+from btrkeep.choices import DEFAULT_POLICY, MAX_PRESSURE
 from btrkeep.process.progress import Notice, Waiting
 
 MAP_CELLS = 256
@@ -87,7 +88,7 @@ class RunSettings:
     until another device has as much unallocated space.
     """
 
-    policy: str = "benefit"
+    policy: str = DEFAULT_POLICY
     floors: Floors = field(default_factory=Floors)
     budget: int | None = None
     time: float | None = None
@@ -96,7 +97,7 @@ class RunSettings:
     yield_to_backups: bool = True
     only_to_expiry: bool = False
     locks: tuple[Path, ...] = ()
-    max_pressure: float | None = 0.4
+    max_pressure: float | None = MAX_PRESSURE
     wait_for_others: bool = False
     patience: float = 600.0
     dry_run: bool = False

@@ -6,11 +6,12 @@ them.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 
 from balancer.score import BAD
+from btrkeep.choices import COLOURS
 from btrkeep.errors import OperatorError
 from heatmap.colours import GREY, STEPS, map_sequentially, qualitative_colours, sequential_colours
 from heatmap.grid import MIN_BRIGHTNESS
@@ -40,10 +41,9 @@ class ColourScheme:
     """A colour scheme. `paint` and `min_brightness` are arguments of `overview`. Both functions raise OperatorError."""
 
     name: str
-    about: str
     paint: Colouring
-    min_brightness: float
     key: Callable[[FilesystemState], ColourKey]
+    min_brightness: float = 1.0
 
 
 def _bare(rgb: Array) -> CellColours:
@@ -159,14 +159,11 @@ def _type_key(state: FilesystemState) -> ColourKey:
     return ColourKey("type", _NO_RAMP, (), _type_swatches(state))
 
 
-_full = partial(ColourScheme, min_brightness=1.0)
-COLOUR_SCHEMES = {
-    scheme.name: scheme
-    for scheme in (
-        ColourScheme("usage", "how full", usage, MIN_BRIGHTNESS, _usage_key),
-        _full(name="score", about="how fragmented the free space is", paint=score, key=_score_key),
-        _full(name="age", about="when what lies there was written", paint=age, key=_age_key),
-        _full(name="profile", about="RAID profile", paint=profile, key=_profile_key),
-        _full(name="type", about="data, metadata, system", paint=kind, key=_type_key),
-    )
+_SCHEMES: dict[str, tuple[Any, ...]] = {
+    "usage": (usage, _usage_key, MIN_BRIGHTNESS),
+    "score": (score, _score_key),
+    "age": (age, _age_key),
+    "profile": (profile, _profile_key),
+    "type": (kind, _type_key),
 }
+COLOUR_SCHEMES = {name: ColourScheme(name, *_SCHEMES[name]) for name in COLOURS}

@@ -14,10 +14,10 @@ from functools import cache
 
 import numpy as np
 
+from btrkeep.choices import CURVES
 from heatmap.state import Array
 
-HILBERT, LINEAR, SNAKE = "hilbert", "linear", "snake"
-CURVES = (HILBERT, LINEAR, SNAKE)
+HILBERT, LINEAR, SNAKE = CURVES
 
 _BOTTOM_LEFT, _BOTTOM_RIGHT, _TOP_LEFT, _TOP_RIGHT = (1, 0), (1, 1), (0, 0), (0, 1)  # lower, right
 # Up right down, right up left, left down right, down left up: where each begins and goes, and the ways of its quarters.

@@ -6,11 +6,11 @@ from typing import Protocol
 
 import numpy as np
 
+from btrkeep.choices import SORTS
 from heatmap.grid import MIN_BRIGHTNESS, OVERVIEW_GRANULARITY, Canvas, Grid, Runs, choose
 from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, FilesystemState
 
-PHYSICAL, VIRTUAL = "physical", "virtual"
-SORTS = (PHYSICAL, VIRTUAL)
+PHYSICAL, VIRTUAL = SORTS
 
 # Copies of each byte, and stripes of parity, by profile: a bit of BTRFS_BLOCK_GROUP_PROFILE_MASK (btrfs_raid_array in volumes.c).
 _COPIES = {1 << 4: 2, 1 << 5: 2, 1 << 6: 2, 1 << 9: 3, 1 << 10: 4}  # RAID1, DUP, RAID10, RAID1C3, RAID1C4

@@ -12,8 +12,6 @@ from btrkeep.fs.output_file import require_own_links, whole_file
 from heatmap.curves import HILBERT
 from heatmap.grid import Grid, Runs
 
-FORMATS = ("png", "webp")
-
 _LEVEL = 4
 """Of zlib: docs/decisions/0012 compares them."""
 
@@ -29,7 +27,7 @@ def image_of(runs: Runs, grid: Grid) -> Image.Image:
 
 
 def save(image: Image.Image, name: str, form: str = "png") -> None:
-    """Writes a file, or "-", standard output; `form` is one of FORMATS. Raises OperatorError."""
+    """Writes a file, or "-", standard output; `form` is one of PICTURE_FORMATS. Raises OperatorError."""
     with whole_file(name) as file:
         if form == "png":
             image.save(file, "PNG", compress_level=_LEVEL)

@@ -55,7 +55,7 @@ _PROCESSES = 2  # of a host, that copy files: more would make a disk seek
 
 
 @click.command("import")
-@click.argument("kind", type=click.Choice(list(READERS)), metavar="rsnapshot|dirvish|tree|btrbk|snapper")
+@click.argument("kind", type=click.Choice(list(READERS)), metavar="|".join(READERS))
 @click.argument("place", type=GivenPath(exists=True, path_type=Path))
 @click.option(
     "--host",

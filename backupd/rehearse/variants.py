@@ -9,15 +9,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from backupd.rehearse.model import RehearsedBalance, Variant, VariantSettings
+from btrkeep.choices import ALLOCATORS, BALANCE_POLICIES, IN_PLACE
 from btrkeep.config import Retention
 from btrkeep.config.periods import PERIOD_NAMES
-from btrkeep.config.value_types import POLICIES
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.units import parse_duration, parse_share, parse_size
 
 CONFIGURED = "configured"
 """The name of the settings as they are."""
-_ALLOCATORS = ("ssd", "nossd", "ssd_spread")
 _LEVELS = {"zstd": 15, "zlib": 9}
 _NODESIZES = tuple(1 << power for power in range(12, 17))
 _RETENTION = tuple(field.name for field in fields(Retention))
@@ -47,7 +46,7 @@ def _balance(text: str) -> RehearsedBalance | None:
         return None
     policy, _, budget = text.partition(":")
     share = parse_share(budget or "5%")
-    if policy not in POLICIES or not share:
+    if policy not in BALANCE_POLICIES or not share:
         raise ValueError(text)
     return RehearsedBalance(policy, share)
 
@@ -75,12 +74,12 @@ def _count(text: str) -> int:
 
 
 KEYS: Mapping[str, _Key] = {
-    "allocator": _one_of(*_ALLOCATORS),
-    "expiry": _one_of(*_ALLOCATORS, "none"),
+    "allocator": _one_of(*ALLOCATORS),
+    "expiry": _one_of(*ALLOCATORS, "none"),
     "balance": _Key(
         _balance, "none, or benefit, score or usage with the share of the data that a night may move, such as score:5%"
     ),
-    "inplace": _one_of("always", "large", "never"),
+    "inplace": _one_of(*IN_PLACE),
     "compression": _Key(_compression, "none, lzo, zlib:1 to zlib:9, zstd:1 to zstd:15"),
     "nodesize": _Key(_nodesize, "4KiB, 8KiB, 16KiB, 32KiB, 64KiB"),
     "metadata": _one_of("single", "dup"),

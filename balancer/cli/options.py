@@ -7,12 +7,10 @@ from typing import Any
 
 import click
 
+from btrkeep.choices import BALANCE_POLICIES, DEFAULT_POLICY
 from btrkeep.cli import json_option
 from btrkeep.cli.parsed import Parsed, Value
 from btrkeep.units import parse_duration, parse_share, parse_size, parse_time
-
-POLICIES = ("benefit", "score", "usage")
-"""Those of `balancer.choose`, which needs NumPy: help does without. A test holds them together."""
 
 NONE = "none"
 _HOURS = re.compile(r"\d?\d:\d\d", re.ASCII)
@@ -74,12 +72,13 @@ MOMENT = Parsed("time", _valid_moment)
 ROOM = Parsed("size", size_or_share)
 PRESSURE = Parsed("percent", or_none(pressure))
 
+_POLICY = f"What is balanced first; see above.  [default: {DEFAULT_POLICY}]"
 _CHOOSING = (
     click.option(
         "--budget", type=SIZE, metavar="SIZE", help="The maximum amount of data to move, such as 20GiB; `none`: no limit."
     ),
-    click.option("--time", "seconds", type=TIME, metavar="TIME", help="The maximum duration, such as 2h; `none`: no limit."),
-    click.option("--policy", type=click.Choice(POLICIES), help=f"What is balanced first; see above.  [default: {POLICIES[0]}]"),
+    click.option("--time", type=TIME, metavar="TIME", help="The maximum duration, such as 2h; `none`: no limit."),
+    click.option("--policy", type=click.Choice(list(BALANCE_POLICIES)), help=_POLICY),
     click.option(
         "--min-score",
         type=click.FloatRange(min=0),
@@ -111,7 +110,13 @@ _CHOOSING = (
 
 
 def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that choose what is balanced, and how much: those of `planning.settings_of`, and `as_json`."""
+    """Adds the options that choose what is balanced, and how much: those of `planning.settings_of`, and `as_json`.
+
+    In the command's help, the policies replace the word POLICIES.
+    """
+    command.__doc__ = (command.__doc__ or "").replace(
+        "POLICIES", "\n      ".join(map("{0[0]:9} {0[1]}".format, BALANCE_POLICIES.items()))
+    )
     for option in reversed(_CHOOSING):
         command = option(command)
     return command

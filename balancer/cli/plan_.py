@@ -21,9 +21,7 @@ def command(path: Path | None, pool: str | None, config: Path | None, as_json: b
 
     \b
     Policies:
-      benefit   the most score removed for what is written comes first
-      score     the highest score comes first, however much moves for it
-      usage     the least used comes first, however its free space lies
+      POLICIES
 
     \b
     USED      what would move

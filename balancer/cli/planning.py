@@ -2,16 +2,16 @@
 
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from balancer.by_device import require_devices
 from balancer.choose import FLOORS, Floors, why_not
-from balancer.cli.options import POLICIES
+from balancer.cli.options import NONE
 from balancer.cli.plan_view import cut_of, lines
 from balancer.cli.run_json import plan_as_json
 from balancer.cost_model import DEFAULT, Model, fit
@@ -26,60 +26,36 @@ if TYPE_CHECKING:
     from btrkeep.config import BalanceSettings
 
 _ANY = 1 << 62
-_PRESSURE = 0.4
-_Limit = TypeVar("_Limit", int, float)
 
 
 def settings_of(
     balance: "BalanceSettings | None",
-    budget: int | str | None,
-    seconds: float | str | None,
-    policy: str | None,
-    min_score: float | None,
-    min_benefit: float | None,
     *,
-    devices: tuple[int, ...] = (),
-    fill: int | None = None,
-    until: datetime | None = None,
-    least: int | float | None = None,
-    yields: bool = True,
-    pressure: float | str | None = None,
+    min_score: float | None = None,
+    min_benefit: float | None = None,
+    min_unallocated: int | float | None = None,
     patience: float | None = None,
+    **options: Any,
 ) -> RunSettings:
     """Returns the settings from the options, and from the pool's configuration (`balance`) for options that are None.
 
-    "none" is no limit. `balance` is None if no pool was named.
+    `options` have the names of RunSettings; "none" is no limit. `balance` is None if no pool was named.
     """
-    policy = policy or (balance.policy if balance else POLICIES[0])
-    settings = RunSettings(
-        policy=policy,
-        floors=_floors(policy, min_score, min_benefit),
-        budget=_limit(budget, balance.budget if balance else None),
-        time=_limit(seconds, balance.time if balance else None),
-        until=until,
-        yield_to_backups=yields,
-        only_to_expiry=balance.while_backups if balance else False,
-        max_pressure=_limit(pressure, balance.max_pressure if balance else _PRESSURE),
-        devices=devices,
-        fill=fill,
-    )
-    floor = _floor(balance) if least is None else least
-    if floor is not None:
-        settings = replace(settings, min_unallocated=RoomFloor(floor, 1.0) if isinstance(floor, int) else RoomFloor(_ANY, floor))
-    return settings if patience is None else replace(settings, wait_for_others=True, patience=patience)
-
-
-def _limit(option: _Limit | str | None, configured: _Limit | None) -> _Limit | None:
-    if option is None:
-        return configured
-    return None if isinstance(option, str) else option
-
-
-def _floor(balance: "BalanceSettings | None") -> int | float | None:
-    floor = balance.min_unallocated if balance else None
-    if floor is None:
-        return None
-    return floor.size if floor.share is None else floor.share
+    values: dict[str, Any] = {}
+    if balance:
+        values = {field.name: getattr(balance, field.name) for field in fields(balance) if field.name in RunSettings.__slots__}
+        values["only_to_expiry"] = balance.while_backups
+    floor = values.pop("min_unallocated", None)
+    values |= {name: None if option == NONE else option for name, option in options.items() if option is not None}
+    if min_unallocated is None and floor is not None:
+        min_unallocated = floor.size if floor.share is None else floor.share
+    if min_unallocated is not None:
+        floors = (min_unallocated, 1.0) if isinstance(min_unallocated, int) else (_ANY, min_unallocated)
+        values["min_unallocated"] = RoomFloor(*floors)
+    if patience is not None:
+        values |= {"wait_for_others": True, "patience": patience}
+    settings = RunSettings(**values)
+    return replace(settings, floors=_floors(settings.policy, min_score, min_benefit))
 
 
 def _floors(policy: str, min_score: float | None, min_benefit: float | None) -> Floors:

@@ -7,30 +7,29 @@ import click
 
 from balancer.cli.options import DURATION, MOMENT, PRESSURE, ROOM, choosing, moment
 from balancer.cli.which_pool import balance_target, mount_point, which_pool
+from btrkeep.choices import MAX_PRESSURE
 from btrkeep.errors import Exit
-from btrkeep.units import zone_of_pool
+from btrkeep.units import format_share, zone_of_pool
 
 
 @click.command("run")
 @mount_point
 @choosing
 @click.option("--until", type=MOMENT, metavar="TIME", help="Stop at this time: 06:00 in the zone of the pool, or RFC 3339.")
-@click.option(
-    "--min-unallocated", "least", type=ROOM, metavar="ROOM", help="Stop when less is unallocated: 10GiB, or 3% of the filesystem."
-)
+@click.option("--min-unallocated", type=ROOM, metavar="ROOM", help="Stop when less is unallocated: 10GiB, or 3% of the filesystem.")
 @click.option(
     "--no-yield",
-    "yields",
+    "yield_to_backups",
     is_flag=True,
     callback=lambda _context, _option, given: not given,
     help="Go on while backups or an expiry work on this filesystem.",
 )
 @click.option(
     "--max-pressure",
-    "pressure",
     type=PRESSURE,
     metavar="PERCENT",
-    help="Wait while programs wait for the disks more than this share of the time; `none`: never.  [default: 40%]",
+    help="Wait while programs wait for the disks more than this share of the time; `none`: never.  "
+    f"[default: {format_share(MAX_PRESSURE)}]",
 )
 @click.option(
     "--wait",
@@ -59,9 +58,7 @@ def command(
 
     \b
     Policies:
-      benefit   the most score removed for what is written comes first
-      score     the highest score comes first, however much moves for it
-      usage     the least used comes first, however its free space lies
+      POLICIES
 
     \b
     Examples:

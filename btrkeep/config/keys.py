@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from btrkeep.choices import DEFAULT_POLICY, MAX_PRESSURE
 from btrkeep.config import value_types as kinds
 from btrkeep.config.periods import PERIODS
 from btrkeep.config.value_types import EVENT_WORDS, ValueKind
+from btrkeep.units import format_share
 
 POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
 BALANCE, VERIFY, DRILL, WEB, SERVE = "balance", "verify", "drill", "web", "serve"
@@ -140,7 +142,7 @@ TABLE = (
         'How much data ``btrfs-balancer run --pool`` moves at most in one run. ``"none"``: no limit.'),
     ConfigKey("time", (BALANCE, DRILL), kinds.TIME_LIMIT, "2h", '"6h"',
         'How long one run of the balancer, or one drill, takes at most. ``"none"``: no limit.'),
-    ConfigKey("policy", (BALANCE,), kinds.POLICY, "benefit", '"score"',
+    ConfigKey("policy", (BALANCE,), kinds.POLICY, DEFAULT_POLICY, '"score"',
         "Which block groups are balanced first: those that gain most for what must be written, the most fragmented, or the "
         "least used."),
     ConfigKey("min_unallocated", (BALANCE,), kinds.FLOOR, None, '"20GiB"',
@@ -148,7 +150,7 @@ TABLE = (
         "2% of the filesystem."),
     ConfigKey("while_backups", (BALANCE,), kinds.FLAG, False, "true",
         "Whether balancing goes on while backups run. It never does while ``backupd expire`` deletes."),
-    ConfigKey("max_pressure", (BALANCE,), kinds.PRESSURE, "40%", '"20%"',
+    ConfigKey("max_pressure", (BALANCE,), kinds.PRESSURE, format_share(MAX_PRESSURE), '"20%"',
         "A run waits while programs wait for the disks more of the time than this (pressure stall information), and ends when that "
         'lasts. ``"none"``: pressure is ignored.'),
 

@@ -68,7 +68,7 @@ class ExpirySettings:
 
     max_orphans: int = DEFAULTS["max_orphans"]
     pace: Pace | None = DEFAULTS["pace"]
-    mount_option: Literal["ssd", "nossd", "ssd_spread", "none"] = DEFAULTS["mount_option"]
+    mount_option: str = DEFAULTS["mount_option"]
     yield_to_backups: bool = DEFAULTS["yield_to_backups"]
 
 
@@ -96,7 +96,7 @@ class BalanceSettings:
 
     budget: int | None = DEFAULTS["budget"]
     time: float | None = DEFAULTS["time"]
-    policy: Literal["benefit", "score", "usage"] = DEFAULTS["policy"]
+    policy: str = DEFAULTS["policy"]
     min_unallocated: MinFree | None = DEFAULTS["min_unallocated"]
     while_backups: bool = DEFAULTS["while_backups"]
     max_pressure: float | None = DEFAULTS["max_pressure"]
@@ -203,7 +203,7 @@ class HostConfig:
     max_new_bytes: int | None = DEFAULTS["max_new_bytes"]
     quota: int | None = DEFAULTS["quota"]
     max_memory: MinFree = DEFAULTS["max_memory"]
-    inplace: Literal["always", "large", "never"] = DEFAULTS["inplace"]
+    inplace: str = DEFAULTS["inplace"]
     shrink_limit: float = DEFAULTS["shrink_limit"]
     unreadable_limit: float = DEFAULTS["unreadable_limit"]
     exclude: tuple[str, ...] = DEFAULTS["exclude"]

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from btrkeep import choices
+from btrkeep.choices import ALLOCATORS, BALANCE_POLICIES
 from btrkeep.config.problems import InvalidValue, RefusedItems, nearest, show
 from btrkeep.config.secret import Url, parse_ping, parse_url
 from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_patterns, parse_sources, parse_ssh_file
@@ -356,10 +358,9 @@ NAMES = ValueKind(
 )
 FLOOR = ValueKind("share or size", 'a percentage up to "100%" such as "5%", or a size such as "20GiB"', _min_free)
 NUMBER = ValueKind("whole number", "a whole number from 0, such as 14, without quotes", _number)
-MOUNT_OPTION = _one_of(("ssd", "nossd", "ssd_spread", "none"))
+MOUNT_OPTION = _one_of((*ALLOCATORS, "none"))
 PACE = ValueKind("pace", 'a latency up to "60s" such as "50ms", a share of I/O pressure such as "10%", or "off"', _pace)
-POLICIES = ("benefit", "score", "usage")
-POLICY = _one_of(POLICIES)
+POLICY = _one_of(tuple(BALANCE_POLICIES))
 PRESSURE = ValueKind("share", 'a percentage from "0%" to "100%" such as "40%", or "none"', _pressure)
 SIZE_LIMIT = ValueKind("size", 'a size above zero such as "20GiB", or "none"', _size_limit)
 TIME_LIMIT = ValueKind("duration", 'a duration such as "2h", or "none"', _time_limit)
@@ -382,7 +383,7 @@ RESTIC_REPOSITORY = ValueKind(
     "restic repository", 'a repository such as "rest:https://copies.example.org/main"', _restic_repository
 )
 CONFINE = _one_of(("auto", "always", "never"))
-IN_PLACE = _one_of(("always", "large", "never"))
+IN_PLACE = _one_of(choices.IN_PLACE)
 PATTERNS = ValueKind("list of exclude patterns", 'a list of patterns such as ["/var/cache/*", "*.tmp"]', parse_patterns)
 PING = ValueKind("URL", 'a URL such as "https://hc-ping.com/UUID", http or https, without ? and #', _ping)
 PORT = ValueKind("whole number", "a port from 1 to 65535, such as 22, without quotes", _port)

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from btrkeep.choices import CURVES, SORTS
 from btrkeep.cli import echo_json
 from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.which_filesystem import show_times_of_pool_on
 from btrkeep.errors import OperatorError
 from btrkeep.units import local_time
-from heatmap.cli.picture import CURVES, SORTS
 
 if TYPE_CHECKING:
     from heatmap.state import FilesystemState

@@ -7,17 +7,13 @@ from typing import Any
 
 import click
 
+from btrkeep.choices import COLOURS, CURVES, PICTURE_FORMATS, SORTS
 from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.parsed import VADDR
 from btrkeep.cli.which_filesystem import complete_mount
 from btrkeep.errors import OperatorError
 from btrkeep.version import version_words
 from heatmap.cli.request import STDOUT, Extras, PictureRequest
-
-CURVES = ("hilbert", "linear", "snake")  # these four are held to what they repeat by a test: importing them costs 0.1 s
-SORTS = ("physical", "virtual")
-COLOURS = ("usage", "score", "age", "profile", "type")
-FORMATS = ("png", "webp")
 
 
 class _AsTheProgram(click.Context):
@@ -52,10 +48,12 @@ class _Picture(click.Command):
 )
 @click.option("-v", "--verbose", count=True, help="Print more: a line for each drawn part.")
 @click.option("-q", "--quiet", count=True, help="Print less.")
-@click.option("--colour", "--color", type=click.Choice(COLOURS), default="usage", show_default=True, help="What the colours show.")
+@click.option(
+    "--colour", "--color", type=click.Choice([*COLOURS]), default="usage", show_default=True, help="What the colours show."
+)
 @click.option("--extents", is_flag=True, help="All block groups at extent level, by virtual address.")
 @click.option("--device", type=click.IntRange(min=1), multiple=True, metavar="ID", help="Only this device; may be repeated.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="[default: what the name of FILE ends with, or png]")
+@click.option("--format", "form", type=click.Choice(PICTURE_FORMATS), help="[default: what the name of FILE ends with, or png]")
 @click.option("--legend", is_flag=True, help="Add a legend: filesystem, time, numbers, and the meaning of the colours.")
 @click.option("--show", is_flag=True, help="Draw into the terminal; a file is written only with -o.")
 @click.option("--map", metavar="FILE", help="Write a JSON map of the picture, for a web page.")

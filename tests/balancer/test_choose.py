@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.choose import FLOORS, POLICIES, Floors, rank, why_not
+from balancer.choose import FLOORS, Floors, rank, why_not
 from balancer.score import benefit, used_pct
 from balancer.survey import Cost, DataBlockGroups
+from btrkeep.choices import BALANCE_POLICIES, DEFAULT_POLICY
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 NONE = Floors(0, 0, 0)
@@ -47,8 +48,7 @@ def test_the_block_groups_that_the_policies_are_known_by() -> None:
     assert order(FACTS, "usage")[:2] == [0, 1]
     assert order(FACTS, floors=FLOORS["benefit"]) == [1, 2]
     assert sorted(order(FACTS, "usage", FLOORS["usage"])) == [0, 1, 2, 3, 4]  # never one with nothing in it
-    assert POLICIES[0] == "benefit"
-    assert set(FLOORS) == set(POLICIES)
+    assert DEFAULT_POLICY == "benefit"
 
 
 def test_tiny_block_groups_count_where_the_filesystem_has_no_larger_ones() -> None:
@@ -67,7 +67,7 @@ def surveys(draw: st.DrawFn) -> DataBlockGroups:
     return groups(*rows)
 
 
-@given(surveys(), st.sampled_from(POLICIES), st.floats(0, 300), st.floats(0, 3000), st.sampled_from([0, 100 * MIB]))
+@given(surveys(), st.sampled_from([*BALANCE_POLICIES]), st.floats(0, 300), st.floats(0, 3000), st.sampled_from([0, 100 * MIB]))
 def test_ranking_all_at_once_is_what_one_at_a_time_gives(
     some: DataBlockGroups, policy: str, score: float, least: float, length: int
 ) -> None:
@@ -82,7 +82,7 @@ def test_ranking_all_at_once_is_what_one_at_a_time_gives(
     assert order(some, policy, floors) == [index for _, _, index in sorted(wanted)]
 
 
-@given(surveys(), st.sampled_from(POLICIES), st.integers(0, 12), st.sampled_from([None, 0, MIB, 4 * GIB]), st.booleans())
+@given(surveys(), st.sampled_from([*BALANCE_POLICIES]), st.integers(0, 12), st.sampled_from([None, 0, MIB, 4 * GIB]), st.booleans())
 def test_a_reason_is_given_for_just_those_that_are_left_out(
     some: DataBlockGroups, policy: str, aside: int, unallocated: int | None, has_costs: bool
 ) -> None:

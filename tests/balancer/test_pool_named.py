@@ -24,7 +24,7 @@ GIB = 1 << 30
 def settings(
     balance: BalanceSettings | None, budget: Any = None, seconds: Any = None, policy: str | None = None, **more: Any
 ) -> RunSettings:
-    return settings_of(balance, budget, seconds, policy, None, None, **more)
+    return settings_of(balance, budget=budget, time=seconds, policy=policy, **more)
 
 
 def test_without_a_pool_there_is_no_limit_but_what_is_usual() -> None:
@@ -46,10 +46,10 @@ def test_what_a_pool_says_holds_where_no_option_is_given() -> None:
 
 def test_options_win_and_none_lifts_a_limit() -> None:
     said = BalanceSettings(5 * GIB, 60.0, "usage", parse_min_free("3%"), True, 0.1)
-    found = settings(said, GIB, 30.0, "score", least=7 * GIB, yields=False, pressure=0.9)
+    found = settings(said, GIB, 30.0, "score", min_unallocated=7 * GIB, yield_to_backups=False, max_pressure=0.9)
     assert (found.budget, found.time, found.policy, found.max_pressure) == (GIB, 30.0, "score", 0.9)
     assert (found.min_unallocated, found.yield_to_backups) == (RoomFloor(7 * GIB, 1.0), False)
-    found = settings(said, "none", "none", None, pressure="none")
+    found = settings(said, "none", "none", None, max_pressure="none")
     assert (found.budget, found.time, found.policy, found.max_pressure) == (None, None, "usage", None)
 
 

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from balancer import choose
-from balancer.cli import COMMANDS, group, live, options
+from balancer.cli import COMMANDS, group, live
 from balancer.cli.live import BalanceDisplay
 from balancer.cli.options import moment, pressure, size_or_share
 from balancer.cli.pace import RunPace
@@ -35,6 +35,7 @@ from balancer.run_types import (
     RunSettings,
     StopReason,
 )
+from btrkeep.choices import BALANCE_POLICIES
 from btrkeep.errors import Exit
 from btrkeep.process.progress import Notice, Waiting
 from tests.balancer.made import GIB, MIB, NOON, UUID, done, numbers, planned, report, view
@@ -102,20 +103,30 @@ def test_room_is_a_size_or_a_share_and_pressure_a_share_or_none() -> None:
 
 def test_an_option_that_is_not_given_leaves_what_the_policy_has() -> None:
     for policy, floors in choose.FLOORS.items():
-        assert settings_of(None, None, None, policy, None, None) == RunSettings(policy=policy, floors=floors)
-    found = settings_of(None, GIB, 60.0, "score", 7.0, 0.0, least=0.03, yields=False, pressure="none", patience=5.0)
+        assert settings_of(None, policy=policy) == RunSettings(policy=policy, floors=floors)
+    found = settings_of(
+        None,
+        budget=GIB,
+        time=60.0,
+        policy="score",
+        min_score=7.0,
+        min_benefit=0.0,
+        min_unallocated=0.03,
+        yield_to_backups=False,
+        max_pressure="none",
+        patience=5.0,
+    )
     assert (found.floors.min_score, found.floors.min_benefit, found.budget, found.time) == (7.0, 0.0, GIB, 60.0)
     assert (found.yield_to_backups, found.wait_for_others, found.patience, found.max_pressure) == (False, True, 5.0, None)
     assert found.min_unallocated.of(1000 * GIB) == 30 * GIB
-    assert settings_of(None, None, None, "score", None, None, least=0).min_unallocated == RoomFloor(0, 1.0)
-    assert settings_of(None, None, None, "score", None, None, least=500 * GIB).min_unallocated.of(1000 * GIB) == 500 * GIB
+    assert settings_of(None, min_unallocated=0).min_unallocated == RoomFloor(0, 1.0)
+    assert settings_of(None, min_unallocated=500 * GIB).min_unallocated.of(1000 * GIB) == 500 * GIB
 
 
 def test_help_knows_the_policies_without_numpy() -> None:
-    assert options.POLICIES == choose.POLICIES
     for name in ("plan", "run"):
         text = balancer(name, "--help", COLUMNS="80").stdout
-        for policy in choose.POLICIES:
+        for policy in BALANCE_POLICIES:
             assert re.search(rf"^    {policy} ", text, re.MULTILINE)
 
 
@@ -441,7 +452,7 @@ def test_the_json_on_the_page_has_the_fields_that_the_program_prints() -> None:
 
 def test_the_page_names_every_ending_every_outcome_and_every_option_that_decides() -> None:
     page = " ".join(PAGE.split())
-    for word in (*StopReason, *BalanceOutcome, *choose.POLICIES):
+    for word in (*StopReason, *BalanceOutcome, *BALANCE_POLICIES):
         assert f"``{word}``" in page, word
     known = set()
     for name in COMMANDS:
@@ -462,4 +473,4 @@ def test_no_flag_is_false_when_given() -> None:
     options = [one for one in run_command.params if isinstance(one, click.Option) and one.is_flag]
     assert [one.name for one in options if one.flag_value is False] == []
     for words, yields in (([], True), (["--no-yield"], False)):
-        assert run_command.make_context("run", words).params["yields"] is yields
+        assert run_command.make_context("run", words).params["yield_to_backups"] is yields

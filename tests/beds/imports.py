@@ -12,6 +12,7 @@ BOTTOM = (
     "btrkeep.backup_states",
     "btrkeep.capabilities",
     "btrkeep.causes",
+    "btrkeep.choices",
     "btrkeep.conditions",
     "btrkeep.checkpoints",
     "btrkeep.clock",

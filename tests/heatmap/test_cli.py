@@ -15,11 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from btrkeep.choices import CURVES, PICTURE_FORMATS
 from btrkeep.errors import OperatorError
-from heatmap import curves, overview, picture
 from heatmap.cli import COMMANDS, PICTURE, group
-from heatmap.cli import picture as picture_options
-from heatmap.colourings import COLOUR_SCHEMES
 from heatmap.picture import save
 from tests.beds import TOP, btrfs, session, work
 from tests.beds.completing import completing_bash
@@ -72,13 +70,6 @@ def test_a_picture_imports_no_more_than_it_needs() -> None:
     """What others have measured as slow to start, and what nothing here is for."""
     script = "import sys, heatmap.cli.drawing; print({'asyncio', 'rich', 'subprocess', 'balancer'} & {*sys.modules})"
     assert work(sys.executable, "-c", script, cwd=TOP).stdout == "set()\n"
-
-
-def test_the_choices_that_the_command_line_repeats_are_those_that_there_are() -> None:
-    assert picture_options.CURVES == curves.CURVES
-    assert picture_options.SORTS == overview.SORTS
-    assert picture_options.FORMATS == picture.FORMATS
-    assert tuple(COLOUR_SCHEMES) == picture_options.COLOURS
 
 
 @pytest.mark.parametrize(
@@ -139,7 +130,7 @@ def test_bash_completes_commands_options_and_choices_with_the_printed_script(tmp
 
     assert complete("btrfs-heatmap ti") >= {"timelapse"}
     assert complete("btrfs-heatmap --cur") == {"--curve"}
-    assert complete("btrfs-heatmap --curve ") == {*curves.CURVES}
+    assert complete("btrfs-heatmap --curve ") == {*CURVES}
     assert complete("btrfs-heatmap / --so") == {"--sort"}
     mounted = work("findmnt", "-t", "btrfs", "-rno", "TARGET", check=False).stdout.split()
     if mounted:
@@ -151,7 +142,7 @@ def noise(edge: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(1).integers(0, 256, (edge, edge, 3), np.uint8))
 
 
-@pytest.mark.parametrize("form", picture.FORMATS)
+@pytest.mark.parametrize("form", PICTURE_FORMATS)
 def test_a_picture_is_written_without_loss_and_replaces_the_one_before(tmp_path: Path, form: str) -> None:
     target, image = tmp_path / f"picture.{form}", noise(64)
     target.write_bytes(b"the one before")

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from btrkeep.choices import COLOURS
 from btrkeep.errors import OperatorError
-from heatmap.cli.picture import COLOURS, CURVES, FORMATS, SORTS
 from heatmap.colourings import COLOUR_SCHEMES
 from heatmap.colours import (
     BLACK,
@@ -88,15 +88,6 @@ def test_colours_without_order_are_apart_for_everybody() -> None:
     assert apart.min() > 0.1
     assert distances(chosen, np.array([BLACK, GREY, WHITE], np.uint8)).min() > 0.1
     assert (qualitative_colours(3) == chosen[:3]).all()
-
-
-def test_the_command_line_offers_exactly_the_colours_that_there_are() -> None:
-    from heatmap.curves import CURVES as CURVES_DRAWN
-    from heatmap.overview import SORTS as SORTS_DRAWN
-    from heatmap.picture import FORMATS as FORMATS_WRITTEN
-
-    assert tuple(COLOUR_SCHEMES) == COLOURS
-    assert (CURVES, SORTS, FORMATS) == (CURVES_DRAWN, SORTS_DRAWN, FORMATS_WRITTEN)
 
 
 def test_the_higher_the_score_the_lighter_and_no_score_is_grey() -> None:

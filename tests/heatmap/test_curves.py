@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from heatmap.curves import CURVES, HILBERT, LINEAR, SNAKE, laid_out
+from btrkeep.choices import CURVES
+from heatmap.curves import HILBERT, LINEAR, SNAKE, laid_out
 from tests.heatmap.program import PEER
 
 ORDERS = range(10)

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from btrkeep.choices import CURVES, SORTS
 from btrkeep.units import backup_name
 from heatmap.colourings import COLOUR_SCHEMES
-from heatmap.curves import CURVES
-from heatmap.overview import SORTS, VIRTUAL
+from heatmap.overview import VIRTUAL
 from heatmap.recorded import SUFFIX, StateHeader, Unreadable, read_header
 
 FOLDER = "pictures"
 SMALLEST, LARGEST, USUAL = 6, 11, 10
 """Sizes: a picture has 2**size lines."""
 ORDERS = {VIRTUAL: "by virtual address", "physical": "by place on the devices"}
-COLOURS = {name: choice.about for name, choice in COLOUR_SCHEMES.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ import gzip
 from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as Redirect
 
+from btrkeep.choices import COLOURS, CURVES
 from btrkeep.errors import OperatorError
 from heatmap.colourings import ColourKey
-from heatmap.curves import CURVES
 from web.access import needs_all_hosts
 from web.data.groups import BOUNDS, ORDERS, PAGE, groups, nearest, neighbours, one_group
-from web.data.heat import COLOURS, DrawingRequest, Gallery, Recorded, wish_of
 from web.data.heat import ORDERS as SORTS
+from web.data.heat import DrawingRequest, Gallery, Recorded, wish_of
 from web.pages.pictures import picture, revalidated
 from web.pages.pool import filesystem, painter
 from web.pages.request_values import number

@@ -10,6 +10,7 @@ from backupd.serve import arguments as given
 from backupd.serve.arguments import Argument
 from backupd.serve.limits import ConcurrencyLimit
 from backupd.serve.rights import Right
+from btrkeep.choices import CURVES
 from btrkeep.serving.answer_size import LIST_BYTES
 from btrkeep.serving.protocol import LONGEST_ANSWER
 from btrkeep.serving.viewer import Viewer
@@ -135,7 +136,7 @@ VERBS: Mapping[str, Verb] = {
         "queries",
         {
             "vaddr": Argument(given.number(0, 2**64 - 1)),
-            "curve": Argument(given.choice("hilbert", "linear", "snake"), "hilbert"),
+            "curve": Argument(given.choice(*CURVES), CURVES[0]),
             "size": Argument(given.number(4, 12), None),
         },
         Right.POOL,
