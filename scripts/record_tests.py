@@ -1,10 +1,11 @@
-"""Writes tests/recorded.json: what each test module takes, and which modules it uses. CI chooses by it (tests/beds/touched.py).
+"""Records in tests/recorded.json what test modules take, and which modules they use. CI chooses by it (tests/beds/touched.py).
 
     .venv/bin/python -m scripts.record_tests COVERAGE JUNIT [--checkout FOLDER]
 
 COVERAGE is a data file of coverage.py in which each context is the path of a test module, as tests/btrfs/test_holes.py. JUNIT is
-what `pytest --junit-xml` wrote in the same run. FOLDER is the checkout that ran; default: this one. Only lines within functions
-count: the others run when a module is imported, whoever uses it.
+what `pytest --junit-xml` wrote in the same run. FOLDER is the checkout that ran; default: this one. Only the test modules of that
+run are replaced in the record, each as a whole; those that no longer exist are deleted from it. Only lines within functions count:
+the others run when a module is imported, whoever uses it.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from xml.etree import ElementTree as ET
 import coverage
 
 from tests.beds import TOP
-from tests.beds.touched import Record, write_records
+from tests.beds.touched import Record, merged, read_records, write_records
 
 
 def seconds_of_modules(junit: Path) -> Counter[str]:
@@ -55,16 +56,25 @@ def lines_within_functions(source: str) -> set[int]:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description="Writes tests/recorded.json.")
+    words = argparse.ArgumentParser(description="Records what test modules use in tests/recorded.json.")
     words.add_argument("coverage", type=Path)
     words.add_argument("junit", type=Path)
     words.add_argument("--checkout", type=Path, default=TOP)
     given = words.parse_args()
     seconds = seconds_of_modules(given.junit)
     used = modules_used(given.coverage, given.checkout)
-    records = {test: Record(seconds[test], used.get(test, frozenset())) for test in seconds if (TOP / test).is_file()}
-    (TOP / "tests" / "recorded.json").write_text(write_records(records), encoding="utf-8")
-    print(f"{len(records)} test modules, {sum(seconds.values()):.0f} seconds")
+    new = {test: Record(seconds[test], used.get(test, frozenset())) for test in seconds}
+    modules = {path.relative_to(TOP).as_posix() for path in (TOP / "tests").rglob("test_*.py")}
+    path = TOP / "tests" / "recorded.json"
+    try:
+        old = read_records(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise SystemExit(
+            f"tests/recorded.json would lose its other records: `git checkout tests/recorded.json` first: {error}"
+        ) from None
+    records = merged(old, new, modules)
+    path.write_text(write_records(records), encoding="utf-8")
+    print(f"{len(new)} test modules, {sum(seconds.values()):.0f} seconds; the record has {len(records)} of {len(modules)}")
     for test in sorted(set(seconds).difference(used)):
         print(f"no module recorded: {test}")
 

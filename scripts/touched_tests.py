@@ -3,8 +3,9 @@
     .venv/bin/python -m scripts.touched_tests [BASE]
 
 The change is what differs from the commit BASE, else from that in BTRKEEP_BASE, else from the newest commit that is a day older
-than HEAD. The turn is the number of commits up to HEAD; in a shallow clone it is HEAD's hash. A merge counts as one commit, and its
-branch as its change. A summary of the choice goes to standard error.
+than HEAD. The turn is the number of commits up to HEAD; in a shallow clone it is HEAD's hash. With a BASE the commits after it have
+their turns too, as far as there is time. A merge counts as one commit, and its branch as its change. A summary of the choice goes
+to standard error, with what there was no time for.
 """
 
 import os
@@ -12,7 +13,8 @@ import subprocess
 import sys
 
 from tests.beds import TOP
-from tests.beds.touched import Record, beds_imported, chosen, read_records
+from tests.beds.helpers_used import helpers_used
+from tests.beds.touched import TURNS, Record, chosen, is_wide, read_records, turns_wanted
 
 DAY = 24 * 60 * 60
 NOTHING = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's name of an empty tree
@@ -43,27 +45,51 @@ def turn() -> int:
     return int(git("rev-list", "--first-parent", "--count", "HEAD"))
 
 
+def commits_since(base: str) -> int:
+    """0 where `base` is a tree."""
+    if git("cat-file", "-t", base) == "tree":
+        return 0
+    return int(git("rev-list", "--first-parent", "--count", f"{base}..HEAD"))
+
+
+def recorded() -> dict[str, Record]:
+    """Nothing where the record cannot be read: every test module counts as one without a record then."""
+    path = TOP / "tests" / "recorded.json"
+    try:
+        return read_records(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        words = "is not used: take an older one (`git log tests/recorded.json`), or record the tests again (CONTRIBUTING.rst)"
+        print(f"{path.relative_to(TOP)} {words}: {error}", file=sys.stderr)
+        return {}
+
+
 def main() -> None:
-    base = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("BTRKEEP_BASE") or default_base()
+    given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("BTRKEEP_BASE")
+    base = given or default_base()
     if not is_known(base):
         raise SystemExit(f"there is no commit {base} in this checkout: `git log --oneline` lists those that there are")
     changed = git("diff", "--name-only", "--no-renames", base).splitlines()
-    recorded = TOP / "tests" / "recorded.json"
-    records = read_records(recorded.read_text(encoding="utf-8")) if recorded.exists() else {}
-    sources = {path.relative_to(TOP).as_posix(): path.read_text(encoding="utf-8") for path in (TOP / "tests").rglob("test_*.py")}
-    with_beds = {
-        module: Record(record.seconds, record.uses | beds_imported(sources.get(module, ""))) for module, record in records.items()
-    }
-    choice = chosen(with_beds, sources, changed, turn())
+    records = recorded()
+    paths = {path.relative_to(TOP).as_posix(): path for path in (TOP / "tests").rglob("*.py")}
+    helpers = helpers_used({name: path.read_text(encoding="utf-8") for name, path in paths.items()})
+    with_helpers = {module: Record(record.seconds, record.uses | helpers.get(module, set())) for module, record in records.items()}
+    turns = turns_wanted(turn(), commits_since(given) if given else 1, changed)
+    choice = chosen(with_helpers, helpers, changed, turns)
     report = (
         f"since {base[:12]} {len(changed)} files differ; they touch {len(choice.touched)} test modules that run, "
-        f"and {len(choice.in_turn)} have their turn"
+        f"and {len(choice.in_turn)} more have their turn: {len(turns) - len(choice.turns_left_out)} of {TURNS}"
+        + (", for all tests use some of these files" if is_wide(changed) else "")
     )
     print(report, file=sys.stderr)
-    if unrecorded := set(sources).difference(records):
+    if unrecorded := set(helpers).difference(records):
         print(f"without a record: {len(unrecorded)} test modules (scripts/record_tests.py)", file=sys.stderr)
     if choice.no_time:
         print(f"no time left for {len(choice.no_time)} that it may touch: {' '.join(choice.no_time)}", file=sys.stderr)
+    if choice.turns_left_out:
+        numbers = ", ".join(str(number) for number in choice.turns_left_out)
+        print(f"no time left for these turns of {TURNS}: {numbers}. All tests: `sudo ./test.sh --all`", file=sys.stderr)
     print("\n".join(sorted(choice.touched + choice.in_turn)))
 
 

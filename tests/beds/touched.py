@@ -2,23 +2,26 @@
 
 tests/recorded.json has for each test module its seconds and the modules whose functions ran in it or in its processes;
 scripts/record_tests.py writes it. Seconds are only compared with each other, so any machine may have measured them.
+tests/beds/helpers_used.py adds what a test module uses below tests/.
 """
 
-import ast
 import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 TURNS = 10
 """After so many commits that follow each other each test module has had its turn."""
 
 # A share of what all tests take, which is 45 minutes on two cores. The gate, the tests as nobody and the demonstration take 15 of
-# the 25 minutes that CI has; a turn takes four more.
-_ROOM_FOR_TOUCHED = 0.12
+# the 25 minutes that CI has; HEAD's turn takes four more. What is touched comes first; further turns have what it leaves.
+_ROOM = 0.12
+
+# What all tests stand on, and what is in no record: a change of it asks for a second turn.
+_WIDE = ("conftest.py", "pyproject.toml", "setup.py", "scripts/requirements/")
 
 # What is no Python has no record: test modules that begin so are touched by a file that begins so.
 _BY_FOLDER = (
@@ -41,29 +44,45 @@ class Record:
 
     seconds: float
     uses: frozenset[str]  # paths of modules, from the top folder
+    turn: int | None = None  # None: none has been dealt to it yet
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Test modules, each in one of the three."""
+    """Test modules, each in one of the first three."""
 
     touched: tuple[str, ...]
     in_turn: tuple[str, ...]
     no_time: tuple[str, ...]  # touched, but there was no time left
+    turns_left_out: tuple[int, ...]  # for which no time was left
 
 
-def chosen(records: Mapping[str, Record], modules: Collection[str], changed: Collection[str], turn: int) -> Choice:
-    """`modules` are all test modules that there are, `changed` the files that a change touches, `turn` any number.
+def is_wide(changed: Iterable[str]) -> bool:
+    """Whether a change of these files may touch any test."""
+    return any(path.startswith(_WIDE) or path.endswith("/conftest.py") for path in changed)
+
+
+def turns_wanted(newest: int, commits: int, changed: Iterable[str]) -> tuple[int, ...]:
+    """The turns of the newest commit and of those before it, `commits` in all, newest first; after a wide change two at least."""
+    count = max(commits, 2 if is_wide(changed) else 1)
+    return tuple((newest - back) % TURNS for back in range(min(count, TURNS)))
+
+
+def chosen(records: Mapping[str, Record], modules: Collection[str], changed: Collection[str], turns: Sequence[int]) -> Choice:
+    """`modules` are all test modules, `changed` the files that a change touches, `turns` what `turns_wanted` returns.
 
     A module that changed itself comes first; then those that use most of what changed, where a module that all use counts little;
-    then those without a record, in another order each turn. These count as long as the others are on average.
+    then those without a record, in another order each turn. These count as long as the others are on average. The first turn always
+    has time, each other one if it fits into what the touched modules leave.
     """
+    turn = turns[0]
     usual = sum(record.seconds for record in records.values()) / len(records) if records else 1.0
     seconds = {module: records[module].seconds if module in records else usual for module in modules}
-    of_turn = {module for number, module in enumerate(_by_time(modules, seconds)) if number % TURNS == turn % TURNS}
+    turn_of = {module: _turn(module, records.get(module)) for module in modules}
+    of_turn = {module for module in modules if turn_of[module] == turn}
     users = Counter(name for record in records.values() for name in record.uses)
     weights = {module: _weight(module, records.get(module), changed, users) for module in modules}
-    left = _ROOM_FOR_TOUCHED * sum(seconds.values())
+    left = _ROOM * sum(seconds.values())
     touched, no_time = [], []
     for module in sorted(modules, key=lambda module: (-weights[module], seconds[module], crc32(f"{turn}{module}".encode()))):
         if not weights[module]:
@@ -75,23 +94,19 @@ def chosen(records: Mapping[str, Record], modules: Collection[str], changed: Col
             touched.append(module)
         else:
             no_time.append(module)
-    return Choice(tuple(touched), tuple(sorted(of_turn.difference(touched))), tuple(no_time))
+    left_out = []
+    for further in turns[1:]:
+        added = {module for module in modules if turn_of[module] == further}.difference(touched)
+        if (needed := sum(seconds[module] for module in added)) <= left:
+            left -= needed
+            of_turn |= added
+        else:
+            left_out.append(further)
+    return Choice(tuple(touched), tuple(sorted(of_turn.difference(touched))), tuple(no_time), tuple(left_out))
 
 
-def beds_imported(source: str) -> frozenset[str]:
-    """Returns the paths of the modules of tests/beds that a test module imports itself. They have no record."""
-    beds: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module == "tests.beds":
-            beds.update(name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests.beds."):
-            beds.add((node.module or "").split(".")[2])
-    return frozenset(f"tests/beds/{bed}.py" for bed in beds)
-
-
-def _by_time(modules: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
-    """Neighbours take about the same time, so each turn has as much to do as the others."""
-    return sorted(modules, key=lambda module: (-seconds[module], module))
+def _turn(module: str, record: Record | None) -> int:
+    return crc32(module.encode()) % TURNS if record is None or record.turn is None else record.turn
 
 
 def _weight(module: str, record: Record | None, changed: Collection[str], users: Mapping[str, int]) -> float:
@@ -104,20 +119,49 @@ def _weight(module: str, record: Record | None, changed: Collection[str], users:
 
 
 def read_records(text: str) -> dict[str, Record]:
-    """Of tests/recorded.json, {"modules": [PATH, ...], "tests": {TEST MODULE: [SECONDS, [NUMBER OF A MODULE, ...]], ...}}."""
-    content = json.loads(text)
-    names = content["modules"]
-    return {
-        test: Record(seconds, frozenset(names[number] for number in uses)) for test, (seconds, uses) in content["tests"].items()
-    }
+    """Of tests/recorded.json, {"modules": [PATH, ...], "tests": {TEST MODULE: [SECONDS, TURN, [NUMBER OF A MODULE, ...]], ...}}.
+
+    Raises ValueError.
+    """
+    try:
+        content = json.loads(text)
+        names = [str(name) for name in content["modules"]]
+        records = {
+            test: Record(float(seconds), frozenset(names[number] for number in uses), int(turn))
+            for test, (seconds, turn, uses) in content["tests"].items()
+        }
+    except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no record of tests: {type(error).__name__}: {error}") from error
+    for test, record in records.items():
+        if not 0 <= record.seconds < math.inf or record.turn not in range(TURNS):
+            raise ValueError(f"no record of tests: {test} has {record.seconds} seconds and turn {record.turn}")
+    return records
+
+
+def merged(old: Mapping[str, Record], new: Mapping[str, Record], modules: Collection[str]) -> dict[str, Record]:
+    """The records of `new`, and those of `old` for the others of `modules`. One that used nothing, since all of its tests were left
+    out, replaces none.
+
+    A module keeps its turn for ever, else it could miss it. A new one gets the turn that has least to do, the longest first.
+    """
+    replacing = {module: record for module, record in new.items() if record.uses or module not in old}
+    records = {module: record for module, record in {**old, **replacing}.items() if module in modules}
+    turns = {module: old[module].turn for module in old}
+    loads = dict.fromkeys(range(TURNS), 0.0)
+    for module in sorted(records, key=lambda module: (turns.get(module) is None, -records[module].seconds, module)):
+        turn = turns.get(module)
+        turn = min(loads, key=lambda each: loads[each]) if turn is None else turn
+        loads[turn] += records[module].seconds
+        records[module] = replace(records[module], turn=turn)
+    return records
 
 
 def write_records(records: Mapping[str, Record]) -> str:
-    """The text of tests/recorded.json: a line for each module."""
+    """The text of tests/recorded.json: a line for each module. `records` as `merged` returns them."""
     names = sorted({name for record in records.values() for name in record.uses})
     numbers = {name: number for number, name in enumerate(names)}
     lines = [
-        f"{json.dumps(test)}: {json.dumps([round(record.seconds, 1), sorted(numbers[name] for name in record.uses)])}"
+        f"{json.dumps(test)}: {json.dumps([round(record.seconds, 1), record.turn, sorted(numbers[name] for name in record.uses)])}"
         for test, record in sorted(records.items())
     ]
     return '{"modules": [\n' + ",\n".join(map(json.dumps, names)) + '\n], "tests": {\n' + ",\n".join(lines) + "\n}}\n"
