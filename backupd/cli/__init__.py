@@ -1,4 +1,7 @@
-"""The command line of backupd: this package is the edge where errors become one line, a hint and an exit status."""
+"""The command line of backupd: this package is the edge where errors become one line, a hint and an exit status.
+
+The commands are in the folders of their features. Here is what they share.
+"""
 
 import gc
 import logging
@@ -11,68 +14,71 @@ from click.core import ParameterSource
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.given_path import GivenPath
-from btrkeep.cli.lazy import LazyGroup
+from btrkeep.cli.lazy import LazyCommand, LazyGroup
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.errors import UsageError
 from btrkeep.version import version_words
 
 COMMANDS = {
-    "setup": "set up a pool and a first host, up to the first backup",
-    "init": "create a pool on a mounted btrfs",
-    "host": "add, change, remove, list and test hosts",
-    "check": "check configuration, pool and hosts, and say what to do",
-    "doctor": "find problems of the filesystem, and how to fix them",
-    "run": "back up the hosts that are due",
-    "status": "show the state of every host",
-    "list": "list the backups",
-    "browse": "list the files of a backup",
-    "versions": "list every version of a file or folder, over all backups",
-    "compare": "show the differences between two backups",
-    "restore": "restore files to a folder, to the host, or as a tar",
-    "drill": "prove that a backup can be restored",
-    "usage": "show the space used, by host and by backup",
-    "dedupe": "make equal files of backups share their data",
-    "quota": "show and limit what each host takes, by simple quotas",
-    "accept": "let a suspect backup count as complete",
-    "hold": "keep a backup whatever the retention says",
-    "release": "end the hold of a backup",
-    "retention": "show what is kept, and why",
-    "expire": "delete what the retention no longer keeps",
-    "delete": "delete backups by name, after the usual grace or at once",
-    "discard": "delete the unfinished backup of a host",
-    "unexpire": "take back an expired backup during its grace",
-    "import": "make backups of the history that another program has made",
-    "replicate": "fetch the backups of another pool, or send them there",
-    "promote": "take over hosts whose backups were fetched",
-    "demote": "fetch hosts from now on that were backed up here",
-    "offsite": "send the newest backups to a repository of restic",
-    "progress": "watch the kernel drop deleted subvolumes",
-    "sample": "record the state of the pool, for a timer",
-    "trend": "show allocated and used space over months",
-    "day": "show the disk activity of a day, and which job ran",
-    "forecast": "estimate when the pool is full",
-    "rehearse": "try settings on a throwaway pool, and compare them",
-    "forget": "give up a host: all its backups expire",
-    "rename": "rename a host's backups",
-    "scrub": "read everything on the pool, and repair what can be repaired",
-    "verify": "read the files of backups, and compare them with what they were",
-    "damaged": "list the damaged files, and the backups that have them",
-    "repair": "make repaired copies of damaged backups",
-    "log": "show past runs, and rsync's messages",
-    "notify": "send notifications of what is new or has failed",
-    "metrics": "print metrics of the pool and its hosts, for Prometheus",
-    "serve": "do the privileged work of the dashboard",
-    "rebuild": "rebuild the catalogue from the pool",
-    "completion": "print the script for completion in a shell",
+    "setup": LazyCommand("backupd.hosts.cli.setup", "set up a pool and a first host, up to the first backup"),
+    "init": LazyCommand("backupd.hosts.cli.init", "create a pool on a mounted btrfs"),
+    "host": LazyCommand("backupd.hosts.cli.host", "add, change, remove, list and test hosts"),
+    "check": LazyCommand("backupd.doctor.cli.check", "check configuration, pool and hosts, and say what to do"),
+    "doctor": LazyCommand("backupd.doctor.cli.doctor", "find problems of the filesystem, and how to fix them"),
+    "run": LazyCommand("backupd.run.cli.run", "back up the hosts that are due"),
+    "status": LazyCommand("backupd.health.cli.status", "show the state of every host"),
+    "list": LazyCommand("backupd.health.cli.list_", "list the backups"),
+    "browse": LazyCommand("backupd.files.cli.browse", "list the files of a backup"),
+    "versions": LazyCommand("backupd.files.cli.versions", "list every version of a file or folder, over all backups"),
+    "compare": LazyCommand("backupd.files.cli.compare", "show the differences between two backups"),
+    "restore": LazyCommand("backupd.files.cli.restore", "restore files to a folder, to the host, or as a tar"),
+    "drill": LazyCommand("backupd.drill.cli", "prove that a backup can be restored"),
+    "usage": LazyCommand("backupd.usage.cli", "show the space used, by host and by backup"),
+    "dedupe": LazyCommand("backupd.dedupe.cli", "make equal files of backups share their data"),
+    "quota": LazyCommand("backupd.actions.cli.quota", "show and limit what each host takes, by simple quotas"),
+    "accept": LazyCommand("backupd.actions.cli.accept", "let a suspect backup count as complete"),
+    "hold": LazyCommand("backupd.actions.cli.hold", "keep a backup whatever the retention says"),
+    "release": LazyCommand("backupd.actions.cli.release", "end the hold of a backup"),
+    "retention": LazyCommand("backupd.expire.cli.retention", "show what is kept, and why"),
+    "expire": LazyCommand("backupd.expire.cli.expire", "delete what the retention no longer keeps"),
+    "delete": LazyCommand("backupd.expire.cli.delete", "delete backups by name, after the usual grace or at once"),
+    "discard": LazyCommand("backupd.actions.cli.discard", "delete the unfinished backup of a host"),
+    "unexpire": LazyCommand("backupd.expire.cli.unexpire", "take back an expired backup during its grace"),
+    "import": LazyCommand("backupd.run.importing.cli.import_", "make backups of the history that another program has made"),
+    "replicate": LazyCommand("backupd.replicate.cli.replicate", "fetch the backups of another pool, or send them there"),
+    "promote": LazyCommand("backupd.replicate.cli.promote", "take over hosts whose backups were fetched"),
+    "demote": LazyCommand("backupd.replicate.cli.demote", "fetch hosts from now on that were backed up here"),
+    "offsite": LazyCommand("backupd.offsite.cli", "send the newest backups to a repository of restic"),
+    "progress": LazyCommand("backupd.expire.cli.progress", "watch the kernel drop deleted subvolumes"),
+    "sample": LazyCommand("backupd.sampling.cli.sample", "record the state of the pool, for a timer"),
+    "trend": LazyCommand("backupd.sampling.cli.trend", "show allocated and used space over months"),
+    "day": LazyCommand("backupd.sampling.cli.day", "show the disk activity of a day, and which job ran"),
+    "forecast": LazyCommand("backupd.sampling.cli.forecast", "estimate when the pool is full"),
+    "rehearse": LazyCommand("backupd.rehearse.cli.rehearse", "try settings on a throwaway pool, and compare them"),
+    "forget": LazyCommand("backupd.expire.cli.forget", "give up a host: all its backups expire"),
+    "rename": LazyCommand("backupd.actions.cli.rename", "rename a host's backups"),
+    "scrub": LazyCommand("backupd.actions.cli.scrub", "read everything on the pool, and repair what can be repaired"),
+    "verify": LazyCommand("backupd.actions.cli.verify", "read the files of backups, and compare them with what they were"),
+    "damaged": LazyCommand("backupd.actions.cli.damaged", "list the damaged files, and the backups that have them"),
+    "repair": LazyCommand("backupd.actions.cli.repair", "make repaired copies of damaged backups"),
+    "log": LazyCommand("backupd.health.cli.log", "show past runs, and rsync's messages"),
+    "notify": LazyCommand("backupd.alarms.cli", "send notifications of what is new or has failed"),
+    "metrics": LazyCommand("backupd.metrics.cli", "print metrics of the pool and its hosts, for Prometheus"),
+    "serve": LazyCommand("backupd.serve.cli.serve", "do the privileged work of the dashboard"),
+    "rebuild": LazyCommand("backupd.actions.cli.rebuild", "rebuild the catalogue from the pool"),
+    "completion": LazyCommand("backupd.cli.completion", "print the script for completion in a shell"),
 }
 
-HIDDEN = {"run-job": "run_job", "send-only": "send_only", "receive-only": "receive_only"}
+HIDDEN = {
+    "run-job": "backupd.serve.cli.run_job",
+    "send-only": "backupd.replicate.cli.send_only",
+    "receive-only": "backupd.replicate.cli.receive_only",
+}
 """For units and for forced commands of ssh, not for people."""
 
 
 @click.group(
     cls=LazyGroup,
-    package="backupd.cli",
     commands=COMMANDS,
     hidden_commands=HIDDEN,
     context_settings=CONTEXT_SETTINGS,

@@ -7,22 +7,21 @@ import sys
 import click
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
-from btrkeep.cli.lazy import LazyGroup
+from btrkeep.cli.lazy import LazyCommand, LazyGroup
 from btrkeep.version import version_words
 
 NAME = "btrfs-balancer"
 COMMANDS = {
-    "score": "how fragmented the free space is, block group by block group",
-    "plan": "what would be balanced, in which order, and what that would cost",
-    "run": "balance what is worth it, one block group at a time",
-    "history": "how it went over the months",
-    "completion": "make a shell complete commands, options and mount points",
+    "score": LazyCommand("balancer.cli.score_", "how fragmented the free space is, block group by block group"),
+    "plan": LazyCommand("balancer.cli.plan_", "what would be balanced, in which order, and what that would cost"),
+    "run": LazyCommand("balancer.cli.run_", "balance what is worth it, one block group at a time"),
+    "history": LazyCommand("balancer.cli.history_", "how it went over the months"),
+    "completion": LazyCommand("balancer.cli.completion_", "make a shell complete commands, options and mount points"),
 }
 
 
 @click.group(
     cls=LazyGroup,
-    package="balancer.cli",
     commands=COMMANDS,
     context_settings=CONTEXT_SETTINGS,
 )

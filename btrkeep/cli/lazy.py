@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -21,39 +21,49 @@ def import_command(module: str) -> click.Command:
     return command
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command only when it is called. `commands` maps names to help texts; NAME is `command` in
-    PACKAGE.NAME_.
+class LazyCommand(NamedTuple):
+    """Where a command is, as `command` of a module, and what it does in a few words."""
 
-    `hidden_commands`, with the names of their modules, are not listed, because only programs call them.
+    module: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command only when it is called.
+
+    `hidden_commands`, with their modules, are not listed, because only programs call them.
     """
 
     def __init__(
-        self, *words: Any, package: str, commands: dict[str, str], hidden_commands: Mapping[str, str] | None = None, **named: Any
+        self,
+        *words: Any,
+        commands: Mapping[str, LazyCommand],
+        hidden_commands: Mapping[str, str] | None = None,
+        **named: Any,
     ) -> None:
         super().__init__(*words, **named)
-        self._package, self._commands = package, commands
-        self._modules = {name: name for name in commands} | dict(hidden_commands or {})
+        self._help_texts = {name: command.help for name, command in commands.items()}
+        self._modules = {name: command.module for name, command in commands.items()} | dict(hidden_commands or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click calls it with one
-        return list(self._commands)
+        return list(self._help_texts)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name not in self._modules:
             return None
-        return import_command(f"{self._package}.{self._modules[name]}_")
+        return import_command(self._modules[name])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl(list(self._commands.items()))
+            formatter.write_dl(list(self._help_texts.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Completes the names of commands without importing these, which click does to show their help."""
-        names = [CompletionItem(name, help=text) for name, text in self._commands.items() if name.startswith(incomplete)]
+        names = [CompletionItem(name, help=text) for name, text in self._help_texts.items() if name.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self._modules and not args[0].startswith("-"):
-            hint = did_you_mean(args[0], self._commands, f"`{ctx.command_path} --help` lists them")
+            hint = did_you_mean(args[0], self._help_texts, f"`{ctx.command_path} --help` lists them")
             raise UsageError(f"there is no command {printable(args[0])}", hint)
         return super().resolve_command(ctx, args)

@@ -157,7 +157,7 @@ def test_services_are_known_by_their_names() -> None:
 
 @pytest.mark.slow
 def test_apprise_is_loaded_only_when_something_is_sent() -> None:
-    used = "backupd.cli.notify_, backupd.cli.run_, backupd.doctor.checks"
+    used = "backupd.alarms.cli, backupd.run.cli.run, backupd.doctor.checks"
     code = f"import sys, {used}; print('apprise' in sys.modules, 'requests' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=TOP, text=True, capture_output=True, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from backupd.alarms.words import of_changes
-from backupd.cli.check_ import merged
 from backupd.cli.names import expand_hosts
-from backupd.cli.night_view import NightLines
-from backupd.cli.status_view import show_all
+from backupd.doctor.cli.check import merged
+from backupd.health.cli.status_view import show_all
 from backupd.hosts.assigning import ListedHost, read_host_list
+from backupd.run.cli.night_view import NightLines
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunningTransfer
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.config.problems import Problems, dotted
@@ -171,7 +171,7 @@ def test_a_name_of_a_command_is_completed_without_loading_the_command() -> None:
     done = backupd(env=words)
     assert done.stdout.split() == ["plain,host", "plain,hold"]
     assert "backupd.cli" in done.stderr
-    assert "backupd.cli.host_" not in done.stderr
+    assert "backupd.hosts.cli.host" not in done.stderr
     assert "plain,--pool" in backupd(env=words | {"COMP_WORDS": "backupd --"}).stdout.split()
 
 

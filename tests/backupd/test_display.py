@@ -9,8 +9,8 @@ import click
 import pytest
 from rich.console import Console
 
-from backupd.cli.night_live import NightDisplay
 from backupd.rsync.messages import MessageClass, classify
+from backupd.run.cli.night_live import NightDisplay
 from backupd.run.context import RunningTransfer
 from btrkeep import cli
 from btrkeep.units import counted

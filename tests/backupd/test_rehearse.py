@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.cli.rehearse_words import RehearsalResult, conclusion, range_words
 from backupd.rehearse.churn import ChangeFile, DeleteFile, HostFiles, WriteFile, new_bytes
+from backupd.rehearse.cli.words import RehearsalResult, conclusion, range_words
 from backupd.rehearse.judge import FEWEST, Verdict, best, compare, judged, sign_test
 from backupd.rehearse.learn import TYPICAL, learned
 from backupd.rehearse.model import Fleet, HostModel, NightReading, RehearsedBalance, RehearsedRun, VariantSettings

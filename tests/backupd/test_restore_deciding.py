@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.cli.restore_view import result_line
 from backupd.files.archive import outermost
 from backupd.files.attributes import acl_text
+from backupd.files.cli.restore_view import result_line
 from backupd.files.conflict_policy import (
     ALL,
     ENTERED,

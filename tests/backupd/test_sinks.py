@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from backupd.cli.sinks import expiry_sinks, night_sinks
+from backupd.expire.cli.expire import expiry_sinks
 from backupd.expire.report import ExpiryProgress, Pause, Summary
+from backupd.run.cli.run import night_sinks
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunningTransfer
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan, UnreadableHost
 from btrkeep.decisions.safety_limits import DeletedShare

@@ -23,19 +23,26 @@ def loaded(*modules: str) -> set[str]:
 @pytest.mark.slow
 def test_no_command_of_backupd_begins_with_a_large_library() -> None:
     """All in one process: what one of them brings, one of them brings."""
-    assert loaded(*(f"backupd.cli.{name}_" for name in COMMANDS if name not in RARE)) & HEAVY == set()
+    assert loaded(*(command.module for name, command in COMMANDS.items() if name not in RARE)) & HEAVY == set()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module", ["backupd.cli.status_", "backupd.cli.log_", "backupd.cli.progress_", "backupd.cli.list_", "backupd.cli.restore_"]
+    "module",
+    [
+        "backupd.health.cli.status",
+        "backupd.health.cli.log",
+        "backupd.expire.cli.progress",
+        "backupd.health.cli.list_",
+        "backupd.files.cli.restore",
+    ],
 )
 def test_what_only_reads_begins_without_a_loop_of_events(module: str) -> None:
     assert loaded(module) & {"asyncio", "rich", "ssl", "tempfile", "multiprocessing"} == set()
 
 
-@pytest.mark.parametrize("module", ["browse_", "restore_", "versions_", "compare_"])
+@pytest.mark.parametrize("module", ["browse", "restore", "versions", "compare"])
 def test_what_reads_backups_begins_without_the_catalogue(module: str) -> None:
     """Its classes took a fifth of the time before the first byte of a tar."""
-    look = f"import sys, backupd.cli.{module}; print('btrkeep.catalogue' in sys.modules, 'sqlite3' in sys.modules)"
+    look = f"import sys, backupd.files.cli.{module}; print('btrkeep.catalogue' in sys.modules, 'sqlite3' in sys.modules)"
     assert work(sys.executable, "-c", look, cwd=TOP).stdout.split() == ["False", "False"]

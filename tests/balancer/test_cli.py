@@ -51,8 +51,8 @@ def test_a_process_prints_the_help_that_the_other_tests_make_here() -> None:
 
 def test_help_lists_every_command_with_what_it_does() -> None:
     text = balancer("--help", COLUMNS="100").stdout
-    for name, what in COMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(what)}$", text, re.MULTILINE)
+    for name, command in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(command.help)}$", text, re.MULTILINE)
     assert balancer(check=False).returncode == 2
 
 

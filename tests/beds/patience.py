@@ -28,7 +28,7 @@ PAUSES: tuple[Wait, ...] = (
 _LITTLE = 0.5
 PATIENCE: tuple[Wait, ...] = (
     ("backupd.cli.hung_state", "WORK_PATIENCE", _LITTLE),
-    ("backupd.cli.notify_", "_PATIENCE", _LITTLE),
+    ("backupd.alarms.cli", "_PATIENCE", _LITTLE),
     ("backupd.rsync.process", "PATIENCE", _LITTLE),
     ("backupd.run.orphaned_receivers", "_LOOKS", 5),
     ("backupd.serve.start_job", "_AGAIN", _LITTLE),

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from backupd.cli.progress_ import left_text, line, rows, screen
 from backupd.expire.cleaner import Rate, TimeLeft
+from backupd.expire.cli.progress import left_text, line, rows, screen
 from backupd.expire.monitor import CleanerReading, Dropping, in_hand
 from btrkeep.pool.orphans import Drop, key_text
 from tests.beds import backupd, btrfs, cleaner, session, work

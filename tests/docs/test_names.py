@@ -7,8 +7,8 @@ from functools import cache
 import click
 import pytest
 
+from backupd.actions.cli.quota import STATES as QUOTA_STATES
 from backupd.cli import COMMANDS, HIDDEN, group
-from backupd.cli.quota_ import STATES as QUOTA_STATES
 from backupd.repo.backup_json import Record
 from backupd.repo.synced import MARK
 from backupd.run.repair.plan import FileFate

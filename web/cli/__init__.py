@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.given_path import GivenPath
-from btrkeep.cli.lazy import LazyGroup
+from btrkeep.cli.lazy import LazyCommand, LazyGroup
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.process.cancellation import exit_on_sigterm
 from btrkeep.version import version_words
@@ -18,11 +18,11 @@ from web.cli.global_options import GlobalOptions
 
 NAME = "btrkeep-web"
 COMMANDS = {
-    "serve": "serve the dashboard; the default command",
-    "user": "manage users, their roles and the hosts that they see",
-    "token": "manage tokens for scripts",
-    "logins": "answer who is logged in: the login service",
-    "completion": "print the completion script of a shell",
+    "serve": LazyCommand("web.cli.serve_", "serve the dashboard; the default command"),
+    "user": LazyCommand("web.cli.user_", "manage users, their roles and the hosts that they see"),
+    "token": LazyCommand("web.cli.token_", "manage tokens for scripts"),
+    "logins": LazyCommand("web.cli.logins_", "answer who is logged in: the login service"),
+    "completion": LazyCommand("web.cli.completion_", "print the completion script of a shell"),
 }
 
 PATH = GivenPath(path_type=Path)
@@ -31,7 +31,6 @@ PATH = GivenPath(path_type=Path)
 @click.group(
     NAME,
     cls=LazyGroup,
-    package="web.cli",
     commands=COMMANDS,
     invoke_without_command=True,
     context_settings=CONTEXT_SETTINGS,

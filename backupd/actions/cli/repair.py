@@ -1,0 +1,252 @@
+"""`backupd repair`: damaged backups made whole again, in a copy beside each."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from os import fsdecode
+from pathlib import Path
+from typing import Any
+
+import click
+
+from backupd.actions.cli.damaged import ranges
+from backupd.actions.own_reads import OwnReads
+from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
+from backupd.cli.names import backups_argument, confirmed, require_host_or_folder
+from backupd.expire.cli.expire import expiry_sinks
+from backupd.expire.context import ExpiryContext
+from backupd.files.backup_selector import find, parse_which
+from backupd.health.trust import lost
+from backupd.repo.context import PoolContext, writing
+from backupd.repo.final_backups import is_unreadable
+from backupd.repo.listing import names_of
+from backupd.repo.notes_json import read_notes
+from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner
+from backupd.run.repair.proof import RepairProof
+from backupd.run.repair.work import RepairDone, repair
+from btrkeep.backup_states import EXPIRED
+from btrkeep.catalogue import WHOLE
+from btrkeep.cli import complain, echo_json, json_option, table
+from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.progress import prose
+from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.process.cancellation import Cancellation, Cancelled
+from btrkeep.units import counted, printable
+
+_HEADERS = ["HOST", "PATH", "BACKUPS", "REPAIRED FROM", "PROVEN BY"]
+_PROVEN = {
+    RepairProof.CHECKSUM: "checksum",
+    RepairProof.READABLE: "size, time, and what can be read",
+    RepairProof.TIME: "size and time alone",
+}
+_LEFT = {
+    FileFate.WHOLE: "it is whole: `backupd verify` clears it",
+    FileFate.UNPROVEN: "see --unproven",
+    FileFate.NO_COPY: "no copy is known",
+    FileFate.HOST_DIFFERS: "the host differs",
+    FileFate.NO_FILE: "no plain file is there",
+}
+
+
+@click.command("repair")
+@backups_argument
+@click.option(
+    "--from",
+    "folders",
+    multiple=True,
+    type=GivenPath(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Also use copies in this folder, at the same paths as on the host. May be given several times.",
+)
+@click.option("--unproven", is_flag=True, help="Also use a copy of the same size and time that no recorded checksum proves.")
+@dry_run_option("what would be repaired, and from where")
+@yes_option
+@json_option
+@pass_context
+def command(
+    ctx: click.Context,
+    which: tuple[str, ...],
+    folders: tuple[Path, ...],
+    unproven: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Make a copy of each damaged backup in which the damaged files are good again: of all hosts, of each HOST, or of HOST@BACKUP.
+
+    The plan comes first: each damaged file with the copy that would replace it. A copy is taken from another backup of the host, or
+    from a DIR, when it has the checksum that was recorded of the damaged file; with --unproven also one of which nothing was
+    recorded, when size and time are the same and so is all that can still be read.
+
+    The repaired copy is a backup of its own, stamped a second later, which says what it is. The damaged backup stays as it is and
+    expires, as with `backupd delete`; when it is held, or a replica or an unfinished backup grows from it, or a copy is not proven,
+    it does not, and the repaired copy is held. The hold and the acceptance that it has the copy has, too.
+
+    Exit status 0: no damaged file is left that was not repaired; 1: some is, or the catalogue was lost; 3: a host is being backed
+    up; 4: the pool is unusable.
+    """
+    cancellation = Cancellation()
+    with opened(ctx, writes=not dry_run) as context, cancellation.listening():
+        if context.lost:  # what is damaged is not known: that is no answer
+            if not dry_run:  # otherwise it is said
+                complain(lost(context.config.pool.state))
+            return int(Exit.ATTENTION)
+        try:
+            plans, is_whole, unreadable = _plans(
+                context, which, [folder.absolute() for folder in folders], cancellation, unproven=unproven
+            )
+        except Cancelled:
+            return cancellation.exit_status()
+        todo = [one for one in plans if one.repairs or one.repaired_in]
+        unplanned = [_lost_fields(host, name) for host, name in unreadable]
+        if not as_json:
+            _show(plans, unreadable)
+        is_left = bool(unplanned) or not is_whole or any(plan.leaves for plan in plans)
+        if dry_run or not todo:
+            if as_json:
+                echo_json({"dry_run": dry_run, "backups": [*map(_fields, plans), *unplanned], "failed": {}})
+            return int(Exit.ATTENTION if is_left or (dry_run and any(plan.repairs for plan in plans)) else Exit.OK)
+        confirmed(f"{counted(len(todo), 'backup')} get a repaired copy", "repair", yes, as_json)
+        done, failed, status = _repaired(context, todo, cancellation, as_json=as_json)
+    if as_json:
+        made = {(one.plan.backup.host, one.plan.backup.name): one for one in done}
+        said = [_fields(one, made.get((one.backup.host, one.backup.name))) for one in plans]
+        echo_json({"dry_run": False, "backups": [*said, *unplanned], "failed": failed})
+    return cancellation.exit_status(status or (Exit.ATTENTION if is_left else Exit.OK))
+
+
+def _plans(
+    context: PoolContext, which: tuple[str, ...], folders: Sequence[Path], cancellation: Cancellation, *, unproven: bool
+) -> tuple[list[RepairPlan], bool, list[tuple[str, str]]]:
+    """Returns plans for the requested damaged backups, by host, oldest first, and whether none of them is left out. Also returns
+    host and name of those that cannot be read at all, for which there is no plan.
+
+    Expired ones are skipped. Without names, damaged copies of another pool do not keep the other hosts from being repaired. Raises
+    UsageError if there is nothing but such copies, or they are named; OSError.
+    """
+    own, unreadable = OwnReads(context, context.clock.now()), list[tuple[str, str]]()  # what it enters is planned for, too
+    refused: list[UsageError] = []
+    try:
+        plans = list(_planned(context, which, folders, cancellation, own, refused, unreadable, unproven=unproven))
+    finally:
+        own.forget()
+    if refused and (which or not plans):
+        raise refused[0]
+    for error in refused:
+        complain(error)
+    return plans, not refused, unreadable
+
+
+def _planned(
+    context: PoolContext,
+    which: tuple[str, ...],
+    folders: Sequence[Path],
+    cancellation: Cancellation,
+    own: OwnReads,
+    refused: list[UsageError],
+    unreadable: list[tuple[str, str]],
+    *,
+    unproven: bool,
+) -> Iterator[RepairPlan]:
+    """Yields the plans; `refused` gets an error for each host that another pool repairs."""
+    wanted: dict[str, set[str]] = {}
+    for text in which or sorted({one.host for one in context.catalogue.damages() if one.fate is None}):
+        host, name = parse_which(text)
+        require_host_or_folder(context, host)
+        is_lost = name in names_of(context.pool, host) and is_unreadable(context.pool.host(host) / name)
+        wanted.setdefault(host, set()).add(name if is_lost else find(context.pool, host, name).name if name else "")
+    for host, names in wanted.items():
+        try:
+            planner = RepairPlanner(context, host, folders, lambda: not cancellation, own, unproven=unproven)
+        except UsageError:  # the pool has the host no more; the catalogue will follow
+            continue
+        if planner.damaged and (fetched := read_notes(context.pool.host(host)).replica):
+            refetch = f"`backupd replicate {fetched.get('name')} {host} --damaged` fetches the damaged ones again"
+            error = UsageError(f"the backups of {printable(host)} are copies, fetched from another pool", printable(refetch))
+            refused.append(error)
+            continue
+        unreadable += [(host, name) for name in planner.unreadable if "" in names or name in names]
+        for backup in planner.damaged:
+            if ("" in names and backup.state != EXPIRED) or backup.name in names:
+                plan = planner.plan(backup)
+                if not (plan.repaired_in and backup.state == EXPIRED):
+                    yield plan
+
+
+def _repaired(
+    context: PoolContext, plans: Iterable[RepairPlan], cancellation: Cancellation, *, as_json: bool
+) -> tuple[list[RepairDone], dict[str, str], int]:
+    """Returns the repaired backups, the failures with their reasons, and the exit status. A failure does not affect the others."""
+    expiry = ExpiryContext(
+        context.config, context.pool, context.catalogue, context.clock.now().replace(microsecond=0), expiry_sinks(as_json=as_json)
+    )
+    done, failed, status = list[RepairDone](), dict[str, str](), int(Exit.OK)
+    with writing(context.pool):
+        ensure_reserve(context.pool.path)
+        for plan in plans:
+            if cancellation:
+                break
+            name = f"{plan.backup.host}@{plan.backup.name}"
+            try:
+                with expiry.lock(plan.backup.host):
+                    one = repair(expiry, plan)
+            except PoolUnusable:
+                raise
+            except OperatorError as error:
+                failed[name] = error.message
+                status = max(status, int(Exit.LOCKED if isinstance(error, LockHeld) else Exit.ATTENTION))
+                complain(OperatorError(f"{name} was not repaired: {error.message}", error.hint))
+                continue
+            done.append(one)
+            if not as_json:
+                prose(printable(f"{name} is repaired in {one.name}" + (f"; it stays: {one.stays}" if one.stays else "")))
+    return done, failed, status
+
+
+def _show(plans: Sequence[RepairPlan], unreadable: Sequence[tuple[str, str]]) -> None:
+    """Prints one line for each file that is treated alike in several backups."""
+    for host, name in unreadable:
+        prose(f"{printable(host)}@{name} cannot be read at all, so it cannot be repaired; it stays and is no base of later backups")
+    if not plans:
+        if not unreadable:
+            prose("nothing is known to be damaged that was not repaired")
+        return
+    known: dict[str, list[str]] = {}
+    for plan in plans:
+        known.setdefault(plan.backup.host, []).append(plan.backup.name)
+    files = sorted((_line(plan, one), plan.backup.name) for plan in plans for one in plan.files)
+    rows = []
+    for (host, path, source, proof), some in groupby(files, key=lambda one: one[0]):
+        rows.append((printable(host), printable(path), ranges((name for _, name in some), known[host]), printable(source), proof))
+    click.echo(table(rows, _HEADERS))
+
+
+def _line(plan: RepairPlan, one: DamagedCopy) -> tuple[str, str, str, str]:
+    if plan.repaired_in:
+        return plan.backup.host, fsdecode(one.path), f"repaired in {plan.repaired_in}", ""
+    if one.fate == FileFate.REPAIRED and one.copy:
+        return plan.backup.host, fsdecode(one.path), one.copy.name, _PROVEN[one.copy.proof]
+    return plan.backup.host, fsdecode(one.path), "-", _LEFT[one.fate]
+
+
+def _lost_fields(host: str, name: str) -> dict[str, Any]:
+    files = [{"path": WHOLE, "fate": FileFate.NO_FILE, "copy": None, "proof": None}]
+    return {"host": host, "name": name, "repaired_in": None, "stays": None, "files": files}
+
+
+def _fields(plan: RepairPlan, done: RepairDone | None = None) -> dict[str, Any]:
+    return {
+        "host": plan.backup.host,
+        "name": plan.backup.name,
+        "repaired_in": done.name if done else plan.repaired_in,
+        "stays": done.stays or None if done else None,
+        "files": [
+            {
+                "path": fsdecode(one.path),
+                "fate": one.fate,
+                "copy": one.copy.name if one.copy else None,
+                "proof": one.copy.proof if one.copy else None,
+            }
+            for one in plan.files
+        ],
+    }

@@ -1,0 +1,206 @@
+"""`backupd scrub`: reads everything on the pool's filesystem, and corrects what it can."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backupd.actions.cli.damaged import as_json_object as damaged_object
+from backupd.actions.cli.damaged import show
+from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
+from backupd.actions.read_errors import look_at_read_errors
+from backupd.actions.scrub import Scrubbed, ScrubState, is_unfinished, scrub
+from backupd.cli.context import load_config, opened
+from backupd.repo.context import open_configured, require_writable
+from backupd.repo.privileges import require_privileges
+from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli.progress import outlive_readers, prose, say
+from btrkeep.decisions.redundancy import redundancy_as_json, redundancy_words
+from btrkeep.decisions.repeated import AttemptOutcome, Step, StepAttempt, note_attempt
+from btrkeep.decisions.scrub import unread_words
+from btrkeep.decisions.verification import ScrubBegin, note_begin
+from btrkeep.errors import Exit, OperatorError
+from btrkeep.pool.marker import Pool
+from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.service import Status
+from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
+
+if TYPE_CHECKING:
+    from backupd.actions.damaged import ScrubDamage
+
+_SHOWN = 10  # damaged files; `backupd damaged` shows all
+
+
+@click.command("scrub")
+@json_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> int:
+    """Read everything on the pool's filesystem, and correct errors if there is a good copy.
+
+    Runs `btrfs scrub` on the pool's filesystem: every copy of data and metadata is read and compared with its checksum. A cancelled
+    or interrupted scrub is resumed. It may take days; backups run meanwhile.
+
+    Uncorrectable errors are resolved to files and to all backups that share them, and recorded: `backupd damaged` lists them.
+
+    Ctrl-C and SIGTERM cancel it, and the next one resumes it.
+
+    Success is what was read: each present device, as a whole, by its own counters. A device that was not read is named, and how
+    much data has one good copy left.
+
+    Exit status 0: it read everything and found no errors; 1: it found some, even if they were corrected, a device is missing or was
+    not read, or it did not finish; 3: a scrub is already running.
+    """
+    pool = open_configured(load_config(ctx))
+    require_writable(pool)
+    require_privileges()
+    outlive_readers()
+    cancellation, status = Cancellation(), Status()
+    cancellation.listen()
+    status.say("scrubbing")
+    _note_begin(ctx, pool)
+    begun = _note_attempt(ctx, StepAttempt(datetime.now(UTC), AttemptOutcome.BEGUN))
+    try:
+        done = asyncio.run(scrub(pool.path, cancellation, lambda now: status.say(progress_line(now))))
+    except OperatorError as error:
+        _note_attempt(ctx, StepAttempt(begun, AttemptOutcome.FAILED, error.message))
+        raise
+    _note_attempt(ctx, StepAttempt(begun, *_ended(done)))
+    status.say(line(done))
+    found, files = _recorded(ctx, done)
+    if as_json:
+        echo_json(as_json_object(done, pool.filesystem) | _damage_fields(found, files))
+        return exit_status(done)
+    say(line(done))
+    for words in (*_unread_lines(done), *_damage_lines(found)):
+        prose(words)
+    if files:
+        show(files, _SHOWN)
+    return exit_status(done)
+
+
+def _note_attempt(ctx: click.Context, attempt: StepAttempt) -> datetime:
+    """Records that the scrub has begun, or how it ended, as far as the catalogue can be written. Returns when it began."""
+    begun = attempt.at.replace(microsecond=0)
+    with suppress(OperatorError), opened(ctx) as context:
+        note_attempt(context.catalogue, Step.SCRUB, replace(attempt, at=begun))
+    return begun
+
+
+def _ended(done: Scrubbed) -> tuple[AttemptOutcome, str]:
+    """One that was stopped goes on from there the next time."""
+    if done.outcome == "failed":
+        return AttemptOutcome.FAILED, done.why
+    came_forward = done.outcome == "finished" or done.scrubbed > 0
+    return (AttemptOutcome.DONE, "") if came_forward else (AttemptOutcome.UNFINISHED, done.why)
+
+
+def _note_begin(ctx: click.Context, pool: Pool) -> None:
+    """Notes the present backups: a scrub can vouch only for these. One that is continued began before."""
+    try:
+        if not is_unfinished(pool.path):
+            with opened(ctx) as context:
+                moment = context.clock.now()
+                note_begin(context.catalogue, ScrubBegin(context.catalogue.newest_subvolume(), moment))
+                look_at_read_errors(context, moment)  # what was counted until now the scrub will find
+    except OperatorError as error:  # a scrub is as good as it was, whatever becomes of the catalogue
+        complain(error)
+    except OSError as error:
+        complain(OperatorError(f"errors of the devices could not be looked up: {error}", "the scrub finds what they damaged"))
+
+
+def _recorded(ctx: click.Context, done: Scrubbed) -> tuple["ScrubDamage | None", list[DamagedFile]]:
+    """Records the damage and returns it. Failing to record it does not fail the scrub."""
+    from backupd.actions.damaged import record
+
+    try:
+        with opened(ctx) as context:
+            found = record(context, done, context.clock.now())
+            return found, damaged_files(context, found.rows)
+    except OperatorError as error:
+        complain(error)
+    except OSError as error:
+        complain(OperatorError(f"what is damaged could not be looked up: {error}", "`backupd verify` finds it as well"))
+    return None, []
+
+
+def _unread_lines(done: Scrubbed) -> Iterator[str]:
+    for unread in done.unread:
+        yield unread_words(unread)
+    if done.redundancy is None:
+        yield "the number of good copies could not be read: `backupd check` names what is missing for it"
+    elif done.unread or done.redundancy.reduced:
+        yield f"redundancy: {redundancy_words(done.redundancy)}"
+
+
+def _damage_lines(found: "ScrubDamage | None") -> Iterator[str]:
+    if not found:
+        return
+    for tree in found.trees:
+        yield (
+            f"metadata cannot be read within 64 KiB from {tree.vaddr}, where tree {tree.tree} has a block of level {tree.level}: "
+            "`btrfs check --readonly`, with the pool unmounted, says what it is"
+        )
+    if found.elsewhere:
+        places = ", ".join(str(vaddr) for vaddr in found.elsewhere[:_SHOWN])
+        yield f"{counted(len(found.elsewhere), 'place')} with data of no finished backup, at {places}"
+    if found.unnamed:
+        why = f" ({found.why})" if found.why else ""
+        count = counted(found.unnamed, "error")
+        yield f"{count} not named by the kernel's log{why}: `backupd verify` reads every file, and finds what they damaged"
+
+
+def _damage_fields(found: "ScrubDamage | None", files: list[DamagedFile]) -> dict[str, Any]:
+    return {
+        "damaged": [damaged_object(one) for one in files] if found else None,
+        "metadata": [{"vaddr": one.vaddr, "tree": one.tree, "level": one.level} for one in found.trees] if found else None,
+        "elsewhere": list(found.elsewhere) if found else None,
+        "unnamed": found.unnamed if found else None,
+    }
+
+
+def exit_status(done: Scrubbed) -> int:
+    """Returns the exit status of a finished scrub."""
+    if done.outcome == "stopped" and done.signal:
+        return signal_status(done.signal)
+    return Exit.OK if done.good else Exit.ATTENTION
+
+
+def progress_line(now: ScrubState) -> str:
+    """Formats the progress."""
+    of = f" of {format_size(now.total)} ({format_share(min(1.0, now.scrubbed / now.total))})" if now.total else ""
+    return f"{format_size(now.scrubbed)}{of} scrubbed, {errors_in_words(now.errors)}"
+
+
+def errors_in_words(errors: dict[str, int]) -> str:
+    """Formats the non-zero counters."""
+    found = [f"{number:,} {kind}" for kind, number in errors.items() if number]
+    return f"errors: {', '.join(found)}" if found else "no errors"
+
+
+def line(done: Scrubbed) -> str:
+    """Formats the result."""
+    head = f"{done.outcome}{f' ({printable(done.why)})' if done.why else ''}"
+    if done.signal and done.outcome == "stopped":
+        head += "; the next one continues from here"
+    part = " in all" if done.resumed else ""
+    return f"{head}: {format_size(done.scrubbed)} scrubbed{part}, {errors_in_words(done.errors)}, {format_duration(done.seconds)}"
+
+
+def as_json_object(done: Scrubbed, filesystem: str) -> dict[str, Any]:
+    """Returns the result for --json."""
+    return {
+        "filesystem": filesystem,
+        "outcome": done.outcome,
+        "why": done.why or None,
+        "resumed": done.resumed,
+        "scrubbed": done.scrubbed,
+        "seconds": round(done.seconds, 3),
+        "errors": done.errors,
+        "since": format_time(done.begun) if done.begun else None,
+        "unread": [{"device": one.devid, "why": one.why, "used": one.used} for one in done.unread],
+        "redundancy": redundancy_as_json(done.redundancy) if done.redundancy else None,
+    }

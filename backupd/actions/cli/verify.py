@@ -1,0 +1,325 @@
+"""`backupd verify`: the files of backups read from the disk, and compared with what they were."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import click
+
+from backupd.actions.after_crash import boot_record, has_backups_in_doubt, in_doubt_verifier, note_stop, read_in_doubt, record_boot
+from backupd.actions.cli.against_source import compare_hosts
+from backupd.actions.cli.verify_progress import VerifyProgress
+from backupd.actions.own_reads import OwnReads
+from backupd.actions.verify import Verifier, unreadable_backups
+from backupd.actions.verify_pass import ReadScope
+from backupd.cli.context import opened, pace_option, pass_context, time_option
+from backupd.cli.names import backups_argument
+from backupd.expire.clocks import clock_doubt
+from backupd.files.backup_selector import Restorable, named
+from backupd.files.tree import DataUnreadable
+from backupd.repo.context import PoolContext, writing
+from backupd.repo.listing import hosts_of
+from backupd.repo.notes_json import read_notes
+from backupd.repo.reconcile import check_seals, reconcile
+from backupd.repo.seals import altered_paths
+from backupd.repo.verified import read_verified, verification_fields, verified_row
+from backupd.run.against_source import SourceScope
+from btrkeep.backup_states import ALTERED
+from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.progress import prose
+from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
+from btrkeep.decisions.verification import Verification, VerificationState, is_empty, verified
+from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.pool.locks import VERIFY_LOCK, take_lock
+from btrkeep.pool.subvolume import describe
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.units import counted, format_size, format_time, local_time, parse_share, printable
+
+_MOST_PATHS = 20  # of what was changed in a backup
+
+
+def _sample(text: str) -> int | float:
+    """A number of files, or a share."""
+    if text == "all":
+        return 1.0
+    return int(text) if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) else parse_share(text)
+
+
+@click.command("verify")
+@backups_argument
+@click.option(
+    "--sample",
+    type=Parsed("sample", _sample),
+    default="all",
+    show_default=True,
+    metavar="N|P%|all",
+    help="About how many files to read, or which share of each backup; chosen at random.",
+)
+@time_option
+@pace_option
+@click.option(
+    "--against-source",
+    is_flag=True,
+    help="Compare the newest complete backup of each HOST with the host by content; a share continues where the last run stopped.",
+)
+@click.option("--after-crash", is_flag=True, help="Only backups written shortly before a crash of this server and not read since.")
+@click.option("--clean-stop", is_flag=True, help="Read nothing; note that this server is shut down in order.")
+@click.option("--dry-run", is_flag=True, help="Show what would be read, in this order; read nothing.")
+@json_option
+@pass_context
+def command(
+    ctx: click.Context,
+    which: tuple[str, ...],
+    sample: int | float,
+    seconds: float | None,
+    pace: float | None,
+    against_source: bool,
+    after_crash: bool,
+    clean_stop: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Read the files of backups from the disk, and compare them with what they were when they were last read.
+
+    All backups of all hosts, or those of each HOST, or HOST@BACKUP; those that were not verified for the longest time come first.
+    A file that several backups share is read once. What is read for the first time is recorded for the next time; that it can be
+    read at all is what the filesystem's own checksums say.
+
+    Ctrl-C, SIGTERM and --time end it, and the next one goes on from there.
+
+    After a crash of this server the backups that were written in the last minutes before it come first: of each, the files that
+    were written into it. With --after-crash only these; nothing when there was no crash, or all of them were read.
+
+    With --against-source rsync compares checksums with the host. A file with another content there, though its size and time are
+    the same, is damaged in the backup, or was changed on the host and its time put back: the next run fetches it again.
+
+    Exit status 0: nothing is damaged or altered; 1: something is; 3: another verify is under way.
+    """
+    with opened(ctx, writes=not dry_run) as context:
+        context.config.require_section("verify")
+        if against_source:
+            if pace is not None:
+                raise UsageError("--pace is not for --against-source", "the bandwidth budgets hold: [backup] bandwidth")
+            return compare_hosts(context, which, SourceScope(sample, seconds), dry_run=dry_run, as_json=as_json)
+        moment = context.clock.now()
+        if clean_stop:
+            with writing(context.pool):
+                note_stop(context.pool, moment)
+            return int(Exit.OK)
+        if after_crash and which:
+            raise UsageError("--after-crash takes no HOST", "`backupd verify HOST` reads all of its backups")
+        if after_crash and dry_run:
+            return _say_in_doubt(context, as_json)
+        chosen = [] if after_crash else sorted(_chosen(context, which), key=lambda one: (_last(one[1], moment), one[0].name))
+        if dry_run:
+            return _say_plan(chosen, as_json)
+        run = _VerifyRun(context, VerifyProgress(is_shown=not as_json), as_json)
+        with (
+            take_lock(context.pool.locks / VERIFY_LOCK, "backupd verify", format_time(moment)),
+            writing(context.pool),
+            run.cancellation.listening(),
+            run.progress,
+            noted_attempt(context.catalogue, Step.VERIFY, moment) as attempt,
+        ):
+            own = OwnReads(context, moment)
+            if has_backups_in_doubt(context.pool):
+                with own.counting(run.met):
+                    run.read_in_doubt()
+            if (changed := check_seals(context.pool, context.catalogue, format_time(moment))) and not as_json:
+                prose(str(changed))
+            _tell_catalogue(context, chosen)
+            run.tell_altered([backup for backup, _ in chosen])
+            run.read([one for one, _ in chosen], moment, sample, seconds, pace, own)
+            if not after_crash:
+                run.tell_unreadable([one for one in which if "@" not in one] if which else hosts_of(context.pool))
+            own.forget()
+            came_forward = not chosen or any(one.count.files for one in run.passes)
+            attempt.end(AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, "no file was read")
+    return run.report()
+
+
+@dataclass(slots=True)
+class _VerifyRun:
+    """A run over several backups, and its results."""
+
+    context: PoolContext
+    progress: VerifyProgress
+    as_json: bool
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    passes: list[Verifier] = field(default_factory=list)
+    found: list[dict[str, Any]] = field(default_factory=list)
+    """What is printed of each backup."""
+    altered: list[dict[str, Any]] = field(default_factory=list)
+    """The backups that were changed after they were final, with the paths."""
+    unreadable: int = 0
+    """The backups of which no file could be read."""
+
+    def met(self) -> int:
+        """Returns how many files, or backups, could not be read or were read as something else."""
+        return self.unreadable + sum(one.count.damaged for one in self.passes)
+
+    def read_in_doubt(self) -> None:
+        """Reads what a crash may have damaged, before all else and without limits."""
+        context = self.context
+        corrected = reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
+        if corrected and not self.as_json:
+            prose(corrected.sentence)
+        record = record_boot(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
+        if record.unread and not self.as_json:
+            prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
+        self.progress.begin_in_doubt()
+        self.passes.append(in_doubt_verifier(context, record, self.cancellation, self.progress))
+        for one in read_in_doubt(record, self.passes[0]):
+            self.progress.clear()
+            if isinstance(one, OperatorError):
+                complain(one)
+            else:
+                self._add(*one)
+
+    def read(
+        self,
+        backups: Sequence[Restorable],
+        moment: datetime,
+        sample: int | float,
+        seconds: float | None,
+        pace: float | None,
+        own: OwnReads,
+    ) -> None:
+        """Reads the backups, or as many of their files as `sample` says, until the time is over."""
+        files = sum(one.record.files or 0 for one in backups)
+        share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
+        doubt_of_clock = clock_doubt(self.context.catalogue, moment, rehearsal=self.context.pool.rehearsal)
+        scope = ReadScope(share, seconds, pace, forgets=doubt_of_clock is None)
+        work = Verifier(self.context.pool, self.context.catalogue, moment, scope, self.cancellation, self.progress)
+        self.passes.append(work)
+        for number, backup in enumerate(backups, 1):
+            if work.is_over:
+                return
+            self.progress.begin(work.count, backup, number, len(backups))
+            with own.counting(self.met):
+                try:
+                    done = work.verify(backup)
+                except OperatorError as error:  # it is being deleted, or gone; or no file of it can be read
+                    self.progress.clear()
+                    complain(error)
+                    self.unreadable += isinstance(error, DataUnreadable)
+                    continue
+            self.progress.clear()
+            self._add(backup, done)
+
+    def tell_altered(self, backups: Sequence[Restorable]) -> None:
+        """Names what was changed in backups after they were final."""
+        for backup in backups:
+            notes = read_notes(self.context.pool.host(backup.host))
+            if not notes.is_altered(backup.name):
+                continue
+            paths, trouble = list[bytes](), ""
+            try:
+                subvolume = describe(backup.path)
+                paths = altered_paths(backup.path, subvolume) if subvolume else []
+            except OSError as error:
+                trouble = f"; which ones is unknown: {error.strerror}"
+            names = [os.fsdecode(path) or "." for path in paths]
+            self.altered.append({"host": backup.host, "name": backup.name, "paths": names})
+            if not self.as_json:
+                place = f"{printable(backup.host)} {backup.name}"
+                prose(f"{place}: altered: {counted(len(names), 'path')} changed after it was final{trouble}")
+                for name in names[:_MOST_PATHS]:
+                    prose(f"  {printable(name)}")
+                if len(names) > _MOST_PATHS:
+                    prose(f"  and {len(names) - _MOST_PATHS:,} more; --json has all")
+
+    def tell_unreadable(self, hosts: Sequence[str]) -> None:
+        """Names the backups of which nothing can be read, not even what they are."""
+        for host, name in unreadable_backups(self.context.pool, hosts):
+            self.passes[-1].note_unreadable(host, name)
+            self.unreadable += 1
+            complain(
+                OperatorError(
+                    f"nothing of {printable(host)}@{name} can be read", "see the kernel's messages (dmesg) and `backupd scrub`"
+                )
+            )
+
+    def _add(self, backup: Restorable, done: Verification) -> None:
+        is_altered = any((row["host"], row["name"]) == (backup.host, backup.name) for row in self.altered)
+        self.found.append(_fields(backup, done, is_altered=is_altered))
+        if not self.as_json:
+            _say(backup, done)
+
+    def report(self) -> int:
+        """Prints the totals. Returns the exit status."""
+        files, size = (sum(getattr(one.count, name) for one in self.passes) for name in ("files", "bytes"))
+        is_over = self.passes[-1].is_over
+        if self.as_json:
+            echo_json({"files": files, "bytes": size, "is_whole": not is_over, "altered": self.altered, "backups": self.found})
+        else:
+            prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one goes on" if is_over else ""))
+        has_damage = self.unreadable or self.altered or any(row["damages"] for row in self.found)
+        return self.cancellation.exit_status(Exit.ATTENTION if has_damage else Exit.OK)
+
+
+def _say_in_doubt(context: PoolContext, as_json: bool) -> int:
+    record = boot_record(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
+    if as_json:
+        echo_json([{"host": host, "name": name} for host, name in sorted(record.unread)])
+        return int(Exit.OK)
+    for host, name in sorted(record.unread):
+        prose(f"{printable(host)} {name}: written last before a crash, and not read since")
+    return int(Exit.OK)
+
+
+def _chosen(context: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable, Verification | None]]:
+    """The backups that are meant, with what is known of them. Raises UsageError."""
+    found = named(context.pool, which or hosts_of(context.pool))
+    known = {host: read_verified(context.pool.host(host)) for host in {one.host for one in found}}
+    return [(one, known[one.host].get(one.name)) for one in found]
+
+
+def _tell_catalogue(context: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
+    """Updates the catalogue from earlier results: a `verify` was killed before it wrote the rows."""
+    rows = [verified_row(one.host, one.name, known) for one, known in chosen if known]
+    told = {host: context.catalogue.verifications(host) for host in {one.host for one in rows}}
+    if news := [one for one in rows if told[one.host].get(one.name) != one]:
+        context.catalogue.put_verifications(news)
+
+
+def _last(known: Verification | None, now: datetime) -> float:
+    """Returns when it was last read; a time in the future, from a clock that was ahead, counts as never."""
+    return known.at.timestamp() if known and known.at <= latest(now) else 0.0
+
+
+def _fields(backup: Restorable, found: Verification | None, *, is_altered: bool = False) -> dict[str, Any]:
+    if found is None:
+        return {"host": backup.host, "name": backup.name, "state": str(VerificationState.NEVER)}
+    empty = is_empty(ALTERED if is_altered else backup.record.state, backup.record.files)
+    state = verified(found, None, found.damages, found.at, empty=empty).state  # as this look alone has it
+    return {"host": backup.host, "name": backup.name, "state": str(state), **verification_fields(found)}
+
+
+def _say_plan(chosen: list[tuple[Restorable, Verification | None]], as_json: bool) -> int:
+    if as_json:
+        echo_json([_fields(*one) for one in chosen])
+        return int(Exit.OK)
+    for backup, known in chosen:
+        last = f"last read {local_time(known.at)}" if known else "never read"
+        prose(f"{printable(backup.host)} {backup.name}: {last}")
+    return int(Exit.OK)
+
+
+def _say(backup: Restorable, found: Verification) -> None:
+    whole = "" if found.is_over else ", in part"
+    head = f"{printable(backup.host)} {backup.name}: {counted(found.read, 'file')} read, {found.compared:,} compared{whole}"
+    if not found.damages:
+        prose(head)
+        return
+    prose(f"{head}; {counted(found.damages, 'file')} damaged:")
+    for path in found.damaged:
+        prose(f"  {printable(path)}")
+    if more := found.damages - len(found.damaged):
+        prose(f"  and {more:,} more")

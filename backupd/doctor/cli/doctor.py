@@ -1,0 +1,192 @@
+"""`backupd doctor`: finds what is wrong or slow with the pool, and how to repair it."""
+
+import re
+import shutil
+import textwrap
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from backupd.cli import colours
+from backupd.cli.context import load_config, pass_context, present
+from backupd.doctor.cli.check import show
+from backupd.doctor.cli.fix_room import fix_room
+from backupd.doctor.copies import reach_copies
+from backupd.doctor.facts import DoctorFacts
+from backupd.doctor.finding import DoctorReport
+from backupd.doctor.fix import findings_of, fix, refusal, rule_named
+from backupd.doctor.gather import gather
+from backupd.doctor.layers import stacks
+from backupd.doctor.rules import BY_NAME, RULES, examine
+from backupd.repo.context import open_configured
+from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.progress import prose, with_calls
+from btrkeep.decisions.findings import ROOM, Finding, check_as_json
+from btrkeep.errors import Exit, UsageError
+from btrkeep.units import counted, printable
+
+_COMMAND = re.compile(r"`[^`]*`")
+_KEPT = "\0"
+_WIDTH = 110
+
+
+@click.command("doctor")
+@click.option("--fix", "name", metavar="NAME", help="Repair what the check of that name finds, if it can be done while mounted.")
+@click.option("--dry-run", is_flag=True, help="With --fix: only show what it would do.")
+@click.option(
+    "--device",
+    "named",
+    metavar="DEVICE",
+    multiple=True,
+    type=GivenPath(path_type=Path, resolve_path=True),
+    help="With --fix room: an empty block device to use for a while, instead of a file in the state folder. Twice for raid1.",
+)
+@click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also list the checks that passed.")
+@click.option("--connect", is_flag=True, help="Also reach the other side of every replica and push: version, key, clock, room.")
+@json_option
+@pass_context
+def command(
+    ctx: click.Context, name: str | None, dry_run: bool, named: tuple[Path, ...], all_checks: bool, connect: bool, as_json: bool
+) -> int:
+    """Find what is wrong or slow with the pool; for each problem, print the reason, the commands that solve it, and their risk.
+
+    Examines how the filesystem was made and mounted, the storage below it, its state, and the machine. Changes nothing without
+    --fix NAME: then the check is repeated, the commands are run, and the check is repeated again to see whether the problem is
+    solved. Repairs that need an unmounted filesystem are only described.
+
+    --fix room is a way out of a pool of which all space is allocated, also if metadata is full: it adds a temporary device, moves
+    data together, and removes the device again. If it is stopped, the next --fix room continues.
+
+    With --connect it also asks the other side of every replica and push, as `backupd check --connect` does.
+
+    A check that could not be made says so; it is neither well nor a finding.
+
+    Exit status 0: nothing, or only notes; 1: there is something to do.
+    """
+    if connect and name:
+        raise UsageError("--connect does not go with --fix NAME", "run them one after the other")
+    if dry_run and not name:
+        raise UsageError("--dry-run goes with --fix NAME", "without --fix nothing is changed anyway")
+    if named and name != ROOM:
+        raise UsageError("--device goes with --fix room", "leave it out")
+    config = load_config(ctx)
+    if name == ROOM:
+        return fix_room(config, partial(present, ctx, config), named, dry_run=dry_run, as_json=as_json)
+    pool = open_configured(config)
+    look = partial(gather, config, pool, present(ctx, config))
+    if name:
+        return _fix(rule_named(name), look(), dry_run, as_json, look)
+    facts = look()
+    found = examine(facts)
+    reached = list(reach_copies(config)) if connect else []
+    if as_json:
+        echo_json({**_as_json(facts, found), "copies": [check_as_json(finding) for finding in reached]})
+    else:
+        _show(facts, found, all_checks)
+        if connect:
+            click.echo()
+            show(reached) if reached else click.echo("no replica and no push is configured")
+    levels = {finding.level for finding in [*found.findings, *reached]}
+    return Exit.ATTENTION if levels & {"warning", "error"} else Exit.OK
+
+
+def _as_json(facts: DoctorFacts, found: DoctorReport) -> dict[str, Any]:
+    return {
+        "filesystem": facts.filesystem.uuid,
+        "devices": [
+            {"name": device.name, "layers": [asdict(layer) for layer in device.layers]} for device in facts.filesystem.devices
+        ],
+        "checks": [rule.name for rule in RULES],
+        "not_looked_at": [{"name": one.name, "why": one.why} for one in found.unlooked],
+        "findings": [finding_as_json(finding) for finding in found.findings],
+    }
+
+
+def finding_as_json(finding: Finding) -> dict[str, Any]:
+    """Returns one finding; `commands` are shell lines, the first of which are those that --fix runs."""
+    return {
+        "name": finding.check,
+        "severity": finding.level,
+        "what": with_calls(finding.text),
+        "why": with_calls(finding.remedy.why),
+        "commands": list(finding.remedy.lines),
+        "risk": finding.remedy.risk,
+        "fixable": finding.remedy.fixable,
+        "unmounted": finding.remedy.unmounted,
+    }
+
+
+def _show(facts: DoctorFacts, found: DoctorReport, all_checks: bool) -> None:
+    fs = facts.filesystem
+    prose(f"{printable(str(facts.site.pool))}: filesystem {fs.uuid} on {printable('; '.join(stacks(fs.devices)))}", "  ")
+    if all_checks:
+        options = sorted({*(fs.mount_options or ()), *fs.options})
+        prose(f"mounted at {printable(str(fs.target))} with {', '.join(options)}", "  ")
+    for finding in found.findings:
+        click.echo()
+        show_finding(finding)
+    click.echo()
+    if all_checks:
+        well = [(name, BY_NAME[name].looks) for name in found.well]
+        click.echo(table(well, ["WELL", "NOT FOUND"]) + "\n")
+    for one in found.unlooked:
+        prose(f"{click.style(f'not looked at {one.name}', fg='yellow')}: {printable(one.why)}", "  ")
+    counts = ", ".join(
+        counted(number, severity)
+        for severity in ("error", "warning", "note")
+        if (number := sum(finding.level == severity for finding in found.findings))
+    )
+    blind = f"; {len(found.unlooked)} not looked at" if found.unlooked else ""
+    click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to say'}{blind}")
+    if fixable := [finding.check for finding in found.findings if finding.remedy.fixable]:
+        prose(f"`backupd doctor --fix NAME` can mend: {', '.join(dict.fromkeys(fixable))}", "  ")
+
+
+def show_finding(finding: Finding) -> None:
+    """A headline, the reason, the commands, the risk."""
+    label = click.style(f"{finding.level} {finding.check}", fg=colours.LEVEL[finding.level], bold=True)
+    prose(f"{label}: {printable(finding.text)}", "  ")
+    click.echo(_wrapped("why:  ", finding.remedy.why))
+    for number, line in enumerate(finding.remedy.lines):
+        click.echo(f"  {'do:   ' if not number else '      '}{printable(line)}")
+    click.echo(_wrapped("risk: ", finding.remedy.risk))
+
+
+def _wrapped(label: str, text: str) -> str:
+    width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 25)).columns)
+    text = _COMMAND.sub(lambda command: command[0].replace(" ", _KEPT), printable(with_calls(text)))  # is pasted, so never folded
+    wrapper = textwrap.TextWrapper(width, f"  {label}", break_long_words=False, break_on_hyphens=False)
+    wrapper.subsequent_indent = " " * (2 + len(label))
+    lines = wrapper.wrap(text)
+    return "\n".join(lines).replace(_KEPT, " ")
+
+
+def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "partial[DoctorFacts]") -> int:
+    found = findings_of(name, facts)
+    done, refused = [], None
+    for finding in found:
+        if not as_json:
+            show_finding(finding)
+        refused = refusal(finding) or refused
+        if finding.remedy.fixable and not dry_run:
+            fix(finding, look)
+            done.append(finding)
+    if as_json:
+        echo_json({"dry_run": dry_run, "findings": [finding_as_json(one) for one in found], "fixed": bool(done)})
+    elif not found:
+        click.echo(f"{name}: nothing is found, so nothing is to be done")
+    elif done:
+        click.echo(f"{name}: done, and not found any more" + _left(done))
+    elif dry_run and not refused:
+        click.echo(f"{name}: --dry-run: nothing was done")
+    if refused:
+        raise refused
+    return Exit.OK
+
+
+def _left(done: list[Finding]) -> str:
+    return "; what stays to be done by hand is above" if any(finding.remedy.commands for finding in done) else ""

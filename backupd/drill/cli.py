@@ -1,0 +1,229 @@
+"""`backupd drill`: backups really restored, compared, and thrown away again."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from random import SystemRandom
+from typing import Any
+
+import click
+
+from backupd.cli.context import dry_run_option, opened, pass_context
+from backupd.cli.names import backups_argument
+from backupd.drill.boot import BootDrill, require_bootable, run_boot_drill
+from backupd.drill.context import DrillContext
+from backupd.drill.restore_drill import RestoreDrill, restore_plan, run_restore_drill
+from backupd.files.backup_selector import NEWEST, Restorable, expand_which, find, restorable
+from backupd.files.cli.opened_backup import reading
+from backupd.files.cli.restore_view import RestoreProgressPrinter
+from backupd.repo.context import PoolContext
+from backupd.repo.listing import hosts_of
+from btrkeep.backup_states import COMPLETE
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.progress import prose
+from btrkeep.config.values import FileSample, parse_sample
+from btrkeep.decisions.drills import (
+    DrillKind,
+    DrillOutcome,
+    DrillResult,
+    drill_object,
+    failure_words,
+    in_turn,
+    note_drill,
+    proven_words,
+    read_drills,
+)
+from btrkeep.errors import Exit, UsageError
+from btrkeep.pool.marker import Pool
+from btrkeep.process.cancellation import Cancelled, signal_status
+from btrkeep.process.service import Status
+from btrkeep.units import counted, format_duration, format_size, parse_duration, printable
+
+
+def _sample(text: str) -> FileSample:
+    try:
+        return parse_sample(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no sample: a number of names such as 1000, a share of them such as 5%, or all") from None
+
+
+def _time(text: str) -> float:
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise ValueError(f"{text!r} is no time: write it like 30m or 2h")
+    return seconds
+
+
+SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
+
+
+@click.command("drill")
+@backups_argument
+@click.option(
+    "--sample",
+    type=SAMPLE,
+    metavar="N|P%|all",
+    help="How many names are restored, chosen at random. [default: as configured, 1000 names]",
+)
+@click.option("--boot", is_flag=True, help="Boot the whole system of HOST in a container, and check that it comes up.")
+@click.option("--as-root", is_flag=True, help="With --boot: also where its root would be that of this machine.")
+@click.option("--time", "seconds", type=DURATION, metavar="TIME", help="How long one drill may take. [default: as configured, 2h]")
+@dry_run_option("what would be restored")
+@json_option
+@pass_context
+def command(
+    ctx: click.Context,
+    which: tuple[str, ...],
+    sample: FileSample | None,
+    boot: bool,
+    as_root: bool,
+    seconds: float | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Really restore a backup, compare what came back, and throw it away.
+
+    Without HOST a random complete backup of the host is taken whose last drill is longest ago; with HOST a random one of that host;
+    with HOST@BACKUP that one. A random sample of its names, or all of it, is restored into a scratch subvolume of the pool, data
+    read and written, by the code that restores for people. rsync then compares content, owners, modes, times, ACLs, attributes and
+    hard links. Result, size and speed are remembered: `backupd status` shows when a restore was proven last.
+
+    With --boot a writable snapshot of a backup of a whole system is booted by systemd-nspawn instead, without network: it has to be
+    up with all its units in `boot_timeout`, and `boot_checks` of the host have to end well in it. Nothing is copied, so it takes
+    seconds. It says nothing of the kernel, the boot loader and the hardware. Do not boot a system that somebody may have taken
+    over: that needs a virtual machine. It gets users of its own, without which it is booted with --as-root alone.
+
+    It gives way to backups, expiry and balancing. Its scratch is removed at the end, and after a kill by the next one, or by the
+    next night.
+
+    Exit status 0: everything came back as it was; 1: something did not, or the drill came to no end; 3: another one is running.
+    """
+    if boot and (not which or sample):
+        raise UsageError("--boot takes the names of hosts, and no --sample", "`backupd drill HOST --boot`")
+    if as_root and not boot:
+        raise UsageError("--as-root belongs to --boot", "`backupd drill HOST --boot --as-root`")
+    with opened(ctx, writes=not dry_run) as context:
+        context.config.require_section("drill")
+        limit = seconds if seconds is not None else context.config.drill.time
+        status, printer = Status(), RestoreProgressPrinter(lines=False)
+        drilling = DrillContext(context.config, context.pool, context.clock.now(), limit, SystemRandom())
+        drilling.waits = lambda who: status.say(f"waits: {who}" if who else "goes on")
+        shown: list[dict[str, Any]] = []
+        failed = False
+        with drilling.cancellation.listening():
+            try:
+                for backup in _backups(context, drilling, which):
+                    if boot:
+                        drilled = _boot_drill(context, backup, as_root=as_root)
+                        failed |= _boot(context, drilling, drilled, shown, status, dry_run=dry_run, as_json=as_json)
+                        continue
+                    drill = RestoreDrill(backup, sample or context.config.drill.sample)
+                    status.say(f"drill: {backup.host}@{backup.name}")
+                    if dry_run:
+                        shown.append(_planned(drilling, drill, printer, as_json))
+                        continue
+                    done = run_restore_drill(drilling, drill, printer)
+                    printer.clear()
+                    note_drill(context.catalogue, done)
+                    failed |= done.outcome != DrillOutcome.PROVEN
+                    shown.append(drill_object(done))
+                    if not as_json:
+                        say_drill(done)
+            except Cancelled:
+                printer.clear()
+                prose("stopped; nothing of it is left", err=True)
+                return signal_status(drilling.cancellation.signal)
+    if as_json:
+        echo_json(shown)
+    return Exit.ATTENTION if failed else Exit.OK
+
+
+def _boot_drill(context: PoolContext, backup: Restorable, *, as_root: bool) -> BootDrill:
+    """Raises OperatorError if it is no backup of a system that can be booted."""
+    require_bootable(backup)
+    host = context.config.hosts.get(backup.host)
+    return BootDrill(backup, host.boot_checks if host else (), context.config.drill.boot_timeout, as_root)
+
+
+def _boot(
+    context: PoolContext,
+    drilling: DrillContext,
+    drill: BootDrill,
+    shown: list[dict[str, Any]],
+    status: Status,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> bool:
+    """Boots one backup; returns True if that failed."""
+    backup, where = drill.backup, f"{drill.backup.host}@{drill.backup.name}"
+    if dry_run:
+        shown.append({"host": backup.host, "backup": backup.name, "boot_checks": list(drill.checks)})
+        if not as_json:
+            prose(f"{where}: would be booted, and {counted(len(drill.checks), 'check')} run in it")
+        return False
+    status.say(f"boot: {where}")
+    done = run_boot_drill(drilling, drill)
+    note_drill(context.catalogue, done)
+    shown.append(drill_object(done))
+    if not as_json:
+        say_drill(done)
+    return done.outcome != DrillOutcome.PROVEN
+
+
+def _backups(context: PoolContext, drilling: DrillContext, which: tuple[str, ...]) -> Iterator[Restorable]:
+    """Yields the backups to drill. Raises UsageError."""
+    if not which:
+        yield _next(context, drilling)
+    for host, name in expand_which(context.pool, which):
+        if name:
+            yield find(context.pool, host, name)
+        else:
+            found = _any_complete(context.pool, host, drilling)
+            yield found or find(context.pool, host, NEWEST)
+
+
+def _next(context: PoolContext, drilling: DrillContext) -> Restorable:
+    """A random complete backup of the host that was not drilled for longest. Raises UsageError."""
+    hosts, drills = hosts_of(context.pool), read_drills(context.catalogue)
+    for host in in_turn(hosts, drills, drilling.chance, drilling.now):
+        if found := _any_complete(context.pool, host, drilling):
+            return found
+    raise UsageError("there is no complete backup yet", "`backupd run` makes one")
+
+
+def _any_complete(pool: Pool, host: str, drilling: DrillContext) -> Restorable | None:
+    with reading(host):
+        found = [one for one in restorable(pool, host) if one.state == COMPLETE]
+    return drilling.chance.choice(found) if found else None
+
+
+def _planned(drilling: DrillContext, drill: RestoreDrill, printer: RestoreProgressPrinter, as_json: bool) -> dict[str, Any]:
+    with reading(f"{drill.backup.host}@{drill.backup.name}"):
+        plan = restore_plan(drilling, drill, printer)
+    printer.clear()
+    where = f"{drill.backup.host}@{drill.backup.name}"
+    if not as_json:
+        prose(f"{where}: {plan.names:,} of {counted(plan.of, 'name')}, {format_size(plan.needed)}, would be restored and compared")
+        if plan.left_out:
+            prose(f"{counted(plan.left_out, 'file')} would be left out: the pool has {format_size(plan.room)} for it")
+    return {"host": drill.backup.host, "backup": drill.backup.name, "sample": str(drill.sample), **asdict(plan)}
+
+
+def say_drill(done: DrillResult) -> None:
+    """Prints the result of a drill on a terminal."""
+    where = f"{done.host}@{done.backup}"
+    match done.outcome:
+        case DrillOutcome.PROVEN if done.kind == DrillKind.BOOT:
+            prose(f"booted: {where}, {printable(done.text)}")
+            prose("what this does not prove: kernel, boot loader, hardware, network")
+        case DrillOutcome.PROVEN:
+            prose(f"proven: {proven_words(done)}")
+            prose("restored, and compared by rsync: content, owners, modes, times, ACLs, attributes, hard links")
+        case DrillOutcome.FAILED:
+            prose(click.style("failed: ", fg="red", bold=True) + printable(failure_words(done)))
+        case DrillOutcome.UNFINISHED:
+            prose(click.style("not finished: ", fg="yellow") + f"{where}: {printable(done.text)}")
+    if done.left_out:
+        prose(f"{counted(done.left_out, 'file')} of the sample did not fit into the pool and were left out")
+    prose(f"{format_duration(done.seconds)} in all; nothing of it is left")

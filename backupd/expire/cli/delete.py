@@ -1,0 +1,157 @@
+"""`backupd delete`: backups that somebody wants gone."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
+from backupd.cli.context import dry_run_option, fill_stand_in, opened, pass_context
+from backupd.cli.names import complete_which
+from backupd.expire.cli.expire import carry_out, exit_status, expiry_sinks
+from backupd.expire.context import ExpiryContext
+from backupd.expire.run import ExpiryScope
+from backupd.files.backup_selector import require_host
+from backupd.repo.context import PoolContext, writing
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
+from btrkeep.decisions.retention import DeletionRequest
+from btrkeep.decisions.safety_limits import Forced
+from btrkeep.errors import Exit, UsageError
+from btrkeep.pool.locks import EXPIRE_LOCK, take_lock
+from btrkeep.process.login import login_name
+from btrkeep.units import format_time, local_time, printable
+
+
+@click.command("delete")
+@click.argument("backups", nargs=-1, required=True, metavar="HOST@BACKUP...", shell_complete=complete_which)
+@click.option("--why", "--reason", default="", metavar="TEXT", help="The reason; shown by `list`, `retention explain` and `log`.")
+@click.option("--force", is_flag=True, help="Delete even the last complete backup of a host.")
+@click.option("--now-without-grace", "at_once", is_flag=True, help="Delete at once. It cannot be undone.")
+@dry_run_option("what would be done")
+@json_option
+@pass_context
+def command(
+    ctx: click.Context,
+    backups: tuple[str, ...],
+    why: str,
+    force: bool,
+    at_once: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Delete backups by name, whatever the retention says: all of those named, or none.
+
+    They expire, and the next `backupd expire` after their grace deletes them; until then `backupd unexpire` takes one back. With
+    --now-without-grace they are deleted at once. `latest` is the newest complete backup of its host.
+
+    Refused are the last complete backup of a host (unless with --force), one that is held, and the base of an unfinished backup;
+    with --now-without-grace also one that is being restored from.
+
+    Exit status 0: done; 1: one of them has to stay, so nothing was done, or could not be deleted at once, or was deleted at once
+    and the catalogue could not be written; 3: a run is working on the host, or, with --now-without-grace, an expiry is running.
+    """
+    wanted = _by_host(backups)
+    asked = DeletionRequest(" ".join(why.split()), force, at_once, login_name())
+    with opened(ctx, writes=not dry_run, stand_in=not dry_run) as context:
+        fill_stand_in(context)
+        moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
+        expiry = ExpiryContext(context.config, context.pool, context.catalogue, moment, expiry_sinks(as_json=as_json))
+        for host in wanted:
+            require_host(context.pool, host)
+        require_sane_clock(expiry, asked)
+        if dry_run:
+            chosen = [choose(expiry, host, names, asked) for host, names in wanted.items()]
+            _tell(chosen, asked, dry_run=True, as_json=as_json)
+            return Exit.OK
+        with ExitStack() as held:
+            if at_once:
+                held.enter_context(take_lock(context.pool.locks / EXPIRE_LOCK, "backupd delete", format_time(moment)))
+            with ExitStack() as locks, writing(context.pool):
+                for host in wanted:
+                    locks.enter_context(expiry.lock(host))
+                chosen = [choose(expiry, host, names, asked) for host, names in wanted.items()]
+                mark(expiry, chosen, asked)
+            return _delete(context, expiry, chosen, asked, as_json=as_json)
+
+
+def _by_host(backups: Sequence[str]) -> dict[str, list[str]]:
+    """The names that are wanted of each host, hosts in the order of their locks. Raises UsageError."""
+    wanted: dict[str, list[str]] = {}
+    for text in backups:
+        host, at, name = text.partition("@")
+        if not host or not at or not name:
+            raise UsageError(f"{text!r} names no backup", "write HOST@NAME; `backupd list HOST` shows the names")
+        wanted.setdefault(host, []).append(name)
+    return dict(sorted(wanted.items()))
+
+
+def _delete(
+    context: PoolContext, expiry: ExpiryContext, chosen: Sequence[DeletionChoice], asked: DeletionRequest, *, as_json: bool
+) -> int:
+    if not asked.at_once:
+        _tell(chosen, asked, as_json=as_json)
+        return Exit.OK
+    names = frozenset((one.host, backup.name) for one in chosen for backup in one.backups)
+    scope = ExpiryScope(frozenset(one.host for one in chosen), names)
+    summary = carry_out(expiry, Forced(), scope, None, wait=False)
+    gone = {(host, name) for host, name in names if not (context.pool.host(host) / name).exists()}
+    _tell(chosen, asked, gone=gone, as_json=as_json)
+    return exit_status(summary) or (Exit.OK if gone == names else Exit.ATTENTION)
+
+
+def _tell(
+    chosen: Sequence[DeletionChoice],
+    asked: DeletionRequest,
+    *,
+    gone: set[tuple[str, str]] | None = None,
+    dry_run: bool = False,
+    as_json: bool,
+) -> None:
+    if as_json:
+        echo_json({"dry_run": dry_run, "backups": list(_objects(chosen, asked, gone or set()))})
+        return
+    for one in chosen:
+        for line in _lines(one, asked, gone or set(), dry_run):
+            prose(printable(line))
+
+
+def _objects(chosen: Sequence[DeletionChoice], asked: DeletionRequest, gone: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    for one in chosen:
+        for backup in one.backups:
+            yield {
+                "host": one.host,
+                "name": backup.name,
+                "at": format_time(backup.marked),
+                "why": backup.why,
+                "expires": None if asked.at_once else format_time(backup.expires),
+                "deleted": (one.host, backup.name) in gone,
+                "next_base": one.base,
+            }
+
+
+def _lines(one: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, str]], dry_run: bool) -> Iterator[str]:
+    for backup in one.backups:
+        name = f"{one.host} {backup.name}"
+        if backup.is_unreadable:
+            given_up = "would be given up" if dry_run else "is given up"
+            yield f"{name} {given_up}: no other pool asks for it. It stays on the disk, because its metadata cannot be read"
+        elif asked.at_once:
+            yield f"{name} " + ("would be deleted at once" if dry_run else _became((one.host, backup.name) in gone))
+        else:
+            expires = local_time(backup.expires)
+            what = "had expired already" if backup.had_expired else "would expire" if dry_run else "has expired"
+            yield f"{name} {what}: it can be restored until {expires}, then `backupd expire` deletes it"
+    readable = [backup for backup in one.backups if not backup.is_unreadable]
+    if readable and not asked.at_once and not dry_run:
+        one_of_them = "it" if len(readable) == 1 else "one"
+        yield f"until then `backupd unexpire {one.host} {readable[0].name}` takes {one_of_them} back"
+    if one.base is None:
+        yield f"no complete backup of {one.host} is left then: no `latest`, and the next one is a first copy"
+    elif one.moves:
+        yield f"the next backup of {one.host} is based on {one.base}"
+
+
+def _became(is_gone: bool) -> str:
+    return "is deleted" if is_gone else "is not deleted yet: it has expired, and a later `backupd expire` deletes it if it can"

@@ -1,0 +1,194 @@
+"""`backupd expire`: deletes what the retention policy no longer keeps."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import click
+
+from backupd.cli.context import dry_run_option, fill_stand_in, load_config, opened, pass_context
+from backupd.cli.names import complete_host_of_pool, require_host_or_folder
+from backupd.cli.recording import record
+from backupd.expire.cli.expiry_view import ExpiryStatus, dry_run_as_json, echo_dry_run, expiry_lines, summary_as_json
+from backupd.expire.context import ExpiryContext
+from backupd.expire.mount_option import MountOption
+from backupd.expire.report import ExpiryEvent, Summary
+from backupd.expire.run import EVERYTHING, ExpiryRunner, ExpiryScope, dry_run_plan
+from backupd.health.trust import check_trust
+from backupd.repo.context import open_configured, require_writable
+from backupd.repo.history_copy import keep_history
+from backupd.repo.privileges import require_privileges
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.config import Config
+from btrkeep.decisions.safety_limits import CLOCK, HOSTS, POOL, Forced, force_word
+from btrkeep.errors import Exit, LockHeld, UsageError
+from btrkeep.pool.locks import EXPIRE_LOCK, take_lock
+from btrkeep.process.cancellation import signal_status
+from btrkeep.process.login import is_automatic
+from btrkeep.process.progress import ProgressSink, ProgressSinks
+from btrkeep.process.service import is_service
+from btrkeep.units import format_time, printable
+
+
+@click.command("expire")
+@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host_of_pool)
+@dry_run_option("what would be marked and deleted, and why")
+@click.option("--skip-grace", is_flag=True, help="Delete without waiting for the grace to end; only with the names of hosts.")
+@click.option("--limit", type=click.IntRange(0), metavar="N", help="Delete at most N backups in this run.")
+@click.option(
+    "--force",
+    multiple=True,
+    metavar="WHAT",
+    help="Override a safety limit: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
+)
+@click.option(
+    "--wait", is_flag=True, help="Wait until the kernel has dropped everything that was deleted, except what is still open."
+)
+@click.option("--yield-to-backups", is_flag=True, help="Pause while backups run, whatever [expiry] says.")
+@click.option(
+    "--restore-mount-option", is_flag=True, help="Only restore the mount option that a killed run has changed; for ExecStopPost=."
+)
+@json_option
+@pass_context
+def command(
+    ctx: click.Context,
+    hosts: tuple[str, ...],
+    dry_run: bool,
+    skip_grace: bool,
+    limit: int | None,
+    force: tuple[str, ...],
+    wait: bool,
+    yield_to_backups: bool,
+    restore_mount_option: bool,
+    as_json: bool,
+) -> int:
+    """Delete the backups that the retention no longer keeps, of all hosts or of each HOST that is named.
+
+    What no rule keeps any more is marked as expired first and stays restorable for its grace (`backupd unexpire` takes it back).
+    What was marked longer ago than that is deleted, a few at a time, so that never more than `max_orphans` deleted subvolumes
+    wait for the kernel's cleaner. It may be stopped at any time, the next run continues. It returns when its deletions are safely
+    on disk; the kernel may still be dropping the last of them (`backupd progress`), unless --wait is given, or a mount option was
+    switched.
+
+    --skip-grace deletes at once what waits for the end of its grace and what no rule keeps any more, when space is needed now.
+    It cannot be undone.
+
+    A host that would lose too much at once is left out. Nothing is deleted when the pool would lose too much, or when the clock
+    cannot be right. --force overrides that. Holds always count.
+
+    Exit status 0: all is well; 1: something was left out, or needs attention, or the catalogue could not be
+    written; 3: another expiry holds the lock.
+    """
+    if restore_mount_option:
+        return _restore(ctx)
+    if skip_grace and not hosts:
+        raise UsageError("--skip-grace is for hosts that are named", "`backupd expire HOST --skip-grace`")
+    with opened(ctx, writes=not dry_run, stand_in=not dry_run) as context:
+        fill_stand_in(context)
+        require_privileges()  # a dry run reads the deleted subvolumes, too
+        forced = Forced.parse(force, {*context.config.every_host, *context.catalogue.hosts()})
+        moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
+        for host in hosts:
+            require_host_or_folder(context, host)
+        config = _yielding(context.config) if yield_to_backups else context.config
+        config = _without_grace(config, hosts) if skip_grace else config
+        scope = ExpiryScope(frozenset(hosts)) if hosts else EVERYTHING
+        expiry_site = ExpiryContext(config, context.pool, context.catalogue, moment, expiry_sinks(as_json=as_json))
+        if dry_run:
+            return _rehearse(expiry_site, forced, scope, limit, as_json=as_json)
+        status = _expire(expiry_site, forced, scope, limit, wait=wait, as_json=as_json, keeps=context.trouble is None)
+        return Exit.ATTENTION if context.trouble and status == Exit.OK else status
+
+
+def _yielding(config: Config) -> Config:
+    return replace(config, expiry=replace(config.expiry, yield_to_backups=True))
+
+
+def _without_grace(config: Config, hosts: Sequence[str]) -> Config:
+    """Returns the configuration without a grace for these hosts; hosts that are no longer configured have the pool's."""
+    changed = {
+        name: replace(host, retention=replace(host.retention, grace=0.0)) for name, host in config.hosts.items() if name in hosts
+    }
+    return replace(config, hosts={**config.hosts, **changed}, retention=replace(config.retention, grace=0.0))
+
+
+def _rehearse(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, as_json: bool) -> int:
+    plan = dry_run_plan(context, forced, scope)
+    if as_json:
+        echo_json(dry_run_as_json(plan, context.summary, limit))
+    else:
+        echo_dry_run(plan, context.summary, limit, context.now)
+    return Exit.OK if context.summary.good else Exit.ATTENTION
+
+
+def _expire(
+    context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool, as_json: bool, keeps: bool
+) -> int:
+    """`keeps`: the catalogue is the real one, not one in memory without a history that the pool's copy would be replaced by."""
+    with take_lock(context.pool.locks / EXPIRE_LOCK, "backupd expire", format_time(context.now)):
+        for notice in context.config.notices:
+            context.sinks.notice(notice)
+        if not is_automatic():
+            record(context.pool, context.now, "expire", None, why=_asked_for(forced, scope, limit))
+        summary = carry_out(context, forced, scope, limit, wait=wait)
+        keeps = keeps and not context.rows.trouble
+        if not context.rows.trouble:  # each write would wait for the program that holds the catalogue
+            check_trust(context.pool, context.catalogue, context.now)
+        if keeps and (why := keep_history(context.pool, context.catalogue, context.now)):
+            context.sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
+    if as_json:
+        echo_json(summary_as_json(summary))
+    return exit_status(summary)
+
+
+def _asked_for(forced: Forced, scope: ExpiryScope, limit: int | None) -> str:
+    """Returns the options of the command for the record of actions."""
+    hosts = "all hosts" if scope == EVERYTHING else ", ".join(sorted(scope.hosts or ()))
+    words = [word for word, is_given in ((POOL, forced.pool), (HOSTS, forced.every_host), (CLOCK, forced.clock)) if is_given]
+    words += map(force_word, sorted(forced.hosts))
+    options = [f"--force {word}" for word in words] + ([f"--limit {limit}"] if limit is not None else [])
+    return "; ".join([hosts, *options])
+
+
+def carry_out(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool) -> Summary:
+    """Runs an expiry that signals stop and that reports to sinks. The caller holds its lock."""
+    context.cancellation.listen()
+    try:
+        return ExpiryRunner(context, forced, limit, wait=wait, scope=scope).run()
+    finally:
+        context.sinks(context.summary)
+
+
+def exit_status(summary: Summary) -> int:
+    """The status of an expiry that came to its end or was stopped by a signal."""
+    if summary.ended_by:
+        return signal_status(summary.ended_by)
+    return Exit.OK if summary.good else Exit.ATTENTION
+
+
+def _restore(ctx: click.Context) -> int:
+    """Needs neither the catalogue nor a clock: it is for the moment after something has gone wrong."""
+    config = load_config(ctx)
+    pool = open_configured(config)
+    require_writable(pool)
+    problems: list[str] = []
+    try:
+        with take_lock(pool.locks / EXPIRE_LOCK, "backupd expire --restore-mount-option", ""):
+            done = MountOption(pool, "none", click.echo, problems.append).put_back()
+    except LockHeld as error:
+        prose(f"{printable(error.message)}; it puts the mount option back itself")
+        return Exit.OK
+    prose(done or "no mount option is to be put back")
+    for problem in problems:
+        prose(printable(problem), err=True)
+    return Exit.ATTENTION if problems else Exit.OK
+
+
+def expiry_sinks(*, as_json: bool) -> ProgressSinks[ExpiryEvent]:
+    """Returns the sinks of an expiry: a terminal, a pipe or a service. With --json the result is printed at the end."""
+    shown: ProgressSink[ExpiryEvent] = notices_on_stderr if as_json else expiry_lines
+    if not as_json and has_live_terminal():
+        from backupd.expire.cli.expiry_live import ExpiryDisplay
+
+        shown = ExpiryDisplay()
+    return ProgressSinks(ExpiryStatus(), shown) if is_service() else ProgressSinks(shown)

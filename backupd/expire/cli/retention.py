@@ -1,0 +1,228 @@
+"""`backupd retention explain`: shows why backups are kept, and when they will be deleted."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import cache
+
+import click
+
+from backupd.cli import colours
+from backupd.cli.context import complete_host, opened, pass_context
+from backupd.cli.names import DAY, require_host_or_folder
+from backupd.expire.look import look, look_again, policy_of
+from backupd.expire.words import expiry_words, left_out_words
+from backupd.files.cli.opened_backup import end_of
+from backupd.repo.catalogue_row import NO_NOTES
+from backupd.repo.context import PoolContext
+from btrkeep.cli import complain, json_option, stream_json, table
+from btrkeep.cli.progress import prose, text_width
+from btrkeep.config import Retention
+from btrkeep.decisions.calendar_strip import strip
+from btrkeep.decisions.expiry_plan import HostBackups
+from btrkeep.decisions.explain import (
+    ExplainedHost,
+    as_of,
+    cells,
+    explain,
+    future_names,
+    guarded,
+    note_of,
+    objects,
+)
+from btrkeep.decisions.retention import parse_policy
+from btrkeep.decisions.retention_words import policy_words, words_of
+from btrkeep.decisions.safety_limits import DeletedShare
+from btrkeep.decisions.verification import VerifiedBackups, verified_briefly
+from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.units import counted, local_day, local_time, printable
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The question: at which moment, whether that is past; under which policy instead of the present one ("" none); whether as
+    JSON.
+    """
+
+    context: PoolContext
+    now: datetime
+    past: bool
+    policy: str
+    as_json: bool
+
+
+@click.group("retention", no_args_is_help=True)
+def command() -> None:
+    """Show what the retention policy keeps of each host, and why.
+
+    The policy is set in [retention], for the pool, for a group or for a host.
+    """
+
+
+@command.command("explain")
+@click.argument("host", required=False, shell_complete=complete_host)
+@click.option(
+    "--at", type=DAY, metavar="DATE", help="Decide as of the end of a day, or a time; a future one uses the present backups."
+)
+@click.option(
+    "--policy", default="", metavar="RULES", help="Try another policy: daily=7,weekly=4. Its other keys stay as they are."
+)
+@json_option
+@pass_context
+def explain_command(ctx: click.Context, host: str | None, at: date | None, policy: str, as_json: bool) -> int:
+    """Show why each backup of HOST is kept, or when it is deleted; without HOST, how many of each host.
+
+    A backup that expired already goes like one that would expire now: both are counted. Nothing is changed by this command, and
+    `backupd expire` decides with the same rules.
+
+    The strip shows a letter for each day, a month in a row. When a day has several backups, or a backup several reasons, the letter
+    is that of the one that lasts longest.
+    """
+    _require_policy(policy)
+    with opened(ctx) as context:
+        moment = context.clock.now()
+        then = end_of(at, context.config.pool.zone) if at else moment
+        asked = _Asked(context, then, then < moment, policy, as_json)
+        return _all(asked) if host is None else _one(asked, host)
+
+
+def _require_policy(text: str) -> None:
+    """Raises UsageError when the rules of --policy are none."""
+    if text:
+        try:
+            parse_policy(text, Retention())
+        except ValueError as error:
+            raise UsageError(f"--policy: {error}", "write it like --policy daily=7,weekly=4,monthly=12") from None
+
+
+def _explained(asked: _Asked, facts: HostBackups) -> tuple[ExplainedHost, Retention]:
+    policy = _with(asked.policy, facts.policy)
+    then = as_of(facts, asked.now) if asked.past else facts
+    return explain(then, policy, asked.context.config.pool.zone, asked.now), policy
+
+
+@cache  # hundreds of hosts share one
+def _with(text: str, base: Retention) -> Retention:
+    return parse_policy(text, base) if text else base
+
+
+def _one(asked: _Asked, host: str) -> int:
+    context = asked.context
+    require_host_or_folder(context, host)
+    if host in context.config.excluded:
+        fault = context.config.excluded[host].fault
+        raise UsageError(f"{host} is configured, with a mistake: {fault}", "mend that line; until then nothing of it is deleted")
+    rows = {row.name: row.state for row in context.catalogue.backups(host) if row.name}
+    try:
+        seen = look_again(context.pool, context.config, host, rows)
+    except FileNotFoundError:  # configured, and never backed up
+        facts, unreadable = HostBackups(host, (), policy_of(context.config, host, NO_NOTES)), dict[str, str]()
+    else:
+        facts, unreadable = seen.facts, dict(seen.unreadable)
+    found, policy = _explained(asked, facts)
+    if asked.as_json:
+        stream_json(objects(found))
+    else:
+        _show_one(asked, found, policy)
+    for name, why in unreadable.items():
+        complain(OperatorError(f"{host} {name} is left alone: {why}"))
+    return Exit.ATTENTION if unreadable else Exit.OK
+
+
+def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
+    host = printable(found.facts.host)
+    prose(f"{host}, if it were {policy_words(policy)}" if asked.policy else f"{host}: {policy_words(policy)}")
+    for note in _notes(found, policy, guarded([found]).left_out):
+        prose(printable(note))
+    if not found.decisions:
+        click.echo("no backups yet")
+        return
+    zone = asked.context.config.pool.zone
+    for line in strip(cells(found, zone), asked.now.astimezone(zone).date(), text_width(), _paint):
+        click.echo(line)
+    verified = VerifiedBackups(asked.context.catalogue, asked.now)
+    rows_of = {one.name: one for one in asked.context.catalogue.backups(found.facts.host)}
+    states = {one.name: "expired" if one.expired else one.state for one in found.facts.candidates}
+    rows = [
+        (
+            decision.name,
+            click.style(state := states[decision.name], fg=colours.BACKUP.get(state)),
+            verified_briefly(verified.of(rows_of[decision.name]), local_day) if decision.name in rows_of else "-",
+            printable(words_of(decision, asked.now)),
+        )
+        for decision in found.decisions
+    ]
+    click.echo("\n" + table(rows, ["NAME", "STATE", "VERIFIED", "KEPT FOR, OR GOES"], spare=["VERIFIED"]) + "\n")
+    prose(f"{len(found.decisions) - found.going} kept, {_go(asked, found.going, found.today)}")
+    for name in future_names(found, asked.now):
+        prose(f"{name} is stamped in the future, so it is kept and not in the strip: was a clock wrong?")
+
+
+def _paint(text: str, colour: int) -> str:
+    return click.style(text, fg=colour)
+
+
+def _go(asked: _Asked, going: int, today: int) -> str:
+    if not asked.policy:
+        return f"{going:,} go"
+    change = f"{going - today:,} more" if going > today else f"{today - going:,} fewer" if going < today else "as many"
+    return f"{going:,} would go; by today's policy {today:,} go: {change}"
+
+
+def _all(asked: _Asked) -> int:
+    trouble: dict[str, str] = {}
+    if asked.as_json:
+        counts = [0, 0]
+        stream_json(entry for found, _ in _hosts(asked, trouble, counts) for entry in objects(found))
+        if asked.policy:
+            click.echo(f"note: {_go(asked, *counts)}", err=True)
+    else:
+        _show_all(asked, [*_hosts(asked, trouble, [0, 0])])
+    for host, why in trouble.items():
+        complain(OperatorError(f"{host} is left out: {why}"))
+    return Exit.ATTENTION if trouble else Exit.OK
+
+
+def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterator[tuple[ExplainedHost, Retention]]:
+    """Yields one host at a time, to save memory; read errors are added to `trouble`."""
+    for facts in look(asked.context.pool, asked.context.catalogue, asked.context.config):
+        if facts.trouble:
+            trouble[facts.host] = facts.trouble.error
+            continue
+        trouble |= {f"{facts.host} {name}": "it cannot be read, so it is kept" for name in facts.unread}
+        found, policy = _explained(asked, facts)
+        counts[0] += found.going
+        counts[1] += found.today
+        yield found, policy
+
+
+def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> None:
+    limits = guarded(found for found, _ in hosts)
+    rows = [
+        (
+            printable(found.facts.host),
+            f"{len(found.decisions) - found.going:,}",
+            f"{found.going:,}",
+            *([f"{found.today:,}"] if asked.policy else []),
+            found.oldest or "-",
+            printable(", ".join(_notes(found, policy, limits.left_out))),
+        )
+        for found, policy in hosts
+    ]
+    headers = ["HOST", "KEPT", "GOING", *(["TODAY"] if asked.policy else []), "OLDEST KEPT", "NOTE"]
+    if rows:
+        click.echo(table(rows, headers, right=["KEPT", "GOING", "TODAY"]))
+    going, today = sum(found.going for found, _ in hosts), sum(found.today for found, _ in hosts)
+    kept = sum(len(found.decisions) for found, _ in hosts) - going
+    prose(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")
+    if limits.stop:
+        prose(f"an expiry would not begin: {expiry_words(limits.stop)}")
+    if asked.now > asked.context.clock.now():
+        prose(f"as of {local_time(asked.now)}, with the backups that there are now")
+
+
+def _notes(found: ExplainedHost, policy: Retention, left_out: Mapping[str, DeletedShare]) -> Iterator[str]:
+    if note := note_of(found, policy):
+        yield note
+    if why := left_out.get(found.facts.host):
+        yield f"left out: {left_out_words(found.facts.host, why)}"

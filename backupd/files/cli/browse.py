@@ -1,0 +1,66 @@
+"""`backupd browse`: lists the contents of a backup."""
+
+import os
+from datetime import date
+
+import click
+
+from backupd.cli.context import given_now, pass_context
+from backupd.cli.names import DAY, complete_which
+from backupd.files.cli.files_view import entries_table, remark_lines, state_words
+from backupd.files.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, pool_of, which_of
+from backupd.files.listing import listing
+from backupd.files.objects import backup_object
+from backupd.files.suggestions import entry_at, path_given, path_in
+from backupd.files.tree import Entry
+from backupd.files.words import entry_object, shown
+from btrkeep.cli import json_option, stream_object
+from btrkeep.cli.progress import prose
+from btrkeep.units import counted
+
+
+@click.command("browse")
+@click.argument("host", metavar="HOST[@BACKUP]", shell_complete=complete_which)
+@click.argument("path", required=False, default="/", shell_complete=complete_path)
+@click.option("--at", type=DAY, metavar="DATE", help="The newest complete backup that began by the end of that day, or by a time.")
+@json_option
+@pass_context
+def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: bool) -> int:
+    """List a folder or a file of a backup of HOST; without PATH the top.
+
+    BACKUP is the name of a backup, or the beginning of names, of which the newest complete one counts: web1@2026-11-20 is the
+    newest of that day in the pool's zone. Without it the newest complete backup is shown.
+
+    PATH is as it is on the host. A symlink is shown with where it points to, and never followed.
+    """
+    pool, zone = pool_of(ctx)
+    name, which = which_of(host, at, "browse")
+    wanted = path_given(path)
+    with opened_backup(pool, name, which, end_of(at, zone) if at else given_now(ctx)) as found:
+        wanted = path_in(found.tree, wanted)
+        entry = entry_at(found.tree, wanted, found.where)
+        entries = listing(found.tree, wanted) if entry.kind == "folder" else []
+    if as_json:
+        _print_json(found, entry, entries)
+    else:
+        _show(found, entry, entries)
+    return 0
+
+
+def _print_json(found: OpenedBackup, entry: Entry, entries: list[Entry]) -> None:
+    head = {
+        "host": found.backup.host,
+        "backup": backup_object(found.backup),
+        "path": os.fsdecode(entry.path),
+        "entry": entry_object(entry),
+    }
+    stream_object(head, "entries", (entry_object(one) for one in entries))
+
+
+def _show(found: OpenedBackup, entry: Entry, entries: list[Entry]) -> None:
+    said = f": {counted(len(entries), 'name')}" if entry.kind == "folder" else ""
+    prose(f"{found.where} ({state_words(found.backup.state)}) {shown(entry.path)}{said}")
+    for line in remark_lines(found.backup.record, [entry.path]):
+        prose(click.style("note: ", fg="yellow") + line)
+    if entries or entry.kind != "folder":
+        click.echo(entries_table(entries or [entry]))

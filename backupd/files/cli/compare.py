@@ -1,0 +1,227 @@
+"""`backupd compare`: what differs between two backups of a host."""
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from backupd.cli.context import given_now, pass_context
+from backupd.cli.names import complete_name, complete_which
+from backupd.files.backup_selector import NEWEST, parse_which
+from backupd.files.cli.files_view import state_words
+from backupd.files.cli.opened_backup import OpenedBackup, complete_path, opened_backup, pool_of
+from backupd.files.comparing import ADDED, CHANGED, KIND, REMOVED, DifferenceTotals, PathDifference, compare, text_difference
+from backupd.files.objects import backup_object, difference_object
+from backupd.files.suggestions import entry_at, path_given, path_in
+from backupd.files.tree import Entry
+from backupd.files.words import shown, time_words
+from btrkeep.cli import echo_json, json_option, stream_object
+from btrkeep.cli.progress import ProgressLine, prose
+from btrkeep.errors import UsageError
+from btrkeep.units import counted, format_size, printable
+
+_SIGNS = {ADDED: ("+", "green"), REMOVED: ("-", "red"), CHANGED: ("~", "yellow"), KIND: ("!", "yellow")}
+_LINES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+@click.command("compare")
+@click.argument("host", shell_complete=complete_which)
+@click.argument("path", shell_complete=complete_path)
+@click.argument("before", metavar="BACKUP", required=False, default="", shell_complete=complete_name)
+@click.argument("after", metavar="[BACKUP]", required=False, default=NEWEST, shell_complete=complete_name)
+@click.option("--content", is_flag=True, help="Also read files of the same size and time, unless they are known to be the same.")
+@click.option("--all", "everything", is_flag=True, help="Also list every name below a folder that only one backup has.")
+@click.option("--text", is_flag=True, help="Show the lines of a text file that differ.")
+@json_option
+@pass_context
+def command(
+    ctx: click.Context,
+    host: str,
+    path: str,
+    before: str,
+    after: str,
+    content: bool,
+    everything: bool,
+    text: bool,
+    as_json: bool,
+) -> int:
+    """Show what differs at PATH and below from the first BACKUP of HOST to the second, by default the newest complete one.
+
+    HOST@BACKUP names the first one as well.
+
+    BACKUP is a name, or the beginning of names, of which the newest complete one counts: 2026-11-20, a day of
+    the pool's zone.
+
+    + added, - removed, ~ changed, ! of another kind now, such as a folder instead of a file. Files of one size and time count as
+    the same, as for rsync; --content reads them. The times of folders are not compared. Every folder below PATH is read: none can
+    be skipped by its time, which says nothing of the folders in it.
+    """
+    if text and everything:
+        raise UsageError("--text and --all exclude each other", "--text is for one file")
+    host, which = parse_which(host)
+    if which and after:
+        raise UsageError(f"three backups are named: {which}, {before} and {after}", "compare two of them")
+    before, after = (which, before) if which else (before, after)
+    if not before:
+        raise UsageError(
+            "no backup is named", f"`backupd compare {host} {shlex.quote(path)} BACKUP`; `backupd list {host}` shows the names"
+        )
+    pool, at = pool_of(ctx)[0], given_now(ctx)
+    wanted = path_given(path)
+    with opened_backup(pool, host, before, at) as old, opened_backup(pool, host, after, at) as new:
+        wanted = path_in(old.tree, wanted) if _is_in(old, path_in(old.tree, wanted)) else path_in(new.tree, wanted)
+        if not _is_in(old, wanted):
+            entry_at(new.tree, wanted, host)
+        if text:
+            _show_text(old, new, wanted, as_json)
+        elif as_json:
+            _print_json(old, new, wanted, content)
+        else:
+            _show(old, new, wanted, content, everything)
+    return 0
+
+
+def _is_in(found: OpenedBackup, path: bytes) -> bool:
+    try:
+        found.tree.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _differences(
+    old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool, total: DifferenceTotals
+) -> Iterator[PathDifference]:
+    """Yields all differences, counted in `total`; shows progress on a terminal."""
+    names = 0
+    with ProgressLine() as line:
+
+        def tell(name: bytes) -> None:
+            nonlocal names
+            names += 1
+            line.go_on(lambda: f"{names:,} names compared, at {shown(name)[:100]}")
+
+        for one in compare(old.tree, new.tree, path, content, tell):
+            total.take(one)
+            line.clear()
+            yield one
+
+
+# --- for programs
+
+
+def _print_json(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool) -> None:
+    total = DifferenceTotals()
+    found = (difference_object(one) for one in _differences(old, new, path, content, total))
+    stream_object({**_head(old, new, path), "content": content}, "differences", found, lambda: {"sum": asdict(total)})
+
+
+def _head(old: OpenedBackup, new: OpenedBackup, path: bytes) -> dict[str, Any]:
+    return {
+        "host": old.backup.host,
+        "path": os.fsdecode(path),
+        "before": backup_object(old.backup),
+        "after": backup_object(new.backup),
+    }
+
+
+# --- for people
+
+
+def _show(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool, everything: bool) -> None:
+    prose(
+        f"{shown(path)} of {old.backup.host}: {old.backup.name} ({state_words(old.backup.state)}) "
+        f"-> {new.backup.name} ({state_words(new.backup.state)})"
+    )
+    total = DifferenceTotals()
+    found = _differences(old, new, path, content, total)
+    for line in map(_line, found) if everything else _lines(found):
+        prose(line, "    ")
+    prose(_total(total))
+
+
+def _lines(found: Iterator[PathDifference]) -> Iterator[str]:
+    """Yields a line for each; a folder that only one backup has is one line with its total content."""
+    folder: PathDifference | None = None
+    inside = DifferenceTotals()
+    for one in found:
+        if folder and one.what == folder.what and one.path.startswith(folder.path + b"/"):
+            inside.take(one)
+            continue
+        if folder:
+            yield _folder_line(folder, inside)
+        folder, inside = (one if one.what in (ADDED, REMOVED) and _entry(one).kind == "folder" else None), DifferenceTotals()
+        if not folder:
+            yield _line(one)
+    if folder:
+        yield _folder_line(folder, inside)
+
+
+def _folder_line(one: PathDifference, inside: DifferenceTotals) -> str:
+    names, size = inside.added + inside.removed, inside.added_bytes + inside.removed_bytes
+    said = f"{counted(names, 'name')} in it, {format_size(size)}" if names else "empty"
+    return f"{_line(one)}  {said}"
+
+
+def _entry(one: PathDifference) -> Entry:
+    entry = one.after or one.before
+    assert entry is not None
+    return entry
+
+
+def _line(one: PathDifference) -> str:
+    sign, colour = _SIGNS[one.what]
+    entry = _entry(one)
+    name = shown(one.path) + ("/" if entry.kind == "folder" and one.path != b"/" else "")
+    head = f"{click.style(sign, fg=colour)} {name}"
+    if one.before and one.after:
+        return f"{head}  {', '.join(_field(name, one.before, one.after) for name in _told(one.fields))}"
+    return f"{head}  {format_size(entry.size)}" if entry.kind == "file" else head
+
+
+def _told(fields: Sequence[str]) -> list[str]:
+    """Omits that the content differs if the size does."""
+    return [name for name in fields if name != "content" or "size" not in fields]
+
+
+def _field(name: str, before: Entry, after: Entry) -> str:
+    """Formats a difference, with both values if they are short."""
+    if name == "mount":
+        return "something is mounted there: what is below was not compared"
+    values = {
+        "kind": (before.kind, after.kind),
+        "size": (format_size(before.size), format_size(after.size)),
+        "mtime": (time_words(before.mtime), time_words(after.mtime)),
+        "mode": (f"{before.mode:04o}", f"{after.mode:04o}"),
+        "owner": (f"{before.uid}:{before.gid}", f"{after.uid}:{after.gid}"),
+        "target": (shown(before.target or b""), shown(after.target or b"")),
+    }
+    if name not in values or values[name][0] == values[name][1]:  # two sizes may look the same
+        return name
+    return f"{name} {values[name][0]} -> {values[name][1]}"
+
+
+def _total(total: DifferenceTotals) -> str:
+    if not (total.added or total.removed or total.changed):
+        return "no difference"
+    return (
+        f"{total.added:,} added ({format_size(total.added_bytes)}), "
+        f"{total.removed:,} removed ({format_size(total.removed_bytes)}), "
+        f"{total.changed:,} changed ({format_size(total.changed_bytes)} in them)"
+    )
+
+
+def _show_text(old: OpenedBackup, new: OpenedBackup, path: bytes, as_json: bool) -> None:
+    lines = text_difference(old.tree, new.tree, path)
+    if as_json:
+        echo_json({**_head(old, new, path), "text": lines})
+        return
+    if lines:
+        lines[:2] = [f"--- {old.where} {os.fsdecode(path)}", f"+++ {new.where} {os.fsdecode(path)}"]
+    for line in lines:
+        click.echo(click.style(printable(line), fg=_LINES.get(line[:1])))
+    if not lines:
+        click.echo("no difference")

@@ -1,0 +1,344 @@
+"""`backupd restore`: files of a backup, given back to a folder, to the host, or as a tar."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from backupd.cli.context import clock_for, dry_run_option, given_now, load_config, pass_context
+from backupd.cli.names import DAY, complete_which
+from backupd.cli.recording import record
+from backupd.files.backup_selector import Restorable
+from backupd.files.cli.files_view import remark_lines
+from backupd.files.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, which_of
+from backupd.files.cli.other_sources import naming_copies
+from backupd.files.cli.restore_view import RestoreProgressPrinter, result_line, say_backup, say_plan, say_result, say_stopped
+from backupd.files.conflict_policy import ALL, OVERWRITE
+from backupd.files.objects import backup_object
+from backupd.files.restore_types import ORIGINAL, RestoreProgress, RestoreRequest
+from backupd.files.suggestions import entry_at, path_given, path_in
+from backupd.files.words import shown
+from backupd.repo.context import open_configured
+from backupd.repo.read_lock import lock_for_reading
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.progress import say
+from btrkeep.config import Config, other_pools
+from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
+from btrkeep.process.error_report import report_error
+from btrkeep.units import counted, format_size
+
+if (
+    TYPE_CHECKING
+):  # each kind of a restore imports its own: to a host needs asyncio and ssh's session, to a folder what writes there
+    from backupd.files.archive import Archived
+    from backupd.files.to_folder import LocalRestore
+    from backupd.files.to_host import HostRestore
+
+_ON_HOST = "\0"  # no value of an option can be that
+
+
+@click.command("restore")
+@click.argument("host", metavar="HOST[@BACKUP]", shell_complete=complete_which)
+@click.argument("paths", nargs=-1, metavar="PATH...", shell_complete=complete_path)
+@click.option("--at", type=DAY, metavar="DATE", help="The newest complete backup that began by the end of that day, or by a time.")
+@click.option("--to", type=GivenPath(), metavar="DIR", help="To a folder of this machine.")
+@click.option(
+    "--to-host",
+    is_flag=False,
+    flag_value=_ON_HOST,
+    metavar="[USER@HOST:DIR]",
+    help="To the host itself, each path where it was; or into a folder of the machine given. The last option, or with =.",
+)
+@click.option("--tar", type=GivenPath(allow_dash=True), metavar="FILE|-", help="To a tar file, or to standard output.")
+@click.option(
+    "--overwrite",
+    type=click.Choice(OVERWRITE),
+    help="What to do with files that are there and differ; all compares their contents too. [default: refuse]",
+)
+@click.option(
+    "--privileged", is_flag=True, help="With --to: setuid and setgid bits and capabilities of files and device nodes too."
+)
+@click.option("--parents", is_flag=True, help="Keep full paths: /etc/passwd becomes DIR/etc/passwd, not DIR/passwd.")
+@click.option("--anyway", is_flag=True, help="With --to and --tar: write also where other users could redirect the files.")
+@click.option(
+    "--compare",
+    type=click.Choice(("content", "metadata")),
+    default="content",
+    show_default=True,
+    help="What is compared afterwards: contents too, which reads every file again that does not share its data, or metadata only.",
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), metavar="NUMBER", help="Where ssh of a machine named with --to-host listens."
+)
+@click.option(
+    "--only-below",
+    multiple=True,
+    type=GivenPath(),
+    metavar="DIR",
+    hidden=True,
+    help="For `backupd serve`: write nowhere else.",
+)
+@click.option("--asked-by", default="", metavar="NAME", hidden=True, help="For `backupd serve`: the user of the dashboard.")
+@dry_run_option("what would happen")
+@click.option("--progress-lines", is_flag=True, help="Print progress every few seconds to standard error, terminal or not.")
+@json_option
+@pass_context
+def command(
+    ctx: click.Context,
+    host: str,
+    paths: tuple[str, ...],
+    at: date | None,
+    to: str | None,
+    to_host: str | None,
+    tar: str | None,
+    overwrite: str | None,
+    privileged: bool,
+    parents: bool,
+    anyway: bool,
+    compare: str,
+    port: int | None,
+    only_below: tuple[str, ...],
+    asked_by: str,
+    dry_run: bool,
+    progress_lines: bool,
+    as_json: bool,
+) -> int:
+    """Give back each PATH of a backup, with all that is below it.
+
+    PATH is as the host has it: /etc/passwd, or / for everything. BACKUP is a backup's name or its beginning, such as a day; without
+    it the newest complete one is taken. Owners, modes, times, ACLs, attributes, hard links and holes come back. Into a folder of
+    this machine setuid programs, capabilities and device nodes do not, unless --privileged says so: they would work here at once.
+    A folder that another user than root owns, could replace or write to is refused, unless --anyway says so.
+
+    /etc/nginx becomes DIR/nginx, as `cp -a` does it. What is in / goes into DIR itself. In a tar names are whole paths.
+
+    Nothing is ever deleted at the destination. Something there that differs is named, and nothing at all is written, unless
+    --overwrite says: never (keep it, restore the rest), older (overwrite what is older than the backup's) or all. A file of the
+    same size, time, owner, mode and attributes counts as the same; all reads it before it passes it over. Without all the
+    comparison afterwards names it when its content is another one.
+
+    If the pool or the backup is gone, the error names replicas and offsite repositories that have the host, with the command that
+    gets the files from there.
+
+    Stopped, the same command continues with the rest. Exit status 1: something could not be restored or is not as in the backup.
+    """
+    name, which = which_of(host, at, "restore")
+    where = _one_of(to, to_host, tar)
+    if not paths:
+        raise UsageError("no path is named", f"`backupd browse {host}` shows what there is; / is all of it")
+    if privileged and to is None:
+        raise UsageError("--privileged is for --to: a machine and a tar get all that there is", "leave it out")
+    request = RestoreRequest(
+        name,
+        which,
+        tuple(map(path_given, paths)),
+        where,
+        overwrite,
+        parents=parents,
+        content=compare == "content",
+        privileged=privileged,
+        anyway=anyway,
+        port=port,
+        only_below=only_below,
+    )
+    config = load_config(ctx)
+    watch = _Watch(RestoreProgressPrinter(progress_lines))
+    try:
+        with ExitStack() as held:
+            with naming_copies(config, name, which, [os.fsdecode(path) for path in request.paths], to or ""):
+                pool = open_configured(config)
+                now = clock_for(ctx, pool).now()
+                moment = end_of(at, config.pool.zone) if at else given_now(ctx)
+                found = held.enter_context(opened_backup(pool, name, which, moment))
+                held.enter_context(lock_for_reading(found.backup.path))
+            request = replace(request, paths=tuple(path_in(found.tree, path) for path in request.paths))
+            held.enter_context(watch.watching())
+            why = f"{_names(request.paths)} to {_destination(to, to_host, tar)}"
+            begins = partial(record, pool, now, "restore", name, found.backup.name, why, asked_by)
+            if tar is not None:
+                return _tar(found, config, request, tar, dry_run, as_json, watch, begins)
+            from backupd.files.restore_request import prepared
+            from backupd.files.to_folder import LocalRestore
+
+            restore = prepared(config, pool, found.backup, found.tree, request, watch)
+            if not isinstance(restore, LocalRestore):
+                held.enter_context(restore)
+            if dry_run:
+                return _preview(found.backup, restore, watch, as_json)
+            return _restore(found.backup, restore, watch, as_json, begins)
+    except Cancelled:
+        say_stopped()
+        return watch.exit_status
+
+
+def _names(paths: Sequence[bytes]) -> str:
+    return ", ".join(map(shown, paths[:3])) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+
+
+def _destination(to: str | None, to_host: str | None, tar: str | None) -> str:
+    """Returns the destination for the record of actions."""
+    if to is not None:
+        return str(Path(to).absolute())
+    if to_host is not None:
+        return "the host" if to_host == _ON_HOST else to_host
+    return "a tar on standard output" if tar == "-" else f"the tar {Path(tar or '').absolute()}"
+
+
+def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
+    """Returns the type of destination, as in RestoreRequest. Raises UsageError."""
+    given = [value for value in (to, to_host, tar) if value is not None]
+    if len(given) != 1:
+        raise UsageError(
+            "say where to, and once: --to DIR, --to-host or --tar FILE" if given else "the target is missing",
+            "--to DIR: a folder here; --to-host: where it was, or USER@HOST:DIR; --tar FILE: an archive",
+        )
+    if to_host is not None:
+        if to_host.startswith("/") and ":" not in to_host:
+            raise UsageError(f"--to-host {to_host} names no machine", "for the host itself put --to-host behind the paths")
+        return ORIGINAL if to_host == _ON_HOST else to_host or ":"
+    if to == "":  # an empty variable of a script must not mean the current folder
+        raise UsageError("--to names no folder", "name one, such as /root/restored")
+    return str(Path(to).absolute()) if to else ""
+
+
+def _preview(backup: Restorable, restore: "LocalRestore | HostRestore", watch: "_Watch", as_json: bool) -> int:
+    from backupd.files.restore_request import preview_object
+
+    found = restore.preview()
+    watch.clear()
+    fields = preview_object(backup, restore, found)
+    if as_json:
+        echo_json(fields)
+    else:
+        say_backup(backup, restore.request.paths)
+        say_plan(restore, found)
+        if not fields["possible"]:
+            say(f"so it would be refused: {fields['why_not']}")
+    return Exit.OK if fields["possible"] else Exit.ATTENTION
+
+
+def _restore(
+    backup: Restorable, restore: "LocalRestore | HostRestore", watch: "_Watch", as_json: bool, begins: Callable[[], None]
+) -> int:
+    if not as_json:
+        say_backup(backup, restore.request.paths)
+    found = restore.preview(content=False)
+    found.require_possible()
+    begins()
+    done = restore.run(found)
+    watch.clear()
+    if not done.good:
+        report_error(OperatorError(f"not all was restored: {done.failure}"))
+    if as_json:
+        from backupd.files.restore_request import result_object
+
+        if watch.prints_lines:
+            say(result_line(done), err=True)  # for the log of a job
+        echo_json(result_object(backup, found, done))
+    else:
+        say_result(done, restore.request.overwrite)
+    return Exit.OK if done.good else Exit.ATTENTION
+
+
+def _tar(
+    found: OpenedBackup,
+    config: Config,
+    request: RestoreRequest,
+    tar: str,
+    dry_run: bool,
+    as_json: bool,
+    tell: Callable[[RestoreProgress], None],
+    begins: Callable[[], None],
+) -> int:
+    from backupd.files.destination import require_destination
+    from backupd.files.to_tar import total, write_file, write_stream
+
+    if as_json and tar == "-" and not dry_run:
+        raise UsageError("the tar and the JSON cannot both go to standard output", "name a file for the tar")
+    for path in request.paths:
+        entry_at(found.tree, path, found.where)
+    if dry_run:
+        names, size = total(found.tree, request.paths)
+        return _say_tar(
+            found,
+            as_json,
+            {"tar": tar, "entries": names, "bytes": size},
+            f"would hold {counted(names, 'name')}, {format_size(size)}",
+        )
+    if tar == "-":
+        if sys.stdout.isatty():
+            raise UsageError("a tar is not for a terminal", "send it to a program or a file, such as: ... --tar - | tar -t")
+        begins()
+        done = write_stream(found.tree, request.paths, 1, tell)
+        _left_out(done)
+        return Exit.OK
+    folder = Path(tar).absolute().parent
+    require_destination(found.pool, config.pool.state, folder, other_pools(config), anyway=request.anyway, sticky=True)
+    begins()
+    done = write_file(found.tree, request.paths, Path(tar).absolute(), request.overwrite == ALL, tell)
+    fields = {"tar": tar, "entries": done.entries, "bytes": done.size, "left_out": done.left_out_count}
+    without = f"; {counted(done.left_out_count, 'name')} left out" if done.left_out_count else ""
+    status = _say_tar(found, as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}{without}")
+    _left_out(done)
+    for line in remark_lines(found.backup.record, request.paths):
+        say(f"note: {line}", err=True)
+    return status
+
+
+def _left_out(done: "Archived") -> None:
+    for path, why in done.left_out:
+        say(f"note: {shown(path)} is left out: {why}", err=True)
+    if done.left_out_count > len(done.left_out):
+        say(f"note: {done.left_out_count - len(done.left_out):,} more are left out", err=True)
+
+
+def _say_tar(found: OpenedBackup, as_json: bool, fields: dict[str, object], words: str) -> int:
+    if as_json:
+        echo_json({"host": found.backup.host, **backup_object(found.backup), **fields})
+    else:
+        say(f"from {found.where}, {found.backup.state}: {fields['tar']} {words}")
+    return Exit.OK
+
+
+class _Watch:
+    """Prints progress, and raises Cancelled after a signal, which ends the context cleanly."""
+
+    def __init__(self, printer: RestoreProgressPrinter) -> None:
+        self._printer = printer
+        self._cancellation = Cancellation()
+
+    def __call__(self, progress: RestoreProgress) -> None:
+        self._cancellation.raise_if_cancelled()
+        self._printer(progress)
+
+    def clear(self) -> None:
+        """Takes the line of progress away."""
+        self._printer.clear()
+
+    @property
+    def prints_lines(self) -> bool:
+        """Returns True with --progress-lines."""
+        return self._printer.prints_lines
+
+    @property
+    def exit_status(self) -> int:
+        """Returns the exit status of the first signal."""
+        return signal_status(self._cancellation.signal)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Signals are only noted within."""
+        with self._cancellation.listening():
+            try:
+                yield
+            finally:
+                self._printer.clear()

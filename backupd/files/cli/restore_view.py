@@ -1,0 +1,180 @@
+"""The output of `backupd restore`: the plan, progress, and the result."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from backupd.files.backup_selector import Restorable
+from backupd.files.cli.files_view import remark_lines
+from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
+from backupd.files.restore_types import RestoreCount, Restored, RestorePreview, RestoreProgress, Withheld
+from backupd.files.words import shown
+from btrkeep.cli.progress import ProgressLine, say
+from btrkeep.units import counted, format_duration, format_size
+
+if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, and a tar neither: a fourth of a restore's start
+    from backupd.files.to_folder import LocalRestore
+    from backupd.files.to_host import HostRestore
+
+_LEAST_FOR_RATE = 1 << 20
+_LINES_EVERY = 5.0
+_PLACES = 10
+_SHOWN = 20
+_STATES = {
+    "suspect": "lost or missed too much",
+    "failed": "not whole: some source path was missing or broke",
+    "expired": "going to be deleted: `backupd hold` keeps it",
+}
+_WORDS = {
+    NEW: "new",
+    OVERWRITTEN: "to be overwritten",
+    SAME: "there already, the same",
+    KEPT: "there and kept as they are",
+    ENTERED: "folders that are there",
+    REFUSED: "in the way",
+}
+
+
+def say_backup(backup: Restorable, paths: Sequence[bytes]) -> None:
+    """Prints the name and the state of the backup, and warnings about it and these paths of it."""
+    warning = _STATES.get(backup.state)
+    say(f"from {backup.host}@{backup.name}, {backup.state}" + (f" ({warning})" if warning else ""))
+    for line in remark_lines(backup.record, paths):
+        say(f"note: {line}")
+
+
+def say_plan(restore: "LocalRestore | HostRestore", found: RestorePreview) -> None:
+    """Prints what would happen."""
+    from backupd.files.restore_request import places
+
+    every = places(restore)
+    for path, place in every[:_PLACES]:
+        say(f"{shown(path)} -> {shown(place)}")
+    if len(every) > _PLACES:
+        say(f"and {counted(len(every) - _PLACES, 'path')} more")
+    kinds = f"{counted(found.files, 'file')}, {counted(found.folders, 'folder')}, {counted(found.others, 'other')}"
+    say(f"{kinds}; {format_size(found.size)}")
+    for what, words in _WORDS.items():
+        count = found.counts[what]
+        if count.number:
+            say(f"{count.number:>9,} {words}" + (f", {format_size(count.size)}" if count.size else ""))
+            if what in (OVERWRITTEN, KEPT, REFUSED):
+                _samples(count)
+    _say_withheld(found.withheld)
+    if found.reflinks:
+        say("the data is shared with the backup (the same btrfs): no room is needed, and it is done at once")
+    elif found.needed is not None and found.free is not None:
+        say(f"{format_size(found.needed)} are needed, {format_size(found.free)} are free there")
+
+
+def _say_withheld(withheld: Withheld) -> None:
+    """Prints what is not restored, and the option that restores it."""
+    for count, before, what in (
+        (withheld.devices, "left out: ", "device node"),
+        (withheld.setuid, "setuid or setgid bits taken from ", "file"),
+        (withheld.capabilities, "capabilities taken from ", "file"),
+    ):
+        if count.number:
+            say(f"{before}{counted(count.number, what)}")
+            _samples(count)
+    if withheld.number:
+        say("they would work on this machine at once; --privileged gives them back")
+
+
+def _samples(count: RestoreCount) -> None:
+    for place, why in count.samples[:_SHOWN]:
+        say(f"            {shown(place)}: {why}")
+    if count.number > _SHOWN:
+        say(f"            and {count.number - _SHOWN:,} more")
+
+
+def result_line(done: Restored) -> str:
+    """The first line of the result: what was restored, and that something failed."""
+    written, total = (
+        done.counts[NEW].number + done.counts[OVERWRITTEN].number,
+        done.counts[NEW].size + done.counts[OVERWRITTEN].size,
+    )
+    parts = [
+        f"{counted(written, 'name')} restored, {format_size(total)} in {format_duration(done.seconds)}{_rate(total, done.seconds)}"
+    ]
+    for what, words in ((OVERWRITTEN, "overwritten"), (SAME, "there already"), (KEPT, "kept as they were")):
+        if done.counts[what].number:
+            parts.append(f"{done.counts[what].number:,} {words}")
+    if done.good:
+        return "; ".join(parts)
+    for count, words in ((done.problems, "could not be restored"), (done.differences, "not as in the backup")):
+        if count.number:
+            parts.append(f"{counted(count.number, 'name')} {words}")
+    return f"not all was restored: {'; '.join(parts)}"
+
+
+def _rate(size: int, seconds: float) -> str:
+    """Returns the bytes a second, in words; "" for so few that the rate says nothing of the disk."""
+    return f", {format_size(round(size / seconds))}/s" if size >= _LEAST_FOR_RATE and seconds > 0 else ""
+
+
+def say_result(done: Restored, overwrite: str | None) -> None:
+    """Prints the result: what was written, compared, and wrong, and how to solve it."""
+    say(result_line(done))
+    shared = f", {format_size(done.reflinked)} are shared with the backup" if done.reflinked else ""
+    say(f"compared: {format_size(done.compared)} of content read again{shared}; {counted(done.differences.number, 'difference')}")
+    for title, count in (("could not be restored", done.problems), ("not as in the backup", done.differences)):
+        if count.number:
+            say(f"{counted(count.number, 'name')} {title}:")
+            _samples(count)
+    _say_withheld(done.withheld)
+    if overwrite != ALL and done.differences.content_only:
+        say("size and time are the backup's there, the content is not: --overwrite=all compares contents and overwrites")
+
+
+class RestoreProgressPrinter:
+    """Says how far a restore is: in one line that changes on a terminal, with `lines` in a line every few seconds."""
+
+    def __init__(self, lines: bool) -> None:
+        self._line, self._lines = ProgressLine(is_shown=not lines), lines
+        self._last = time.monotonic()
+        self._phase = ""
+
+    def __call__(self, progress: RestoreProgress) -> None:
+        is_new, self._phase = progress.phase != self._phase, progress.phase
+        now = time.monotonic()
+        if self._line.is_shown and is_new:
+            self._line.show(progress_line(progress, now))
+        else:
+            self._line.go_on(lambda: progress_line(progress, now))
+        if self._lines and (is_new or now - self._last >= _LINES_EVERY):
+            self._last = now
+            say(progress_line(progress, now), err=True)
+
+    @property
+    def prints_lines(self) -> bool:
+        """Returns True if progress is printed in lines."""
+        return self._lines
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        self._line.clear()
+
+
+def progress_line(progress: RestoreProgress, now: float) -> str:
+    """Files, bytes, rate and time left, as far as they are known."""
+    if progress.phase == "looking":
+        read = f", {format_size(progress.size)} compared" if progress.size else ""
+        return f"looking: {counted(progress.files, 'name')}{read}"
+    if progress.phase == "syncing":
+        return "waiting until all of it is on the disk"
+    spent = max(0.001, now - progress.begun)
+    rate = progress.size / spent
+    line = f"{progress.phase}: {progress.files:,} of {counted(progress.all_files, 'name')}"
+    if progress.all_size:
+        line += f", {format_size(progress.size)} of {format_size(progress.all_size)}"
+    if progress.all_size and rate:
+        line += f", {format_size(round(rate))}/s"
+    if rate and spent > 2 and progress.all_size > progress.size:
+        line += f", {format_duration((progress.all_size - progress.size) / rate)} left"
+    return line
+
+
+def say_stopped() -> None:
+    """Prints hints for an operator who has stopped a restore."""
+    say("stopped: what is there is whole; the same command continues with the rest", err=True)

@@ -1,0 +1,133 @@
+"""`backupd versions`: every version of a file or folder, over all backups."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+
+import click
+
+from backupd.cli.context import given_now, pass_context
+from backupd.cli.names import complete_which
+from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which, restorable
+from backupd.files.cli.files_view import remark_lines, size_words
+from backupd.files.cli.opened_backup import complete_path, opened_backup, pool_of, reading
+from backupd.files.history import THERE, UNREADABLE, Absence, PathHistory, Version
+from backupd.files.objects import history_object, left_out_object, skipped_deletions_object
+from backupd.files.suggestions import missing, nearest_paths, path_given, path_in
+from backupd.files.tree import Tree
+from backupd.files.versions import versions
+from backupd.files.words import shown, time_words
+from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli.progress import ProgressLine, prose
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.pool.marker import Pool
+from btrkeep.units import counted
+
+_HEADERS = ["FIRST SEEN", "LAST SEEN", "BACKUPS", "SIZE", "MODIFIED", "REMARK"]
+
+
+@click.command("versions")
+@click.argument("host", shell_complete=complete_which)
+@click.argument("path", shell_complete=complete_path)
+@click.option("--content", is_flag=True, help="Distinguish versions by content, not by size, time, mode and owner.")
+@json_option
+@pass_context
+def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bool) -> int:
+    """List every version of the file or folder at PATH over all backups of HOST: in which backups it is, and where it is missing.
+
+    A version is told from others by size, time of modification, mode, owner, ACL and attributes, as rsync does. When that is not
+    known to be enough, BACKUPS has a ~; --content compares what is in them, and reads what it has to.
+
+    A folder is a version by what is in it itself: its time changes when a name in it comes or goes. With --content it is all that
+    is below, by names, sizes and times.
+
+    SEEN are names of backups: `backupd browse HOST@BACKUP PATH` shows one, `backupd restore HOST@BACKUP PATH` brings it back.
+    """
+    pool, _ = pool_of(ctx)
+    name, which = parse_which(host)
+    if which != NEWEST:
+        raise UsageError(
+            f"versions are those of all backups, not of {which} alone", f"`backupd versions {name} {shlex.quote(path)}`"
+        )
+    now = given_now(ctx)
+    history = _history(pool, name, path_given(path), content, now)
+    newest = find(pool, name, NEWEST, now).record
+    if as_json:
+        skipped = skipped_deletions_object(newest)
+        echo_json(history_object(name, history) | ({"deletions_skipped": skipped} if skipped else {}) | left_out_object(newest))
+    else:
+        _show(name, history)
+        for line in remark_lines(newest, [history.path]):
+            prose(click.style("note: ", fg="yellow") + line)
+    return 0
+
+
+def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | None) -> PathHistory:
+    backups = [one for one in restorable(pool, host) if now is None or one.started <= now]
+    if b"\\" in path:
+        path = _as_written(backups, path)
+    with ProgressLine() as line, reading(host):
+        history = versions(backups, path, content, lambda done, of: line.go_on(lambda: f"backup {done + 1} of {of}"))
+    if not history.versions:
+        if any(one.found == UNREADABLE for one in history.backups):
+            raise OperatorError(f"{shown(path)} of {host} cannot be read", "see dmesg, and `backupd scrub`")
+        with opened_backup(pool, host, NEWEST, now) as found:
+            raise missing(found.tree, path, host)
+    return history
+
+
+def _as_written(backups: Sequence[Restorable], path: bytes) -> bytes:
+    """Returns the path as the newest backup that has it writes it."""
+    for backup in backups:
+        with suppress(OSError), Tree(backup.path) as tree:
+            written = path_in(tree, path)
+            if nearest_paths(tree, written) == []:
+                return written
+    return path
+
+
+def _show(host: str, history: PathHistory) -> None:
+    kind = history.versions[-1].entry.kind
+    count, backups = counted(len(history.versions), "version"), counted(len(history.backups), "backup")
+    prose(f"{shown(history.path)} of {host}, {kind}: {count} in {backups}")
+    rows = [(one.first, _row(one)) for one in history.versions] + [(gone.first, _gone_row(gone)) for gone in history.gone]
+    click.echo(table([row for _, row in sorted(rows)], _HEADERS, right=["BACKUPS", "SIZE"]))
+    for line in _notes(history):
+        prose(line)
+
+
+def _row(one: Version) -> tuple[str, ...]:
+    count = f"{one.backups}" if one.certain else f"~{one.backups}"
+    return one.first, one.last, count, size_words(one.entry), time_words(one.entry.mtime), "; ".join(_remarks(one))
+
+
+def _remarks(one: Version) -> Iterator[str]:
+    if one.changed:
+        yield "other " + ", ".join(name for name in one.changed if name != "content" or "size" not in one.changed)
+    if one.same_content_as:
+        yield "same content as before"
+    if "complete" not in one.states:
+        yield f"only in {' and '.join(one.states)} backups"
+    if one.entry.target is not None:
+        yield f"-> {shown(one.entry.target)}"
+
+
+def _gone_row(gone: Absence) -> tuple[str, ...]:
+    back = f"back in {gone.came_back}" if gone.came_back else "not there any more"
+    doubt = click.style("; only suspect or failed backups say so", fg="yellow") if gone.doubtful else ""
+    return gone.first, gone.last, f"{gone.backups}", "-", "-", click.style("gone", fg="red") + f", {back}{doubt}"
+
+
+def _notes(history: PathHistory) -> Iterator[str]:
+    if any(not one.certain for one in history.versions):
+        yield "~: the same by size and time, and written anew meanwhile: --content compares what is in them"
+    if history.versions[-1].entry.kind == "folder" and not history.by_content:
+        yield "of a folder only its own names count here: with --content all that is below"
+    silent: dict[str, list[str]] = {}
+    for one in history.backups:
+        if one.version is None and one.found not in (THERE, "missing"):
+            silent.setdefault(one.found, []).append(one.name)
+    for found, names in silent.items():
+        some = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        yield f"{found} in {counted(len(names), 'backup')}: {some}"

@@ -1,0 +1,343 @@
+"""`backupd status`: how every host is doing."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from backupd.cli import colours
+from backupd.cli.context import complete_group, complete_host, given_now, load_reporting, opened, pass_context, require_host
+from backupd.cli.names import expand_hosts, is_pattern
+from backupd.expire.clocks import clock_synchronised
+from backupd.health.cli.status_json import (
+    copy_as_json,
+    dedupe_as_json,
+    drill_as_json,
+    failed_job_as_json,
+    host_as_json,
+    in_doubt_as_json,
+    progress_as_json,
+    time_or_null,
+)
+from backupd.health.cli.status_looked import LastLook
+from backupd.health.cli.status_view import (
+    show_all,
+    show_altered,
+    show_copies,
+    show_damaged,
+    show_drills,
+    show_failed_jobs,
+    show_lags,
+    show_one,
+    show_pool,
+    show_unconfigured,
+    show_unverified,
+    show_verification,
+)
+from backupd.health.cli.waiting import waiting_for_catalogue
+from backupd.health.pool_facts import look_at_pool
+from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
+from btrkeep.catalogue import Catalogue, Dedupe, Progress, StoredAlarm
+from btrkeep.catalogue.model_alarm import OF_JOBS, SERVICE
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
+from btrkeep.config import Config
+from btrkeep.config.model import CopySettings
+from btrkeep.config.reading import backupd_command
+from btrkeep.decisions import findings as health
+from btrkeep.decisions.copies import COPIES, CopyStatus, RunningFetch, copies_of, copy_statuses, read_running
+from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doubt
+from btrkeep.decisions.dedupe_words import dedupe_words
+from btrkeep.decisions.drills import DrillStatus
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.findings import from_text
+from btrkeep.decisions.host_state import COPY, STATES, HostStatus, host_statuses
+from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge_pool
+from btrkeep.decisions.repeated import RepeatedFailure, read_steps, repeated_failures, repeated_object, repeated_words
+from btrkeep.decisions.verification import VerificationState, verification_counts
+from btrkeep.errors import OperatorError, UsageError, did_you_mean
+from btrkeep.pool import quota
+from btrkeep.pool.marker import Pool
+from btrkeep.process.proc import start_time
+from btrkeep.units import counted, local_time, printable
+
+
+@click.command("status")
+@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice((*STATES, COPY)),
+    help="Only hosts in this state; may be given several times.",
+)
+@click.option("--group", metavar="GROUP", shell_complete=complete_group, help="Only hosts of this group.")
+@click.option("--copies", "with_copies", is_flag=True, help="Also list the newest backup of each host in each copy.")
+@json_option
+@pass_context
+def command(
+    ctx: click.Context, hosts: tuple[str, ...], states: tuple[str, ...], group: str | None, with_copies: bool, as_json: bool
+) -> int:
+    """How every host is doing: ok, late, failing, suspect, never or copy.
+
+    late: the newest complete backup is older than `late` in the configuration, by default 1.5 times `every` and at least one
+    missed window. failing: the newest run brought no complete backup. suspect:
+    the newest backup lost or missed too much. never: there is no complete backup yet. copy: it is configured, and fetched from
+    another pool all the same, so nothing is backed up here.
+
+    Below the hosts stand those that have backups but are not configured, as after an import; the replicas that are fetched into
+    this pool: ok, late, failing or never; jobs that failed; and what is wrong with the pool itself, as `backupd check` has it.
+
+    With one HOST, that one alone and at length, with its newest backup in each copy. --copies lists these of all hosts. With
+    several, a pattern such as 'web*', --state or --group: a table of these hosts only.
+
+    Mistakes of the configuration, and what is unknown now, stand first. Then the hosts are shown as the last valid configuration
+    and the catalogue have them.
+
+    Exit status 1: a host is left out for a mistake in its configuration, the catalogue cannot be used, or `backupd notify` has
+    checked nothing for over an hour; 2: the configuration cannot be used; 4: the pool cannot be read.
+    """
+    synchronised = clock_synchronised()
+    look = LastLook(load_reporting(ctx))
+    if look.reporting.is_bare and look.reporting.error:
+        raise look.reporting.error
+    with ExitStack() as held:
+        context = _opened(ctx, look, held)
+        host = hosts[0] if len(hosts) == 1 and not is_pattern(hosts[0]) and not states and group is None else None
+        chosen = None
+        if host:
+            require_host(context.config, context.catalogue, host)
+        elif hosts or states or group is not None:
+            chosen = _chosen(context, hosts, group)
+        status = _read_status(context, host, synchronised)
+        look.now, look.checked = status.moment, from_text(context.catalogue.get_fact(health.FACT))
+        if chosen is not None:
+            status = _only(status, chosen, states)
+        alive = quota.live_bytes(context.pool) if as_json and context.pool else {}
+    if as_json:
+        echo_json({**status.as_json(alive), "looked": look.as_json()})
+    else:
+        look.show()
+        status.show(host, with_copies=with_copies, chosen=chosen)
+        look.show_end()
+    if look.error:
+        raise look.error
+    return look.exit_status
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What the command reads. `pool`: None if it cannot be read. The rest is as in PoolContext."""
+
+    config: Config
+    catalogue: Catalogue
+    moment: datetime
+    pool: Pool | None = None
+    lost: bool = False
+    clock_doubt: str | None = None
+
+
+def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _Opened:
+    """Opens all of it; the catalogue alone, for reading, if the pool or the catalogue's folder is unusable. Then `look` has why.
+
+    Raises OperatorError if the catalogue cannot be read.
+    """
+    config = look.reporting.config
+    try:
+        with waiting_for_catalogue(config.pool.state):
+            context = held.enter_context(opened(ctx, config=config))
+    except UsageError:
+        raise
+    except OperatorError as error:
+        look.error = error
+        try:
+            if given_now(ctx):
+                raise error
+            catalogue = held.enter_context(Catalogue.open_readonly(config.pool.state))
+            catalogue.pool_id()
+        except OperatorError:
+            look.show()
+            raise error from None
+        return _Opened(config, catalogue, datetime.now(UTC))
+    return _Opened(config, context.catalogue, context.clock.now(), context.pool, context.lost, context.clock_doubt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Status:
+    """What the command shows, of all hosts or of one."""
+
+    context: _Opened
+    moment: datetime
+    hosts: list[HostStatus]
+    unconfigured: Mapping[str, int]
+    running: list[Progress]
+    copies: list[CopyStatus[CopySettings]]
+    fetching: Mapping[str, RunningFetch]
+    drills: DrillStatus
+    looks: Mapping[str, datetime | None]
+    unverified: Sequence[str]
+    verified: Mapping[VerificationState, int]
+    damaged: Mapping[str, tuple[int, int]]
+    altered: Sequence[tuple[str, str]]
+    in_doubt: BackupsInDoubt | None
+    dedupe: Dedupe | None
+    repeated: Sequence[RepeatedFailure]
+    failed_jobs: Sequence[StoredAlarm]
+    verdict: health.PoolVerdict
+    synchronised: bool | None
+
+    @property
+    def command(self) -> str:
+        """Returns how `backupd` is called for this pool."""
+        return backupd_command(self.context.config.name, self.context.config.file)
+
+    def as_json(self, alive: Mapping[str, int]) -> dict[str, Any]:
+        """`alive`: the bytes of each host by simple quotas."""
+        hosts = [
+            {**host_as_json(one), "verified": time_or_null(self.looks.get(one.host)), "alive_bytes": alive.get(one.host)}
+            for one in self.hosts
+        ]
+        return {
+            "hosts": hosts,
+            "unconfigured": [{"host": name, "backups": count} for name, count in self.unconfigured.items()],
+            "running": [progress_as_json(entry) for entry in self.running],
+            "copies": [copy_as_json(copy, self.fetching.get(copy.replica.name)) for copy in self.copies],
+            "drill": drill_as_json(self.drills),
+            "verification": {
+                "max_age": round(self.context.config.verify.oldest),
+                "unverified": list(self.unverified),
+                "states": {str(state): self.verified[state] for state in VerificationState},
+                "damaged": [{"host": name, "backups": some, "files": most} for name, (some, most) in sorted(self.damaged.items())],
+            },
+            "altered": [{"host": name, "name": backup} for name, backup in self.altered],
+            "in_doubt": in_doubt_as_json(self.in_doubt),
+            "dedupe": dedupe_as_json(self.dedupe) if self.dedupe else None,
+            "repeated": [repeated_object(failure) for failure in self.repeated],
+            "failed": [failed_job_as_json(alarm) for alarm in self.failed_jobs],
+            "pool": health.as_json(self.verdict),
+            "lost": self.context.lost,
+            "clock": self.context.clock_doubt,
+            "clock_synchronised": self.synchronised,
+        }
+
+    def show(self, host: str | None, *, with_copies: bool, chosen: frozenset[str] | None = None) -> None:
+        """Prints it, at length for one host; with `chosen` the table of hosts only, and what is wrong with the pool."""
+        if chosen is not None:
+            show_all(self.hosts, self.running, self.moment, has_copies=True, each=True)
+            show_unconfigured(self.unconfigured)
+            if not self.hosts and not self.unconfigured:
+                click.echo("no host is in that state" if chosen else "no host is in that group")
+            show_damaged(self.damaged)
+            show_altered(self.altered, self.command)
+        elif host:
+            if self.hosts:
+                show_one(self.hosts[0], self.running, self.moment, self.looks.get(host))
+            else:
+                has = counted(self.unconfigured[host], "backup") if host in self.unconfigured else "backups"
+                click.echo(f"{printable(host)} has {has} but is not configured")
+            show_damaged({name: one for name, one in self.damaged.items() if name == host})
+            show_altered([backup for backup in self.altered if backup[0] == host], self.command)
+            show_lags(self.copies, host)
+        else:
+            show_all(self.hosts, self.running, self.moment, has_copies=bool(self.copies))
+            show_unconfigured(self.unconfigured)
+            show_copies(self.copies, self.fetching)
+            if with_copies:
+                show_lags(self.copies)
+            show_drills(self.drills)
+            show_verification(self.verified)
+            show_damaged(self.damaged)
+            show_altered(self.altered, self.command)
+            show_unverified(self.unverified, self.context.config.verify.oldest)
+            for failure in self.repeated:
+                click.echo(click.style("repeated: ", fg="yellow") + repeated_words(failure))
+            show_failed_jobs(self.failed_jobs)
+            if self.dedupe:
+                click.echo(f"last dedupe: {local_time(self.dedupe.started)}, {dedupe_words(self.dedupe)}")
+            if self.in_doubt:
+                words = f"{in_doubt_words(self.in_doubt)}: `backupd verify --after-crash` does that"
+                prose(click.style("in doubt: ", fg="yellow") + words)
+        for one in clock_findings(self.context.clock_doubt, self.synchronised):
+            click.echo(click.style("clock: ", fg=colours.LEVEL[one.level]) + printable(one.text))
+        show_pool(self.verdict)
+
+
+def _chosen(context: _Opened, hosts: Sequence[str], group: str | None) -> frozenset[str]:
+    """Returns the hosts that are named by words, patterns and the group. Raises UsageError."""
+    config = context.config
+    if group is not None and group not in config.groups:
+        raise UsageError(f"there is no group {group}", did_you_mean(group, config.groups, f"look at {config.file}"))
+    known = {*config.every_host, *context.catalogue.hosts()}
+    names = expand_hosts(hosts, sorted(known)) if hosts else sorted(known)
+    for name in names:
+        require_host(config, context.catalogue, name)
+    if group is None:
+        return frozenset(names)
+    return frozenset(name for name in names if name in config.every_host and config.every_host[name].group == group)
+
+
+def _only(status: "_Status", chosen: frozenset[str], states: Sequence[str]) -> "_Status":
+    """Returns the status of the chosen hosts, of those in one of the states if any is given."""
+    hosts = [one for one in status.hosts if one.host in chosen and (not states or one.state in states)]
+    names = {one.host for one in hosts}
+    unconfigured = {name: count for name, count in status.unconfigured.items() if name in chosen} if not states else {}
+    return replace(
+        status,
+        hosts=hosts,
+        unconfigured=unconfigured,
+        running=[one for one in status.running if one.host in names],
+        unverified=[name for name in status.unverified if name in names],
+        damaged={name: one for name, one in status.damaged.items() if name in names},
+        altered=[backup for backup in status.altered if backup[0] in names],
+    )
+
+
+def _read_status(context: _Opened, host: str | None, synchronised: bool | None) -> _Status:
+    moment = context.moment
+    looks, unverified = looks_of(context.config, context.catalogue, moment)
+    return _Status(
+        context,
+        moment,
+        hosts=_statuses(context, host, moment),
+        unconfigured=_unconfigured(context, host),
+        running=[entry for entry in context.catalogue.progress() if _alive(entry) and host in (None, entry.host)],
+        copies=copy_statuses(context.config.copies, context.catalogue, moment),
+        fetching={name: it for name in context.config.replicas if (it := read_running(context.catalogue, name)) and _alive(it)},
+        drills=drills_of(context.config, context.catalogue, moment),
+        looks=looks,
+        unverified=unverified,
+        verified=verification_counts(context.catalogue, moment),
+        damaged=damaged_hosts(context.catalogue),
+        altered=context.catalogue.altered_backups(),
+        in_doubt=read_in_doubt(context.catalogue),
+        dedupe=last_dedupe(context.catalogue),
+        repeated=repeated_failures(read_steps(context.catalogue, context.pool.filesystem if context.pool else None), moment),
+        failed_jobs=[alarm for alarm in context.catalogue.alarms() if alarm.is_open and _is_of_job(alarm)],
+        verdict=judge_pool(look_at_pool(context.config, context.catalogue), HealthLimits.of(context.config)),
+        synchronised=synchronised,
+    )
+
+
+def _is_of_job(alarm: StoredAlarm) -> bool:
+    """Returns True for what no other line of the status shows."""
+    return alarm.about.kind in OF_JOBS or alarm.what == SERVICE
+
+
+def _statuses(context: _Opened, host: str | None, moment: datetime) -> list[HostStatus]:
+    fetched = copies_of(context.catalogue.get_fact(COPIES)).fetched
+    found = host_statuses(context.config, context.catalogue.host_facts(latest(moment)), fetched, moment)
+    return [status for status in found if host in (None, status.host)]
+
+
+def _unconfigured(context: _Opened, host: str | None) -> dict[str, int]:
+    """Returns how many backups each host has that is not configured, and that no replica fetches from another pool."""
+    known = context.config.every_host.keys() | copies_of(context.catalogue.get_fact(COPIES)).fetched.keys()
+    counts = context.catalogue.backup_counts()
+    return {name: counts[name] for name in sorted(counts.keys() - known) if host in (None, name)}
+
+
+def _alive(entry: Progress | RunningFetch) -> bool:
+    return start_time(entry.pid) == entry.pid_started

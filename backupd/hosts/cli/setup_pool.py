@@ -1,0 +1,193 @@
+"""The first step of `setup`: the pool, and the configuration with its path and retention policy."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from backupd.doctor.rules.mount import POWERLESS, powerless
+from backupd.hosts.cli.questions import Prompter, asked
+from backupd.hosts.cli.setup_places import btrfs_mounts, is_pool, machine_zone, place_for_pool, suggested_place
+from backupd.hosts.edit import with_keys
+from backupd.hosts.files import Files
+from backupd.repo.boot_json import note_new_pool
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import Config, Retention, example
+from btrkeep.config import value_types as kinds
+from btrkeep.config.periods import PERIOD_NAMES
+from btrkeep.config.problems import InvalidValue
+from btrkeep.decisions.retention import parse_policy
+from btrkeep.decisions.retention_words import policy_words
+from btrkeep.errors import OperatorError, PoolUnusable, UsageError
+from btrkeep.pool.marker import create_pool, open_pool
+from btrkeep.pool.mounting import mount_pool_words
+from btrkeep.pool.mounts import mount_of
+from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.units import printable
+
+RULES = "daily=14,weekly=13,monthly=12"
+ALWAYS = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """The options about the pool; None if not given."""
+
+    path: str | None = None
+    retention: str | None = None
+    zone: str | None = None
+    window: str | None = None
+
+
+def pool_is_set_up(files: Files) -> Config | None:
+    """The configuration, when it names a pool that is there. Raises ConfigError when something is wrong with it."""
+    if _configured(files, "pool", "path") is None:
+        return None
+    config = files.load()
+    try:
+        open_pool(config.pool.path)
+    except PoolUnusable as error:
+        if _was_in_use(config):  # most likely it is not mounted
+            hint = f"{mount_pool_words(config.pool.path)}; a new one would need another `path` in {files.main}"
+            raise PoolUnusable(error.message, hint) from None
+        return None
+    return config
+
+
+def _was_in_use(config: Config) -> bool:
+    """Returns True if the catalogue belongs to a pool. One that `check` has made belongs to none."""
+    if not (config.pool.state / "catalogue.sqlite").exists():
+        return False
+    with Catalogue.open(config.pool.state) as catalogue:
+        return catalogue.pool_id() is not None
+
+
+def _configured(files: Files, section: str, key: str) -> str | None:
+    """Returns a value of the main file; None if there is no such file or key. `load` reports invalid TOML."""
+    try:
+        value = tomllib.loads(_text(files)).get(section, {}).get(key)
+    except (tomllib.TOMLDecodeError, AttributeError):
+        files.load()
+        raise
+    return value if isinstance(value, str) else None
+
+
+def _text(files: Files) -> str:
+    try:
+        return files.main.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise OperatorError(f"{files.main} cannot be read: {error}", "see that it is UTF-8, and that it can be read") from None
+
+
+def set_up_pool(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
+    """Makes the pool and its configuration where they are missing; the configuration as it is then."""
+    config = pool_is_set_up(files)
+    if config is None:
+        config = _made(prompter, files, given)
+        prompter.say(f"its configuration is {files.main}")
+    elif given.path is not None and Path(given.path).resolve() != config.pool.path.resolve():
+        raise UsageError(f"{files.main} names another pool, {config.pool.path}", "leave --pool-path out, or choose another --pool")
+    elif given.retention is not None or given.zone is not None or given.window is not None:
+        retention = None if given.retention is None else _keys(given.retention)
+        zone = None if given.zone is None else _zone(given.zone)
+        window = None if given.window is None else _window(given.window)
+        with files.alone():
+            config = files.change({files.main: _written(_text(files), {}, retention, zone, window)})
+    prompter.say(f"{config.pool.path} is the pool; {policy_words(config.retention)}")
+    return config
+
+
+def _made(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
+    """Checks the configuration before the pool is made and writes it afterwards: if interrupted between, the pool is found again
+    here.
+
+    Zone and window have usable defaults, so they are not required without a terminal.
+    """
+    places = btrfs_mounts()
+    if given.path is None:
+        _show_places(prompter, places)
+    suggestion = suggested_place(_configured(files, "pool", "path"), places)
+    place = asked(prompter, given.path, "Where is the pool to be?", suggestion, place_for_pool)
+    retention = asked(prompter, given.retention, "How long are backups kept? (all: for ever)", RULES, _keys)
+    zone = window = None
+    if prompter.asks or given.zone is not None:
+        there = _configured(files, "pool", "zone") or machine_zone()
+        zone = asked(prompter, given.zone, "In which time zone do days and nights begin?", there, _zone)
+    if prompter.asks or given.window is not None:
+        there = _configured(files, "backup", "window") or ALWAYS
+        question = f"When may backups run, such as 22:00-06:00? ({ALWAYS}: at any time)"
+        window = asked(prompter, given.window, question, there, _window)
+    text = _written(_text(files) or example(place, files.name), {"path": str(place)}, retention, zone, window)
+    files.load({files.main: text})
+    if not is_pool(place):
+        new = not place.exists()
+        pool = create_pool(place, rehearsal=False, now=datetime.now(UTC))
+        ensure_reserve(place)
+        note_new_pool(pool)
+        prompter.say(f"{place} is {'a new subvolume, and ' if new else ''}a pool now")
+        if hint := powerless_hint(place):
+            prompter.say(hint)
+    return files.change({files.main: text})
+
+
+def _written(text: str, pool: Mapping[str, Any], retention: Mapping[str, Any] | None, zone: str | None, window: str | None) -> str:
+    """Returns `text` with the given values; other lines stay unchanged."""
+    pool = {**pool, "zone": zone} if zone else pool
+    if pool:
+        text = with_keys(text, "pool", pool)
+    if window:
+        text = with_keys(text, "backup", {"window": None if window == ALWAYS else window})
+    return text if retention is None else with_keys(text, "retention", retention)
+
+
+def powerless_hint(pool: Path) -> str:
+    """Returns the command that makes setuid programs and device nodes of hosts ineffective in the pool; "" if not needed."""
+    mount = mount_of(pool)
+    if not (step := powerless(mount.target, mount.mount_options)):
+        return ""
+    words = ",".join(POWERLESS)
+    return (
+        f"setuid programs and device nodes of hosts would work in it: `{printable(step.line)}`, "
+        f"and {words} among the options in /etc/fstab, keep them from that"
+    )
+
+
+def _zone(text: str) -> str:
+    return _taken(kinds.ZONE, text, "a name such as Europe/Berlin")
+
+
+def _window(text: str) -> str:
+    return _taken(kinds.WINDOW, text, f"two times such as 22:00-06:00, or {ALWAYS}")
+
+
+def _taken(kind: kinds.ValueKind, text: str, hint: str) -> str:
+    """The text, when a key of that kind takes it. Raises UsageError."""
+    try:
+        kind(text)
+    except InvalidValue as refused:
+        raise UsageError(f"{text!r}: {refused.reason}", hint) from None
+    return text
+
+
+def _keys(rules: str) -> dict[str, Any]:
+    """Returns the keys of [retention] for these rules; a counter that they do not name becomes 0. Raises UsageError."""
+    none: dict[str, Any] = dict.fromkeys(PERIOD_NAMES)
+    if rules == "all":
+        return none
+    try:
+        parse_policy(rules, Retention())
+    except ValueError as error:
+        raise UsageError(f"{rules!r} is no retention: {error}", f"write it like {RULES}; all keeps every backup") from None
+    pairs = (part.split("=") for part in rules.split(","))
+    return none | {name.strip(): int(value) if value.strip().isdecimal() else value.strip() for name, value in pairs}
+
+
+def _show_places(prompter: Prompter, places: Sequence[Path]) -> None:
+    if not places:
+        prompter.say("No btrfs is mounted here. A pool needs one: mkfs.btrfs, mount, then this again.")
+        return
+    prompter.say(f"A folder that is not there yet becomes a subvolume. A btrfs is mounted at {', '.join(map(str, places[:5]))}.")

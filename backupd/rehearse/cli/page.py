@@ -1,0 +1,225 @@
+"""A rehearsal as one page that needs no other file: numbers, charts and timelapses, for light and dark, wide and narrow."""
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from html import escape
+from statistics import median
+
+from backupd.rehearse.cli.words import (
+    ASKS,
+    LIMITS,
+    NAMES,
+    RehearsalResult,
+    about_hosts,
+    change,
+    comparison_cells,
+    conclusion,
+    extent_words,
+    remarks,
+    settings_words,
+)
+from backupd.rehearse.judge import VariantJudgement, Verdict
+from backupd.rehearse.model import NightReading
+from backupd.rehearse.pictures import Band, Interval, curves, intervals, look_of
+from backupd.rehearse.variants import QUESTIONS
+from btrkeep import __version__
+from btrkeep.units import format_duration, format_size, printable
+
+_STYLE = """
+:root{color-scheme:light dark;--paper:#fff;--ink:#1d1d1d;--grey:#767676;--line:#ddd;--soft:#f4f4f2;--good:#00674c;--bad:#a33c00;
+--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b5588a;--c4:#b87a00;--c5:#2f8fc4}
+@media(prefers-color-scheme:dark){:root{--paper:#15171a;--ink:#e6e6e3;--grey:#9a9a9a;--line:#383c42;--soft:#1e2126;--good:#43c59e;
+--bad:#ff9a62;--c0:#56b4e9;--c1:#ff8a3c;--c2:#2fc79a;--c3:#e29ac2;--c4:#f0b93a;--c5:#9ad4f5}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
+main{max-width:76rem;margin:0 auto;padding:1.5rem clamp(.8rem,3vw,2rem) 3rem}
+h1{font-size:1.7rem;line-height:1.2;margin:.3rem 0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem}
+h3{font-size:1rem;margin:1.6rem 0 .2rem}
+p,li{max-width:60rem}.grey{color:var(--grey)}
+.answer{background:var(--soft);border-left:.35rem solid var(--c0);padding:.8rem 1rem;margin:1rem 0}.answer p{margin:.25rem 0}
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}
+th,td{text-align:left;padding:.35rem .7rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
+th{font-weight:600}td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+.v{white-space:nowrap}
+.asked td:first-child{font-weight:600}.better{color:var(--good);font-weight:600}.worse{color:var(--bad);font-weight:600}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr));gap:1.2rem 1.6rem}
+figure{margin:0}figcaption{font-weight:600}figcaption span{font-weight:400;color:var(--grey)}
+svg{width:100%;height:auto;color:var(--ink)}
+svg text{font-family:system-ui,sans-serif}
+.wide svg{max-width:54rem}.narrow{display:none}
+.numbers th:last-child,.numbers td:last-child{padding-left:1rem}
+img{width:100%;max-width:18rem;image-rendering:pixelated;border:1px solid var(--line);display:block}
+@media(max-width:44rem){body{font-size:15px}.wide{display:none}.narrow{display:block}
+.numbers thead{display:none}.numbers tr{display:block;padding:.5rem 0;border-bottom:1px solid var(--line)}
+.numbers td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.05rem 0;text-align:right}
+.numbers td:last-child{padding-left:0}.numbers td:first-child{font-weight:600;text-align:left}
+.numbers td[data-of]::before{content:attr(data-of);color:var(--grey);text-align:left}}
+@media print{:root{color-scheme:light}main{max-width:none}}
+"""
+_SHOWN = (  # name, what a chart says below its name, the number of a night, how the axis writes it
+    ("score", "the lower, the less of it is in small pieces", lambda night: night.score, "number"),
+    ("fragments", "free extents in data block groups", lambda night: night.fragments, "number"),
+    ("night_seconds", "writing a night", lambda night: night.night_seconds, "seconds"),
+    ("expiry_seconds", "of each night", lambda night: night.expiry_seconds, "seconds"),
+)
+_AXES: Mapping[str, Callable[[float], str]] = {
+    "number": lambda value: f"{value:,.0f}",
+    "ratio": lambda value: f"{value:g}",
+    "seconds": lambda value: f"{value:g} s",
+}
+
+
+def page(result: RehearsalResult) -> str:
+    """The whole document."""
+    title = ASKS[result.question] if result.question else "Settings, rehearsed"
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
+        f"<body><main>{''.join(_body(result, title))}</main></body></html>\n"
+    )
+
+
+def _body(result: RehearsalResult, title: str) -> Iterator[str]:
+    plan = result.plan
+    yield f'<p class="grey">backupd rehearse, btrkeep {escape(__version__)}</p><h1>{escape(title)}</h1>'
+    yield f'<div class="answer">{"".join(f"<p>{escape(line)}</p>" for line in conclusion(result))}</div>'
+    took = f"{extent_words(plan)}, on a pool of {format_size(plan.size)}; it took {format_duration(result.seconds)}."
+    yield f"<p>{escape(took)} {escape(about_hosts(plan, result.facts))}</p>"
+    yield from _variants(result)
+    if any(run.nights for run in result.runs):
+        yield from _changes(result)
+        yield from _charts(result)
+    yield from _timelapses(result)
+    yield "<h2>How far this can be trusted</h2><ul>"
+    yield from (f"<li>{escape(text)}</li>" for text in (*remarks(result), *LIMITS))
+    yield "</ul>"
+
+
+def _variants(result: RehearsalResult) -> Iterator[str]:
+    yield '<h2>The variants</h2><div class="scroll"><table>'
+    for number, variant in enumerate(result.plan.variants):
+        yield f'<tr><td class="v">{_mark(number)}<b>{_text(variant.name)}</b></td>'
+        yield f"<td>{_text(settings_words(variant.settings))}</td></tr>"
+    yield "</table></div>"
+
+
+def _mark(number: int) -> str:
+    look = look_of(number)
+    return (
+        f'<i style="display:inline-block;width:1.8rem;margin-right:.5rem;vertical-align:middle;'
+        f'border-top:.2rem {look.border} var(--c{look.colour})"></i>'
+    )
+
+
+def _changes(result: RehearsalResult) -> Iterator[str]:
+    names = [variant.name for variant in result.plan.variants]
+    first = names[0]
+    known = [one for one in result.judgements if one.comparisons]
+    if not known:
+        return
+    rows = [
+        Interval(NAMES[each.measure], each.least, each.median, each.most, names.index(one.variant))
+        for each_of_all in zip(*(one.comparisons for one in known), strict=True)
+        for one, each in zip(known, each_of_all, strict=True)
+    ]
+    yield f"<h2>Against {_text(first)}</h2>"
+    shown = [printable(name) for name in names]
+    described = f"Changes of every measure against {printable(first)}"
+    yield "<figure><figcaption>Left is less, which is better <span>(median, and the range of all seeds)</span></figcaption>"
+    for kind in ("wide", "narrow"):
+        yield f'<div class="{kind}">{intervals(rows, shown, change, described, narrow=kind == "narrow")}</div>'
+    yield "</figure>"
+    for one in known:
+        yield from _numbers(one, result.question)
+
+
+def _numbers(one: VariantJudgement, question: str | None) -> Iterator[str]:
+    asked = QUESTIONS[question].measures if question else ()
+    heads = ("measure", one.against, one.variant, "change", "range", "agree", "verdict")
+    yield f"<h3>{_text(one.variant)} against {_text(one.against)}</h3>"
+    yield '<div class="scroll"><table class="numbers"><thead><tr>'
+    yield "".join(f"<th{' class=n' if 0 < at < 6 else ''}>{_text(head)}</th>" for at, head in enumerate(heads))
+    yield "</tr></thead><tbody>"
+    for each in one.comparisons:
+        kind = {Verdict.BETTER: "better", Verdict.WORSE: "worse"}.get(each.verdict, "")
+        yield f'<tr class="{"asked" if each.measure in asked else ""}"><td>{escape(NAMES[each.measure])}</td>'
+        yield "".join(
+            f'<td class="n" data-of="{_text(head)}">{escape(cell)}</td>'
+            for head, cell in zip(heads[1:], comparison_cells(each), strict=False)
+        )
+        yield f'<td class="{kind}" data-of="verdict">{escape(str(each.verdict))}</td></tr>'
+    yield "</tbody></table></div>"
+
+
+def _charts(result: RehearsalResult) -> Iterator[str]:
+    yield '<h2>Night by night</h2><p class="grey">Lines are medians over the seeds, shades reach from the least to the most.</p>'
+    yield '<div class="charts">'
+    used, allocated = (_bands(result, of) for of in (lambda night: night.used, lambda night: night.allocated))
+    chart = curves(allocated, "Allocated and used space by night", faint=used)
+    yield _figure("Allocated, and used (thin)", "bytes of the device", chart)
+    for name, about, of, axis in _SHOWN[:2]:
+        yield _figure(NAMES[name].capitalize(), about, curves(_bands(result, of), NAMES[name], _AXES[axis]))
+    written = _bands(result, lambda night: night.written, summed=True)
+    yield _figure("Written", "to the device so far, in all", curves(written, "Bytes written so far"))
+    ratio = _bands(result, lambda night: night.written, summed=True, per=lambda night: night.new)
+    yield _figure("Write amplification", "written for each new byte, so far", curves(ratio, "Write amplification", _AXES["ratio"]))
+    for name, about, of, axis in _SHOWN[2:]:
+        yield _figure(NAMES[name].removesuffix(" in all").capitalize(), about, curves(_bands(result, of), NAMES[name], _AXES[axis]))
+    yield "</div>"
+
+
+def _figure(name: str, about: str, chart: str) -> str:
+    return f"<figure><figcaption>{escape(name)} <span>{escape(about)}</span></figcaption>{chart}</figure>"
+
+
+def _bands(
+    result: RehearsalResult,
+    of: Callable[[NightReading], float],
+    *,
+    summed: bool = False,
+    per: Callable[[NightReading], float] | None = None,
+) -> dict[str, Band]:
+    """Returns for each variant and night the least, median and most of all seeds; `summed` up to the night, `per` another sum."""
+    found: dict[str, Band] = {}
+    for variant in result.plan.variants:
+        lines = [_line(run.nights, of, per, summed=summed) for run in result.runs if run.variant == variant.name and run.nights]
+        if lines:
+            found[variant.name] = [(min(some), median(some), max(some)) for some in zip(*lines, strict=False)]
+    return found
+
+
+def _line(
+    nights: tuple[NightReading, ...],
+    of: Callable[[NightReading], float],
+    per: Callable[[NightReading], float] | None,
+    *,
+    summed: bool,
+) -> list[float]:
+    if not summed:
+        return [of(night) for night in nights]
+    line, total, other = [], 0.0, 0.0
+    for night in nights:
+        total += of(night)
+        other += per(night) if per else 0.0
+        line.append(total / other if per and other else 0.0 if per else total)
+    return line
+
+
+def _timelapses(result: RehearsalResult) -> Iterator[str]:
+    found = {run.variant: run.timelapse for run in result.runs if run.timelapse}
+    if not found:
+        return
+    yield '<h2>Heatmaps</h2><p class="grey">All block groups by virtual address, a night after the other, with the first '
+    yield 'seed: white is data, blue metadata, black is free.</p><div class="charts">'
+    for variant in result.plan.variants:
+        if data := found.get(variant.name):
+            picture = b64encode(data).decode("ascii")
+            words = f"Timelapse of the heatmaps of {_text(variant.name)}"
+            yield f"<figure><figcaption>{_text(variant.name)}</figcaption>"
+            yield f'<img alt="{words}" src="data:image/webp;base64,{picture}"></figure>'
+    yield "</div>"
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

@@ -1,0 +1,183 @@
+"""`backupd rehearse`: nights on a throwaway pool, with two or more settings side by side."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from backupd.cli.context import load_config
+from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.parsed import Parsed
+from btrkeep.errors import Exit, UsageError
+from btrkeep.units import parse_size
+
+if TYPE_CHECKING:
+    from backupd.rehearse.cli.words import RehearsalResult
+    from backupd.rehearse.model import RehearsalPlan
+    from backupd.rehearse.pool import Place
+    from backupd.rehearse.server import ServerFacts
+
+_SMALLEST, _LARGEST = 256 << 20, 2 << 30
+
+
+def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The keys, behind what was typed up to the last comma or colon."""
+    if "=" not in incomplete and ":" not in incomplete:
+        return [one for one in (CONFIGURED, *(f"{key}=" for key in KEYS)) if one.startswith(incomplete)]
+    cut = max(incomplete.rfind(","), incomplete.find(":") if "=" not in incomplete else -1) + 1
+    return [f"{incomplete[:cut]}{key}=" for key in KEYS if key.startswith(incomplete[cut:])]
+
+
+@click.command("rehearse")
+@click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    metavar="NAME:KEY=VALUE,...",
+    shell_complete=_complete_variant,
+    help="Settings to try; all others are as configured. May be given several times; the first is what others are compared with.",
+)
+@click.option("--question", type=click.Choice(list(QUESTIONS)), help="Try the settings that answer a common question.")
+@click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, metavar="N", help="The number of nights.")
+@click.option(
+    "--age",
+    type=click.IntRange(0, 3660),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Unmeasured nights before, the same for all variants, because a new pool is not fragmented.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 100),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="How many times each variant runs, each time with other changes.",
+)
+@click.option(
+    "--size", type=Parsed("size", parse_size), metavar="SIZE", help="The maximum size of the throwaway pool.  [default: 2GiB]"
+)
+@click.option(
+    "--on",
+    metavar="FOLDER|DEVICE",
+    type=GivenPath(),
+    help="Where to make the pool: an image in a folder, or a spare device.  [default: in memory if it fits, else /var/tmp]",
+)
+@click.option(
+    "--erase", metavar="DEVICE", help="Confirm that the contents of the device of --on may be lost, by repeating its exact name."
+)
+@click.option("--html", type=GivenPath(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report with pictures too.")
+@click.option("--dry-run", is_flag=True, help="Show what would be made, and the time and room it takes; make nothing.")
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    variants: tuple[str, ...],
+    question: str | None,
+    days: int,
+    age: int,
+    seeds: int,
+    size: int | None,
+    on: str | None,
+    erase: str | None,
+    html: Path | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Try settings on a throwaway pool, and say which are better for this server.
+
+    The pool gets this configuration's hosts, with sizes and changes as the catalogue knows them, scaled to fit. No file of a backup
+    is read, and the configured pool is not touched. Every variant has the same nights: changes, then `backupd expire`, a
+    balance if it has one, and the score of the free space. Several seeds tell a difference from chance; five are the least.
+
+    Keys of a variant: allocator (ssd, nossd, ssd_spread), expiry (the mount option meanwhile), balance (none, or benefit, score or
+    usage with a share of the data, such as score:5%), inplace, compression (zstd:3), nodesize, metadata, daily, weekly, monthly,
+    yearly, min_keep, grace. `configured` is the settings as they are.
+
+    A loop device or memory has no seeks: figures of time show an order, and not what this server's disks would take.
+
+    \b
+    Examples:
+      backupd rehearse --question balance
+      backupd rehearse --variant inplace=never --html report.html
+      backupd rehearse --variant configured --variant tight:daily=7 --days 60
+
+    Exit status 0: all nights were run; 1: a pool was full before the last; 2: wrong usage, or a device that is in use.
+    """
+    from backupd.rehearse.pool import place_at, require_room
+    from backupd.rehearse.server import RehearsalScope, make_plan, server_facts
+    from backupd.rehearse.variants import variants_of
+
+    config = load_config(ctx)
+    if not any(host.enabled for host in config.hosts.values()):
+        raise UsageError("no host is configured", "`backupd host add` adds one: a rehearsal is about them")
+    if size is not None and size < _SMALLEST:
+        raise UsageError("--size is too small", f"{_SMALLEST >> 20}MiB is the least that a btrfs is useful with")
+    facts = server_facts(config)
+    chosen = variants_of(question, variants, facts.settings)
+    wanted = size or _LARGEST
+    place = place_at(on, erase, wanted, facts.filesystem)
+    plan = make_plan(config, facts, chosen, RehearsalScope(days, seeds, wanted, age, heatmaps=html is not None))
+    require_room(place, plan.size)
+    if dry_run:
+        return _show_plan(plan, place, facts, as_json=as_json)
+    result, status = _rehearse(plan, place, facts, question)
+    _report(result, html, as_json=as_json)
+    return status
+
+
+def _show_plan(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", *, as_json: bool) -> int:
+    from backupd.rehearse.cli.view import plan_as_json, plan_lines
+
+    if as_json:
+        echo_json(plan_as_json(plan, place, facts))
+    else:
+        click.echo("\n".join(plan_lines(plan, place, facts)))
+    return Exit.OK
+
+
+def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", question: str | None) -> "tuple[RehearsalResult, int]":
+    import time
+
+    from backupd.rehearse.cli.view import RehearsalMeter
+    from backupd.rehearse.cli.words import RehearsalResult
+    from backupd.rehearse.judge import judged
+    from backupd.rehearse.nights import NightDone, Rehearsal
+    from backupd.rehearse.pool import BASES
+    from backupd.rehearse.workspace import remove_left, workspace
+    from btrkeep.cli.progress import notices_on_stderr, prose
+    from btrkeep.process.cancellation import Cancellation
+    from btrkeep.process.progress import ProgressSinks
+
+    for left in remove_left({*BASES, place.folder}):
+        prose(f"removed what a rehearsal that was killed had left: {left}", err=True)
+    cancellation, meter, began = Cancellation(), RehearsalMeter(), time.monotonic()
+    with ExitStack() as held:
+        held.enter_context(cancellation.listening())
+        held.callback(meter.end)
+        sinks: ProgressSinks[NightDone] = ProgressSinks(notices_on_stderr, meter)
+        work = held.enter_context(workspace(place.folder, sinks.notice))
+        rehearsal = Rehearsal(plan, work, place, cancellation, sinks)
+        runs = tuple(rehearsal.run())
+    judgements = judged(runs, [variant.name for variant in plan.variants])
+    result = RehearsalResult(plan, facts, place, question, runs, judgements, time.monotonic() - began)
+    return result, cancellation.exit_status(Exit.ATTENTION if any(run.full is not None for run in runs) else Exit.OK)
+
+
+def _report(result: "RehearsalResult", html: Path | None, *, as_json: bool) -> None:
+    from backupd.rehearse.cli.view import lines, result_as_json
+
+    if html:
+        from backupd.rehearse.cli.page import page
+        from btrkeep.fs.output_file import whole_file
+
+        with whole_file(str(html)) as file:
+            file.write(page(result).encode("utf-8"))
+    if as_json:
+        echo_json(result_as_json(result))
+    else:
+        click.echo("\n".join(lines(result)))

@@ -1,0 +1,254 @@
+"""One replication of `backupd replicate` and `receive-only`: from its locks to what is said of it."""
+
+import platform
+import shutil
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Any
+
+from backupd.cli.copies import left_words
+from backupd.replicate.cli.replicate_lines import ReplicationLines
+from backupd.replicate.connecting import replica_buckets
+from backupd.replicate.far_answers import FarHost
+from backupd.replicate.far_pool import FarPool
+from backupd.replicate.outcome import (
+    Connect,
+    HostFailed,
+    ReplicationContext,
+    ReplicationEvent,
+    ReplicationOptions,
+    ReplicationPlan,
+    ReplicationSummary,
+)
+from backupd.replicate.planning import make_plan
+from backupd.replicate.run import replicate
+from backupd.replicate.running import RunningRecord
+from backupd.replicate.seed import unusable_hosts
+from backupd.replicate.wire import Refused
+from backupd.repo.context import PoolContext
+from backupd.repo.publish import tell_copies
+from backupd.repo.reconcile import reconcile
+from backupd.rsync.allowed_calls import seccomp_filter
+from backupd.rsync.bandwidth import BudgetPace
+from backupd.rsync.cell import PROGRAM
+from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
+from btrkeep.cli import complain
+from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.copies import HostBehind, ReplicaSession, note_session, read_session
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.replication import obstacle_words
+from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.pool.locks import VERIFY_LOCK, take_lock
+from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.programs import environment
+from btrkeep.process.progress import ProgressSinks
+from btrkeep.units import counted, format_size, format_time, parse_backup_name, printable
+
+Observer = ProgressSinks[ReplicationEvent]
+
+
+def fetch_one(context: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions, connect: Connect) -> dict[str, Any]:
+    """Runs one replication; returns what is said of it as JSON.
+
+    Raises LockHeld, FarPoolMissing, UsageError, and other OperatorErrors.
+    """
+    running = RunningRecord(context.catalogue, replica.name, context.clock.now())
+    with ExitStack() as held:
+        observer = _observer(wanted, running, held)
+        if not wanted.dry_run:
+            _lock_and_reconcile(context, replica, held, observer.notice, damaged=wanted.damaged)
+        replication, far = _begun(context, replica, wanted, observer, held, connect)
+        plan, listed = make_plan(replication, far, wanted.hosts, damaged=wanted.damaged)
+        without = _unusable(wanted)
+        _require_listed(replica, wanted.hosts, {*listed, *(one.host for one in without)})
+        if wanted.dry_run:
+            for one in without:
+                observer.notice(f"{one.host}: {one.error}")
+            return _say_plan(replica, plan, wanted.as_json)
+        begun = time.monotonic()
+        try:
+            with replication.cancellation.listening():
+                summary = replicate(replication, plan, listed, far)
+            summary.failed += without
+        finally:
+            running.end()
+            _tell_dashboard(context, observer.notice)
+        if wanted.is_session and not summary.cancelled:
+            before = read_session(context.catalogue, replica.name)
+            of_it = {name: host for name, host in listed.items() if host.copy_of != context.pool.id}
+            session = _session(before, (replication.now, context.clock.now()), far.id, plan, of_it, summary, begun)
+            note_session(context.catalogue, replica.name, session)
+    return _report(summary, replication.cancellation, wanted.as_json)
+
+
+def _unusable(wanted: ReplicationOptions) -> list[HostFailed]:
+    """Returns the wanted hosts that cannot be read from the seed."""
+    found = unusable_hosts(wanted.seed) if wanted.seed else {}
+    return [HostFailed(host, why) for host, why in found.items() if not wanted.hosts or host in wanted.hosts]
+
+
+def _tell_dashboard(context: PoolContext, notice: Callable[[str], None]) -> None:
+    """Publishes what is a copy now. What went wrong before is the error to be told, and the next command publishes it, too."""
+    try:
+        tell_copies(context.pool, context.catalogue)
+    except (OSError, CatalogueBusy, CatalogueUnusable) as error:
+        why = error.strerror if isinstance(error, OSError) else error.message
+        notice(f"the dashboard is not told what is a copy now: {why}")
+
+
+def _observer(wanted: ReplicationOptions, running: RunningRecord, held: ExitStack) -> Observer:
+    """Takes what happens: bars on a terminal, otherwise lines, on stderr with JSON; and what the dashboard is told."""
+    if wanted.as_json:
+        return ProgressSinks(notices_on_stderr, running)
+    if wanted.dry_run or not has_live_terminal():
+        return ProgressSinks(ReplicationLines(), running)
+    from backupd.replicate.cli.replicate_live import ReplicationDisplay  # only a terminal needs the library that draws
+
+    display = ReplicationDisplay()
+    held.callback(display.close)
+    return ProgressSinks(display, running)
+
+
+def _begun(
+    context: PoolContext,
+    replica: ReplicaSettings,
+    wanted: ReplicationOptions,
+    observer: Observer,
+    held: ExitStack,
+    connect: Connect,
+) -> tuple[ReplicationContext, FarPool]:
+    """Connects, until `held` ends. Over a connection that the other side has begun this program itself keeps to the bandwidth."""
+    far = held.enter_context(connect(lambda: None))
+    replication = ReplicationContext(
+        context.config,
+        context.pool,
+        context.catalogue,
+        replica,
+        context.clock.now(),
+        connect,
+        observer,
+        confined=_is_confined(
+            may_do_without=context.config.backup.confine == "never" and not (replica.folder is None or wanted.seed)
+        ),
+        seconds_left=(wanted.end - context.clock.now()).total_seconds() if wanted.end else None,
+    )
+    if replica.is_pushed and not wanted.seed:
+        buckets = replica_buckets(context.config, context.pool, replica)
+        far.pace = BudgetPace(buckets, replication.cancellation.sleep, lambda: bool(replication.cancellation))
+    return replication, far
+
+
+def _lock_and_reconcile(
+    context: PoolContext, replica: ReplicaSettings, held: ExitStack, notice: Callable[[str], None], *, damaged: bool
+) -> None:
+    """Takes the locks of a replication until `held` ends, and brings the catalogue up to date. Raises LockHeld, PoolUnusable."""
+    since = format_time(context.clock.now())
+    held.enter_context(take_lock(context.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
+    if damaged:  # what is known of a copy goes with it
+        from backupd.run.read_after_crash import read_before_waiting  # it is a tenth of what this program imports
+
+        read_before_waiting(context, notice, Cancellation())
+        held.enter_context(take_lock(context.pool.locks / VERIFY_LOCK, "backupd replicate --damaged", since))
+    ensure_reserve(context.pool.path)
+    if done := reconcile(context.pool, context.catalogue, since):
+        notice(done.sentence)
+
+
+def _require_listed(replica: ReplicaSettings, hosts: tuple[str, ...], listed: Collection[str]) -> None:
+    """Raises UsageError if one of the named hosts cannot be fetched, Refused if none can."""
+    if unlisted := next((host for host in hosts if host not in listed), None):
+        raise UsageError(f"{replica.name} lists no host {unlisted}, or is not to fetch it", "`hosts` of the replica chooses")
+    if not listed:
+        hint = "see `hosts` of the replica, --host in that server's authorized_keys, and whether it has backups"
+        raise Refused("the other pool lists no host that is to be fetched", hint)
+
+
+def _session(
+    before: ReplicaSession | None,
+    times: tuple[datetime, datetime],
+    pool: str,
+    plan: ReplicationPlan,
+    listed: Mapping[str, FarHost],
+    summary: ReplicationSummary,
+    begun: float,
+) -> ReplicaSession:
+    """Returns the record of a replication of all hosts. `times`: when it began and ended; `listed`: without hosts that the other
+    pool fetches from here.
+    """
+    why = {one.host: obstacle_words(one) for one in plan.unwanted} | {one.host: one.error for one in summary.failed}
+    here = {one.host: one.name for one in sorted(summary.fetched, key=lambda one: one.name)}
+    behind = [
+        HostBehind(
+            host,
+            max((one.name for one in listed[host].backups), default=None) if host in listed else None,
+            here.get(host) or plan.common.get(host),
+            error,
+        )
+        for host, error in sorted(why.items())
+    ]
+    seconds = round(time.monotonic() - begun, 3)
+    at = before.at if summary.out_of_time and before else None if summary.out_of_time else times[0]
+    began = [parse_backup_name(max(one.name for one in host.backups)) for host in listed.values() if host.backups]
+    newest = max((one for one in began if one and one <= latest(times[1])), default=None)
+    counts = len(listed), len(summary.fetched), summary.bytes, seconds
+    return ReplicaSession(times[1], at, "", pool, *counts, newest, tuple(behind), plan.gone)
+
+
+def _is_confined(*, may_do_without: bool) -> bool:
+    """Returns True if `btrfs receive` runs in a cell, which it always does where it can. Raises OperatorError if it cannot, and may
+    not do without: on a disk that somebody made by hand, names lead out of the folder as well as in a stream from another machine.
+    """
+    is_known = seccomp_filter(receives=True) is not None
+    if is_known and shutil.which(PROGRAM, path=environment()["PATH"]):
+        return True
+    if not may_do_without:
+        missing = "bubblewrap is not installed" if is_known else f"the system calls of {platform.machine()} are not known here"
+        hint = "apt install bubblewrap" if is_known else "fetch on a machine of another kind"
+        raise OperatorError(f"what another pool has is received in a cell, and {missing}", hint)
+    return False
+
+
+def _say_plan(replica: ReplicaSettings, plan: ReplicationPlan, as_json: bool) -> dict[str, Any]:
+    if not as_json:
+        for host in plan.hosts:
+            for fetch in host.fetches:
+                how = f"as a difference to {fetch.parent.name}" if fetch.parent else "all of it"
+                how += ", in the place of the damaged copy" if fetch.again else ""
+                prose(f"{host.host}@{fetch.backup.name}: would be fetched, {how}")
+        for host in plan.obstacles:
+            prose(f"{host.host}: would not be fetched: {printable(obstacle_words(host))}")
+        prose(f"{replica.name}: {counted(plan.count, 'backup')} of {plan.total} there would be fetched")
+    return {
+        "replica": replica.name,
+        "there": plan.total,
+        "fetches": [
+            {"host": host.host, "backup": fetch.backup.name, "parent": fetch.parent.name if fetch.parent else None}
+            for host in plan.hosts
+            for fetch in host.fetches
+        ],
+        "obstacles": [{"host": host.host, "code": host.obstacle, "reason": obstacle_words(host)} for host in plan.obstacles],
+    }
+
+
+def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bool) -> dict[str, Any]:
+    for failed in summary.failed:
+        complain(OperatorError(f"{failed.host}: {failed.error}"))
+    if not as_json:
+        more = left_words(summary.planned - len(summary.fetched), out_of_time=summary.out_of_time)
+        prose(f"{summary.replica}: {counted(len(summary.fetched), 'backup')} fetched, {format_size(summary.bytes)}{more}")
+    status = int(Exit.ATTENTION) if summary.failed else int(Exit.OK)
+    return {
+        "replica": summary.replica,
+        "planned": summary.planned,
+        "bytes": summary.bytes,
+        "fetched": [
+            {"host": one.host, "backup": one.name, "parent": one.parent, "bytes": one.bytes, "duration": round(one.seconds, 3)}
+            for one in summary.fetched
+        ],
+        "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
+        "status": cancellation.exit_status(status),
+    }

@@ -1,0 +1,152 @@
+"""`backupd replicate`: backups of another pool fetched into this one."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
+from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, report_unreached
+from backupd.replicate.cli.push_to import push_to
+from backupd.replicate.cli.seed_to import make_seed, parse_part_size
+from backupd.replicate.connecting import Connections, replica_command
+from backupd.replicate.far_pool import FarPoolMissing
+from backupd.replicate.outcome import ReplicationOptions
+from backupd.repo.context import PoolContext
+from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
+from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.parsed import Parsed
+from btrkeep.config.model import PushSettings, ReplicaSettings
+from btrkeep.decisions.copies import PUSH, REPLICA
+from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
+
+
+def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The configured replicas and servers that are sent to, for a completion."""
+    config = completing_config(ctx)
+    return [name for name in (*config.replicas, *config.pushes) if name.startswith(incomplete)] if config else []
+
+
+@click.command("replicate")
+@click.argument("name", required=False, shell_complete=complete_replica)
+@click.argument("hosts", nargs=-1, metavar="[HOST]...")
+@click.option("--due", is_flag=True, help="Only replicas whose `every` has passed, within their window.")
+@click.option("--damaged", is_flag=True, help="Fetch copies again that are damaged here; each takes the place of the damaged one.")
+@dry_run_option("what would be fetched")
+@click.option(
+    "--seed-to",
+    type=GivenPath(path_type=Path),
+    metavar="FOLDER",
+    help="On the first server: write the newest backup of each host to a disk that is carried to the second one.",
+)
+@click.option(
+    "--part-size",
+    type=Parsed("size", parse_part_size),
+    default="2GiB",
+    show_default=True,
+    metavar="SIZE",
+    help="The length of the files of --seed-to.",
+)
+@click.option(
+    "--seed-from", type=GivenPath(path_type=Path), metavar="FOLDER", help="On the second server: fetch from such a disk instead."
+)
+@json_option
+@pass_context
+def command(
+    ctx: click.Context,
+    name: str | None,
+    hosts: tuple[str, ...],
+    due: bool,
+    damaged: bool,
+    dry_run: bool,
+    seed_to: Path | None,
+    part_size: int,
+    seed_from: Path | None,
+    as_json: bool,
+) -> int:
+    """Fetch the backups of another pool, or send this one's to a server that cannot reach it: of the replica or [push] section
+    NAME, or of all that are configured, and of all hosts or those named.
+
+    What comes are whole backups, as differences to what is here already; they are browsed, restored and compared like this pool's
+    own. Deletions, ends of holds and new names do not come along. What was cut off leaves nothing behind and is fetched again.
+
+    The first copies can be carried on a disk: on the first server `replicate --seed-to FOLDER NAME`, NAME being what it calls the
+    copy (`send-only --replica NAME`), on the second one `replicate NAME --seed-from FOLDER`. Both go on where they were cut off.
+
+    With --damaged what `backupd damaged` lists here comes again, as a difference to a copy that is not damaged, or as a whole. A
+    copy that is being restored from is left for the next time.
+
+    It waits while backups are made, expired or balanced here. Exit status 0: all is here; 1: some host could not be fetched, or a
+    pool that comes and goes was away for longer than `max_age`; 3: another replication of it is running; 4: this pool is unusable.
+    """
+    status = int(Exit.OK)
+    if (seed_to or seed_from) and (due or (seed_to and seed_from)):
+        raise UsageError("--seed-to, --seed-from and --due are for one each")
+    if damaged and (seed_to or seed_from or due):
+        raise UsageError("--damaged is for itself", "`backupd replicate NAME [HOST...] --damaged`")
+    with opened(ctx, writes=not dry_run) as context:
+        if seed_to:
+            return make_seed(context, seed_to, name, hosts, part_size, dry_run=dry_run, as_json=as_json)
+        if seed_from:
+            if name is None:
+                raise UsageError("say of which replica it is the seed", "`replicate NAME --seed-from FOLDER`")
+            wanted = ReplicationOptions(hosts, seed=seed_from, dry_run=dry_run, as_json=as_json)
+            found = [_fetch(context, chosen_replicas(context, name)[0], wanted)]
+            if as_json:
+                echo_json(found)
+            return int(found[0]["status"] if not dry_run else Exit.OK)
+        found = []
+        for copy in chosen_replicas(context, name) if damaged else _chosen(context, name, is_asked=not due):
+            if due and not is_copy_due(context, copy):
+                continue
+            try:
+                if isinstance(copy, PushSettings):
+                    found.append(push_to(context, copy, hosts, dry_run=dry_run, as_json=as_json))
+                else:
+                    end = closing_time(context, copy) if due else None
+                    found.append(
+                        _fetch(context, copy, ReplicationOptions(hosts, end, damaged=damaged, dry_run=dry_run, as_json=as_json))
+                    )
+            except LockHeld as error:
+                complain(error)
+                found.append({copy.kind: copy.name, "error": error.message, "status": error.exit_code})
+            except (CatalogueBusy, CatalogueUnusable, UsageError):
+                raise
+            except OperatorError as error:  # the others are fetched all the same
+                failed = report_unreached(context, copy, error, is_away=isinstance(error, FarPoolMissing), dry_run=dry_run)
+                found.append({copy.kind: copy.name, "error": error.message, "status": int(error.exit_code if failed else Exit.OK)})
+            if found[-1].get("status", 0) >= Exit.INTERRUPTED:
+                break
+        if as_json:
+            echo_json(found)
+    if name is None and context.config.faulty_sections & {REPLICA, PUSH}:
+        status = int(Exit.ATTENTION)
+    for one in found:
+        status = max(status, one.get("status", 0))
+    return status
+
+
+def _fetch(context: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions) -> dict[str, Any]:
+    """Fetches once; returns what is said of it as JSON. Raises what `fetch_one` raises."""
+    command = replica_command(context.config, context.pool, replica, seed=wanted.seed, is_limited=not wanted.dry_run)
+    with Connections(command, replica.stall) as connections:
+        from backupd.replicate.cli.fetching import fetch_one  # while the other side imports, too
+
+        return fetch_one(context, replica, wanted, connections.connect)
+
+
+def _chosen(context: PoolContext, name: str | None, *, is_asked: bool) -> list[ReplicaSettings | PushSettings]:
+    """Returns the section with that name, or all that this side can update. Raises UsageError."""
+    pushes = context.config.pushes
+    if name is not None and name in pushes:
+        return [pushes[name]]
+    found = chosen_replicas(context, name, is_asked=is_asked and not pushes)
+    if name and found[0].is_pushed:
+        raise UsageError(f"{name} is sent from there, and nobody is asked from here", "`backupd replicate` on that server sends it")
+    return [*(one for one in found if not one.is_pushed), *(pushes.values() if name is None else ())]
+
+
+def chosen_replicas(context: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:
+    """Returns the replica of that name, or all. Raises UsageError as `chosen_copies` does."""
+    return chosen_copies(context, REPLICA, context.config.replicas, name, is_asked=is_asked)

@@ -1,0 +1,65 @@
+"""The live display of a replication on a terminal."""
+
+import time
+
+from rich.console import Group
+from rich.text import Text
+
+from backupd.replicate.cli.replicate_lines import fetched_line, plan_line
+from backupd.replicate.outcome import Fetched, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
+from btrkeep.cli.live import LiveDisplay
+from btrkeep.cli.progress import SaidOnce
+from btrkeep.process.progress import Notice, Waiting
+from btrkeep.units import format_duration, format_size, printable
+
+_MOST_HOSTS = 5
+
+
+class ReplicationDisplay(LiveDisplay):
+    """A bar of backups with the time left, one of the bytes that are announced, and the hosts that are being fetched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = time.monotonic()
+        self._now: ReplicationProgress | None = None
+        self._why = ""
+        self._waits = SaidOnce(lambda text: self.line(text, "yellow"))
+
+    def __call__(self, event: ReplicationEvent) -> None:
+        """Draws it anew, below what is printed for good."""
+        match event:
+            case ReplicationPlan():
+                if event.count:
+                    self.line(plan_line(event))
+                    self.open()
+            case Fetched():
+                self._why = ""
+                self.line(fetched_line(event))
+            case ReplicationProgress():
+                self._now = event
+                self.draw()
+            case Notice():
+                self.line(printable(event.text), "cyan")
+            case Waiting():
+                self._why = printable(event.why)
+                self._waits(f"waits: {self._why}")
+                self.draw()
+            case HostFailed():
+                self.line(f"{event.host}: {printable(event.error)}", "red")
+
+    def picture(self) -> Group:
+        """Returns an empty picture before the first reading."""
+        now = self._now
+        if now is None:
+            return Group()
+        seconds = max(0.001, time.monotonic() - self._begun)
+        left = f"about {format_duration(seconds / now.done * (now.planned - now.done))} left" if now.done else "time left unknown"
+        announced = f" of {format_size(now.announced)} announced" if now.announced > now.bytes else ""
+        size = format_size(now.bytes) + announced
+        table = self.bars(
+            ("backups", now.done, now.planned, "green", f"{now.done:,} of {now.planned:,}", left),
+            ("bytes", now.bytes, now.announced, "cyan", size, f"{format_size(round(now.bytes / seconds))}/s"),
+        )
+        some, others = now.hosts[:_MOST_HOSTS], len(now.hosts) - _MOST_HOSTS
+        at = f"at {', '.join(some)}{f' and {others} more' if others > 0 else ''}" if some else ""
+        return Group(table, Text(f"waits: {self._why}" if self._why else at, style="yellow" if self._why else ""))

@@ -1,0 +1,242 @@
+"""`backupd run`: backs up the hosts that are due."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+
+import click
+
+from backupd.cli.context import (
+    clock_for,
+    complain_of_faults,
+    complete_host,
+    dry_run_option,
+    given_now,
+    load_config,
+    load_reporting,
+    opened,
+    pass_context,
+)
+from backupd.cli.names import expand_hosts
+from backupd.health.trust import is_lost
+from backupd.repo.context import PoolContext, open_configured
+from backupd.repo.final_backups import find_base
+from backupd.repo.privileges import REQUIRED, require_privileges
+from backupd.repo.publish import fetched_hosts
+from backupd.rsync.command import passes, rsync_command
+from backupd.run.cli.night_view import NightLines, NightStatus, as_json_object, result_line
+from backupd.run.context import HostResult, NightEvent, buckets_of
+from backupd.run.night_report import report_unstarted
+from backupd.run.planning import PlannedHost, plan
+from backupd.run.run import RunEnd, run_hosts
+from btrkeep.catalogue import Catalogue
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.config import Config
+from btrkeep.decisions.due import latest
+from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.process.cancellation import signal_status
+from btrkeep.process.error_report import report_error
+from btrkeep.process.proc import start_time
+from btrkeep.process.programs import paste_line
+from btrkeep.process.progress import ProgressSink, ProgressSinks
+from btrkeep.process.service import is_service
+from btrkeep.units import printable
+
+
+@click.command("run")
+@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host)
+@click.option("--all", "everything", is_flag=True, help="All enabled hosts, whether due or not, inside their window or not.")
+@click.option("--catch-up", is_flag=True, help="Ignore the window for hosts that are late, or have no complete backup.")
+@click.option(
+    "--wait", "waits", is_flag=True, help="Let named hosts wait while other runs have as many transfers as `concurrency`."
+)
+@click.option(
+    "--scheduled",
+    is_flag=True,
+    help="For timers and cron: end at once when nothing is due or another run works; hosts that failed a short time ago wait.",
+)
+@dry_run_option("what would run, and the exact rsync commands")
+@json_option
+@pass_context
+def command(
+    ctx: click.Context,
+    hosts: tuple[str, ...],
+    everything: bool,
+    catch_up: bool,
+    waits: bool,
+    scheduled: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Back up the hosts that are due, or those that are named.
+
+    A host is due when no complete backup of it started since its current period began (`every`, one day unless configured
+    otherwise). Outside its window a due host waits. Named hosts run in any case, beside whatever runs already; without names, and
+    with --wait, a host waits for a place among the `concurrency` transfers of the pool. HOST may be a pattern of enabled
+    hosts, such as 'web*'.
+
+    The shipped timer starts `backupd run --scheduled` every quarter of an hour: a run in which nothing is due writes nothing, and a
+    host that brought no complete backup is tried again after a quarter of `every`, at most five hours.
+
+    Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep what has arrived, so that the next run continues it; a
+    second one stops at once.
+
+    Exit status 0: all complete, or nothing due; 1: some host is partial, failed or suspect, or left out because of a mistake in
+    its configuration, or the catalogue could not be written;
+    2: wrong usage or configuration; 3: another run holds the lock, or each of the hosts is locked; 4: the pool is unusable, or
+    has too little space; 130 and 143: stopped by Ctrl-C or SIGTERM.
+    """
+    if hosts and everything:
+        raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
+    if scheduled and (hosts or everything):
+        raise UsageError("--scheduled takes the hosts that are due: name no host, and leave --all out", "`backupd run --help`")
+    with ExitStack() as held:
+        try:
+            if scheduled and not dry_run and not as_json and (idle := _idle_config(ctx, catch_up=catch_up)):
+                complain_of_faults(idle.faults)
+                return Exit.ATTENTION if idle.faults else Exit.OK
+            context = held.enter_context(opened(ctx, writes=not dry_run, stand_in=not dry_run))
+        except (ConfigError, PoolUnusable) as error:
+            if not hosts and not dry_run and not given_now(ctx):
+                _report_unstarted(ctx, error)
+            raise
+        if not dry_run:
+            require_privileges(REQUIRED)
+        enabled = (name for name, host in context.config.hosts.items() if host.enabled)
+        named = tuple(expand_hosts(hosts, enabled))
+
+        def planned() -> list[PlannedHost]:
+            moment = context.clock.now()
+            facts = context.catalogue.host_facts(latest(moment))
+            copies = fetched_hosts(context.pool, context.catalogue, context.config.hosts)
+            return plan(
+                context.config,
+                facts,
+                moment,
+                names=named,
+                everything=everything,
+                catch_up=catch_up,
+                scheduled=scheduled,
+                copies=copies,
+            )
+
+        if dry_run:
+            _say_plan(context, planned(), as_json)
+            return Exit.ATTENTION if context.config.faults else Exit.OK
+        sinks = night_sinks(as_json=as_json)
+        if not context.config.every_host:
+            sinks.notice("no host is configured: `backupd host add NAME` adds one")
+        try:
+            end = run_hosts(context, planned, named or None, sinks, waits=waits or not named)
+        except LockHeld as error:
+            if not scheduled:
+                raise
+            sinks.notice(f"{error.message}: the next scheduled run tries again")
+            return Exit.OK
+    status = _tell(end, sinks, as_json=as_json)
+    if scheduled and status == Exit.LOCKED:
+        status = Exit.OK
+    return Exit.ATTENTION if status == Exit.OK and context.config.faults else status
+
+
+def _report_unstarted(ctx: click.Context, error: OperatorError) -> None:
+    with suppress(ConfigError):
+        text = "\n".join(error.located) if isinstance(error, ConfigError) else error.message
+        report_unstarted(load_reporting(ctx).config, text)
+
+
+def _idle_config(ctx: click.Context, *, catch_up: bool) -> Config | None:
+    """Returns the configuration if no host is to be backed up now, by the catalogue as it is: nothing is written, and nothing
+    else started.
+
+    None also if the catalogue cannot be read, or another run was killed: then the run itself finds out. Raises PoolUnusable.
+    """
+    config = load_config(ctx)
+    pool = open_configured(config)
+    moment = clock_for(ctx, pool).now()
+    try:
+        with Catalogue.open_readonly(config.pool.state) as catalogue:
+            if catalogue.pool_id() != pool.id or is_lost(pool, catalogue):
+                return None
+            if any(start_time(run.pid) != run.pid_started for run in catalogue.unfinished_runs()):
+                return None
+            copies = fetched_hosts(pool, catalogue, config.hosts)
+            entries = plan(config, catalogue.host_facts(latest(moment)), moment, catch_up=catch_up, scheduled=True, copies=copies)
+    except (OperatorError, OSError):
+        return None
+    return None if any(entry.runs for entry in entries) else config
+
+
+def _tell(end: RunEnd, sinks: ProgressSinks[NightEvent], *, as_json: bool) -> int:
+    """Says what came of a run. Returns the exit status. Raises PoolUnusable if that ended it."""
+    if as_json:
+        echo_json([as_json_object(result) for result in end.results])
+    if end.unusable:
+        raise end.unusable
+    for result in end.results:
+        if not result.good:
+            report_error(OperatorError(result_line(result)))
+    status = exit_status(end.results, end.signalled)
+    if end.trouble and status == Exit.OK:
+        status = Exit.ATTENTION
+    if end.trouble and not as_json:
+        sinks.notice(f"exit status {int(status)}: {end.trouble.message}; the next run enters what was made")
+    return status
+
+
+def exit_status(results: Sequence[HostResult], signalled: int) -> int:
+    """The status of a run that came to its end or was stopped by a signal."""
+    if signalled:
+        return signal_status(signalled)
+    if results and all(result.outcome == "locked" for result in results):
+        return Exit.LOCKED
+    return Exit.OK if all(result.good for result in results) else Exit.ATTENTION
+
+
+def _say_plan(context: PoolContext, planned: Sequence[PlannedHost], as_json: bool) -> None:
+    """Prints what would run, in order, with the rsync commands; changes nothing."""
+    entries = [(entry, _commands(context, entry) if entry.runs else []) for entry in planned]
+    if as_json:
+        echo_json(
+            [
+                {
+                    "host": entry.host.name,
+                    "runs": entry.runs,
+                    "reason": entry.reason,
+                    "commands": [list(words) for words in commands],
+                }
+                for entry, commands in entries
+            ]
+        )
+        return
+    for entry, commands in entries:
+        prose(f"{entry.host.name}: {'would run' if entry.runs else 'would not run'}: {printable(entry.reason)}", "    ")
+        for words in commands:
+            click.echo("    " + printable(paste_line(words)))
+    running = sum(entry.runs for entry in planned)
+    prose(f"{running} of {len(planned)} hosts would run, {context.config.backup.concurrency} at a time")
+
+
+def _commands(context: PoolContext, entry: PlannedHost) -> list[tuple[str, ...]]:
+    host = entry.host
+    try:
+        based = find_base(context.pool, host.name, context.clock.now()) is not None
+    except OperatorError:  # the run would say it; the other hosts have their plan
+        based = True
+    data = str(context.pool.working(host.name) / "data")
+    buckets = buckets_of(context.config, context.pool, host)
+    return [
+        rsync_command(host, context.config.ssh, path, data, one_pass, buckets)
+        for path in host.paths
+        for one_pass in passes(host.inplace, based=based)
+    ]
+
+
+def night_sinks(*, as_json: bool) -> ProgressSinks[NightEvent]:
+    """Returns the sinks of a run: a terminal, a pipe or a service. With --json the result is printed at the end."""
+    shown: ProgressSink[NightEvent] = notices_on_stderr if as_json else NightLines()
+    if not as_json and has_live_terminal():
+        from backupd.run.cli.night_live import NightDisplay
+
+        shown = NightDisplay()
+    return ProgressSinks(NightStatus(), shown) if is_service() else ProgressSinks(shown)

@@ -1,0 +1,338 @@
+"""`backupd import`: the history that another program has made becomes backups."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+
+from backupd.cli.context import dry_run_option, opened, pass_context
+from backupd.drill.comparison import compare, write_left_out
+from backupd.expire.words import names_in_words
+from backupd.repo.backup_json import DATA, Record
+from backupd.repo.catalogue_row import backup_row
+from backupd.repo.context import PoolContext
+from backupd.repo.final_backups import keep_names
+from backupd.repo.read_lock import lock_for_reading
+from backupd.repo.reconcile import reconcile
+from backupd.rsync.version import rsync_version
+from backupd.run.importing.cli.import_live import ImportDisplay
+from backupd.run.importing.cli.import_plan import planned, say_plan
+from backupd.run.importing.cli.import_suggest import suggested
+from backupd.run.importing.compared_trees import ComparedTrees
+from backupd.run.importing.context import ImportContext, known_backups, opened_tree
+from backupd.run.importing.copy_processes import CopyProcesses
+from backupd.run.importing.copying import copy_batch
+from backupd.run.importing.filling import TreeNotCopied
+from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
+from backupd.run.importing.rsnapshot_conf import read_conf
+from backupd.run.importing.run import ImportedBackup, import_tree
+from backupd.run.importing.takeover import subvolumes_left_out, take_over
+from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.progress import has_live_terminal, prose
+from btrkeep.decisions.due import latest
+from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.process.cancellation import Cancellation, Cancelled
+from btrkeep.process.service import Status
+from btrkeep.process.threads import running_threads
+from btrkeep.units import backup_name, counted, format_size, format_time, printable
+
+_ATTEMPTS = 3  # at a tree that somebody changes meanwhile
+_AGAIN = "the same command tries again. If somebody changes files there, have him stop, or make the history read-only meanwhile"
+_DIFFERS = (
+    "if a file was changed in place there, since its first tree was imported, the backup has what it was before. `backupd delete "
+    "--now-without-grace {}` and this command again make it from the tree as it is now"
+)
+_THREADS = 2  # of a host: a tree is made while the next one is looked at
+_PROCESSES = 2  # of a host, that copy files: more would make a disk seek
+
+
+@click.command("import")
+@click.argument("kind", type=click.Choice(list(READERS)), metavar="|".join(READERS))
+@click.argument("place", type=GivenPath(exists=True, path_type=Path))
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME[=THERE]",
+    help="Only this host: its name here, and its name there if that is another one. May be given several times.",
+)
+@click.option(
+    "--path", default="/", show_default=True, metavar="PATH", help="Where the host has what is in a snapshot of btrbk or snapper."
+)
+@dry_run_option("which backups would be made, and how much is new in them")
+@click.option("--delta", is_flag=True, help="Change files in place: backups share what is equal in them. It takes longer.")
+@click.option(
+    "--verify",
+    type=click.Choice(["newest", "all", "none"]),
+    default="newest",
+    show_default=True,
+    help="Which backups are compared with their trees by content, by `rsync --dry-run --checksum`.",
+)
+@click.option("-j", "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="How many hosts at once.")
+@json_option
+@pass_context
+def command(
+    ctx: click.Context,
+    kind: str,
+    place: Path,
+    hosts: tuple[str, ...],
+    path: str,
+    dry_run: bool,
+    delta: bool,
+    verify: str,
+    jobs: int,
+    as_json: bool,
+) -> int:
+    """Make backups of the history that another program has made: of a snapshot root of rsnapshot (or its configuration), of a vault
+    or bank of dirvish, or of a folder with a tree for each date. Nothing is changed there. Snapshots of btrbk or snapper
+    on the pool's filesystem are taken over without copying.
+
+    Oldest first, each from a snapshot of the one before it, so that only differences are written. A file that is a hard link to the
+    tree before is the same file, and is not read; hard links within a tree are kept. A backup is as old as its tree. The next night
+    of the host goes on from the newest one.
+
+    A tree that somebody changes while it is copied is tried three times, then named and left out; the others are imported.
+
+    It can be stopped and run again: what is here already is passed over, or compared if that was not done yet. Without --host each
+    host has the name that it has there; NAME=THERE chooses and renames. A tree needs --host NAME.
+
+    The retention holds for imported backups as for others: `backupd retention explain HOST` says which would go.
+
+    Exit status 0: all is here; 1: some tree could not be imported, or differs; 3: a host is being backed up; 4: this pool is
+    unusable.
+    """
+    names = HostNames.parse(hosts)
+    history = _below(READERS[kind](place.absolute(), names), kind, path)
+    names.require_found(history, place)
+    cancellation, status = Cancellation(), Status()
+    with opened(ctx, writes=not dry_run) as context, cancellation.listening():
+        todo, known, ahead = _todo(context, history)
+        here = sum(backup_name(one.started) in known[host] for host, trees in todo.items() for one in trees)
+        left_out = {**history.left_out, **ahead}
+        for folder, why in left_out.items():
+            prose(f"left out: {printable(folder)}: {printable(why)}", err=True)
+        if dry_run:
+            conf = read_conf(place) if kind == "rsnapshot" and place.is_file() else None
+            name_of = history.names.get if names.are_chosen else str
+            suggestion = suggested(conf, name_of, context.config.hosts) if conf else None
+            reads = kind not in TAKEN_OVER
+            plan = planned(todo, known, cancellation, reads=reads)
+            say_plan(plan, here, left_out, suggestion, reads=reads, as_json=as_json)
+            return cancellation.exit_status()
+        ensure_reserve(context.pool.path)
+        reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
+        display = ImportDisplay(is_shown=not as_json and has_live_terminal())
+        work = ImportContext(context.config, context.pool, rsync_version(), context.clock, cancellation, delta, display.note)
+        make = _take_over if kind in TAKEN_OVER else import_tree
+        done = _Import(context, work, verify, status, display, make, as_json=as_json)
+        with ExitStack() as held:
+            places = min(jobs, len(todo)) if make is import_tree else 0
+            processes = [held.enter_context(CopyProcesses(copy_batch, _PROCESSES)) for _ in range(places)]  # before any thread
+            held.enter_context(display)
+            asyncio.run(done.run(todo, jobs, processes))
+        keep_names(context.pool)
+    _tell(done, here, left_out, as_json=as_json)
+    return cancellation.exit_status(done.status)
+
+
+def _tell(done: "_Import", here: int, left_out: Mapping[str, str], *, as_json: bool) -> None:
+    """Says what was imported; `here`: how many backups were before."""
+    if as_json:
+        found: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
+        echo_json(found | {"not_imported": done.not_imported, "compared": done.compared})
+    else:
+        more = f", {here:,} were here already" if here else ""
+        prose(f"{counted(len(done.backups), 'backup')} imported{more}")
+        if lost := done.not_imported:
+            prose(f"{counted(len(lost), 'tree')} not imported; {_AGAIN}")
+        if strange := sorted({one["host"] for one in done.backups} - done.context.config.every_host.keys()):
+            prose(
+                f"not configured yet: {names_in_words(strange)}. `backupd host add` has the next night go on from what was imported"
+            )
+
+
+def _below(history: OldHistory, kind: str, path: str) -> OldHistory:
+    """The snapshots with that path of their host. Raises UsageError."""
+    if path == "/":
+        return history
+    if kind not in TAKEN_OVER or not path.startswith("/") or ".." in path.split("/"):
+        raise UsageError(f"--path {path}: an absolute path, for btrbk and snapper")
+    return replace(history, trees=tuple(replace(one, path=path.rstrip("/") or "/") for one in history.trees))
+
+
+def _todo(context: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], dict[str, set[str]], dict[str, str]]:
+    """All trees by host, those that have a backup too; the names of the backups of each host; and the trees that cannot be
+    imported, with the reason: they are stamped in the future, or their backup cannot be read. Raises UsageError.
+    """
+    found, known, ahead = dict[str, list[OldTree]](), dict[str, set[str]](), dict[str, str]()
+    until = latest(context.clock.now())
+    for host in history.hosts:
+        unread = list[str]()
+        here = known_backups(context.pool, host, unread)
+        known[host] = {*here, *unread}
+        for one in history.of(host):
+            if backup_name(one.started) in unread:
+                ahead[str(one.folder)] = f"its backup cannot be read (`backupd damaged {host}`)"
+            elif one.started > until:
+                ahead[str(one.folder)] = "it is stamped in the future"
+            else:
+                found.setdefault(host, []).append(one)
+        _require_paths(host, found.get(host, ()), here)
+    return found, known, ahead
+
+
+def _require_paths(host: str, trees: Sequence[OldTree], here: Mapping[str, Record]) -> None:
+    """Raises UsageError if there are imported backups of other paths than the trees have: mixed with these, each backup would have
+    none of the files of the one before it.
+    """
+    paths = {tree.path for tree in trees}
+    others = {one.path for record in here.values() if record.imported is not None for one in record.paths} - paths
+    if others and any(backup_name(tree.started) not in here for tree in trees):
+        said = f"{host} has imported backups of {names_in_words(sorted(others))}, and these are of {names_in_words(sorted(paths))}"
+        raise UsageError(said, f"give them a host of their own: --host NAME={trees[0].host}")
+
+
+async def _take_over(context: ImportContext, tree: OldTree, _before: OldTree | None, _after: OldTree | None) -> ImportedBackup:
+    return await take_over(context, tree)
+
+
+@dataclass(slots=True)
+class _Import:
+    """An import of all hosts and its results: backups, failed hosts with the reasons, trees that were given up, comparisons."""
+
+    context: PoolContext
+    work: ImportContext
+    verify: str
+    says: Status
+    display: ImportDisplay
+    make: Callable[[ImportContext, OldTree, OldTree | None, OldTree | None], Awaitable[ImportedBackup]]
+    as_json: bool = field(kw_only=True)
+    backups: list[dict[str, Any]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    not_imported: list[dict[str, str]] = field(default_factory=list)
+    compared: list[dict[str, Any]] = field(default_factory=list)
+    status: int = int(Exit.OK)
+    _unusable: PoolUnusable | None = None
+
+    async def run(self, todo: dict[str, list[OldTree]], jobs: int, processes: Sequence[CopyProcesses]) -> None:
+        """Imports several hosts at once, each with one of the `processes`. A failure of one does not affect the others. Raises
+        PoolUnusable if nothing more is possible, and NoThread.
+        """
+        places, free = asyncio.Semaphore(jobs), list(processes)
+        executor = running_threads(_THREADS * min(jobs, max(1, len(todo))), "import")
+        asyncio.get_running_loop().set_default_executor(executor)
+
+        async def in_its_place(host: str, trees: Sequence[OldTree]) -> None:
+            async with places:
+                mine = free.pop() if free else None
+                await self._tried(host, trees, mine)
+                if mine:
+                    free.append(mine)
+
+        await asyncio.gather(*(in_its_place(host, trees) for host, trees in todo.items()))
+        executor.shutdown()  # the loop's own end would need one more thread
+        if self._unusable:
+            raise self._unusable
+
+    async def _tried(self, host: str, trees: Sequence[OldTree], processes: CopyProcesses | None) -> None:
+        if self._unusable or not self.work.goes_on:
+            return
+        try:
+            with self.display.host(host), self.work.host(host, processes):
+                await self._host(host, trees)
+        except Cancelled:
+            return
+        except PoolUnusable as error:
+            self._unusable = self._unusable or error
+        except (OperatorError, OSError) as error:
+            self._note_failure(host, error)
+
+    def _note_failure(self, host: str, error: OperatorError | OSError) -> None:
+        self.failed[host] = f"{self.failed[host]}; {error}" if host in self.failed else str(error)
+        self.status = max(self.status, int(Exit.LOCKED if isinstance(error, LockHeld) else Exit.ATTENTION))
+        complain(OperatorError(f"{host}: {error}", error.hint if isinstance(error, OperatorError) else ""))
+
+    async def _host(self, host: str, trees: Sequence[OldTree]) -> None:
+        newest, before, known = None, None, known_backups(self.context.pool, host, [])
+        new = [one for one in trees if backup_name(one.started) not in known]
+        for tree, after in zip_longest(trees, trees[1:]):
+            if here := known.get(backup_name(tree.started)):
+                record = here
+            else:
+                self.says.say(f"{host}: {new.index(tree)} of {counted(len(new), 'tree')}")
+                self.display.begin(host, new.index(tree) + 1, len(new))
+                made = await self._made(tree, before, after if after in new else None)
+                if made is None:
+                    continue
+                self._note(tree, made)
+                record = made.record
+                if made.nested:
+                    self._say_nested(tree, made)
+            if self.verify == "all" and self._is_unproven(record):
+                await self._compare(tree, record)
+            newest, before = record, tree
+        if self.verify == "newest" and newest and before and self._is_unproven(newest):
+            await self._compare(before, newest)
+
+    async def _made(self, tree: OldTree, before: OldTree | None, after: OldTree | None) -> ImportedBackup | None:
+        """Makes the backup of a tree; None if that is given up, which must not keep the other trees from being imported: whoever
+        owns a folder of the history may change it all the time.
+        """
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                return await self.make(self.work, tree, before, after)
+            except TreeNotCopied as error:
+                if left and error.is_changed:
+                    continue
+                self.not_imported.append({"host": tree.host, "tree": str(tree.folder), "why": str(error)})
+                self._note_failure(tree.host, error)
+                return None
+        raise AssertionError
+
+    def _say_nested(self, tree: OldTree, made: ImportedBackup) -> None:
+        said = f"{counted(made.nested, 'empty folder')} in the place of subvolumes left out"
+        prose(f"{printable(str(tree.folder))}: {said}", err=True)
+
+    def _is_unproven(self, record: Record) -> bool:
+        """Returns True if it is of an import, and was not compared yet: that import may have been killed before."""
+        return record.imported is not None and not ComparedTrees(self.context.config.pool.state).has(record)
+
+    def _note(self, tree: OldTree, made: ImportedBackup) -> None:
+        record = made.record
+        self.context.catalogue.put_backup(backup_row(self.context.pool, record, record.state, made.subvolume_id))
+        said = {"host": record.host, "name": record.name, "from": str(tree.folder), "files": record.files, "bytes": made.literal}
+        self.backups.append(said)
+        if not self.as_json:
+            self.display.say(
+                f"{printable(record.host)}@{record.name}: {counted(record.files or 0, 'file')}, {format_size(made.literal)} new"
+            )
+
+    async def _compare(self, tree: OldTree, record: Record) -> None:
+        """Compares them by rsync, which knows nothing of us. Raises Cancelled, OperatorError."""
+        backup = self.context.pool.host(record.host) / (record.name or "")
+        self.display.compares(record.host)
+        with opened_tree(tree) as folder, lock_for_reading(backup), TemporaryDirectory(prefix="btrkeep-import-") as place:
+            copy, left_out = backup / DATA / tree.path.strip("/"), Path(place) / "left out"
+            nested = await asyncio.to_thread(subvolumes_left_out, folder, copy) if self.make is _take_over else []
+            write_left_out(left_out, nested)
+            found = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False, left_out)
+        if not self.work.goes_on:
+            raise Cancelled
+        self.compared.append({"host": record.host, "name": record.name, "differences": found.number, "samples": found.samples})
+        name = f"{printable(record.host)}@{record.name}"
+        if found.number:
+            self.status = max(self.status, int(Exit.ATTENTION))
+            said = f"{name} differs from {tree.folder} in {counted(found.number, 'name')}: {found.samples[0]}"
+            complain(OperatorError(said, _DIFFERS.format(name)))
+            return
+        ComparedTrees(self.context.config.pool.state).add(record)
+        if not self.as_json:
+            self.display.say(f"{name}: compared by content with its tree, and equal")

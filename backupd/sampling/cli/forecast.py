@@ -1,0 +1,105 @@
+"""`backupd forecast`: when the pool is full."""
+
+import textwrap
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from backupd.cli.context import opened, pass_context
+from backupd.sampling.cli.trend_view import width
+from btrkeep.cli import echo_json, json_option
+from btrkeep.decisions.forecast import FullForecast, TooLittleHistory, bounded, forecast
+from btrkeep.decisions.trend import points
+from btrkeep.errors import Exit
+from btrkeep.units import format_size, format_time, local_day
+
+_DAY = timedelta(days=1)
+
+
+@click.command("forecast")
+@click.option("--days", type=click.IntRange(15, 36500), default=180, show_default=True, metavar="N", help="Days of history to use.")
+@json_option
+@pass_context
+def command(ctx: click.Context, days: int, as_json: bool) -> int:
+    """Estimate when the pool will be full at its present growth: when nothing is left to allocate, and when everything is used.
+
+    If allocated space runs out first, balancing helps (`btrfs-balancer run`); if used space does, only more devices or fewer
+    backups help.
+
+    The range is that of the slowest and the fastest sixth of the history. At least two weeks of samples are needed. Planned
+    changes, such as new hosts, are unknown to it.
+    """
+    with opened(ctx) as context:
+        until = context.clock.now()
+        samples = context.catalogue.samples(context.pool.filesystem, until - timedelta(days=days), until + timedelta(seconds=1))
+    found = points(samples, until - timedelta(days=days), _DAY)
+    size = found[-1].size if found else 0
+    moments = [point.taken for point in found]
+    allocated, used = (forecast(moments, [getattr(point, what) for point in found], size) for what in ("allocated", "used"))
+    if isinstance(allocated, FullForecast) and isinstance(used, FullForecast):
+        allocated = bounded(allocated, used)
+    answers = {"allocated": allocated, "used": used}
+    if as_json:
+        echo_json(
+            {
+                "since": format_time(moments[0]) if moments else None,
+                "until": format_time(moments[-1]) if moments else None,
+                "size": size if found else None,
+                **{name: _as_json(answer) for name, answer in answers.items()},
+            }
+        )
+    else:
+        click.echo("\n".join(lines(answers, moments, size)))
+    return Exit.OK
+
+
+def _as_json(answer: FullForecast | TooLittleHistory) -> dict[str, Any]:
+    if isinstance(answer, TooLittleHistory):
+        unknown = ("now", "per_day", "per_day_slow", "per_day_fast", "full", "full_earliest", "full_latest")
+        return {**dict.fromkeys(unknown), "why_not": str(answer)}
+    pace = answer.growth
+    return {
+        "now": answer.now,
+        "per_day": round(pace.usual),
+        "per_day_slow": round(pace.slow),
+        "per_day_fast": round(pace.fast),
+        "full": _time(answer.usual),
+        "full_earliest": _time(answer.earliest),
+        "full_latest": _time(answer.latest),
+        "why_not": None,
+    }
+
+
+def _time(moment: datetime | None) -> str | None:
+    return format_time(moment) if moment else None
+
+
+def lines(answers: dict[str, FullForecast | TooLittleHistory], moments: list[datetime], size: int) -> list[str]:
+    """The whole text."""
+    found = {name: answer for name, answer in answers.items() if isinstance(answer, FullForecast)}
+    if not found:
+        return textwrap.wrap(f"Too little history for a forecast: {answers['used']}.", min(width(), 100))
+    text = [f"{format_size(size)} of devices; by the samples from {local_day(moments[0])} to {local_day(moments[-1])}", ""]
+    for name, answer in found.items():
+        head = f"{name:<10} {format_size(answer.now):>9}  "
+        text += textwrap.wrap(head + words(answer), width(), subsequent_indent=" " * len(head))
+    return [*text, "", *textwrap.wrap("The range: if it went on as in its fastest stretch, and as in its slowest.", width())]
+
+
+def words(answer: FullForecast) -> str:
+    """Formats when that will be full."""
+    pace = answer.growth
+    grew = f"{_a_day(pace.usual)} ({_a_day(pace.slow)} to {_a_day(pace.fast)}) a day: "
+    if answer.now >= answer.size:
+        return grew + "full now"
+    if answer.usual is None:
+        whole = "never full, if it grows like that" if pace.usual <= 0 else "not full within ten years"
+        return grew + whole + (f"; {local_day(answer.earliest)} at the earliest" if answer.earliest else "")
+    latest = local_day(answer.latest) if answer.latest else "never" if pace.slow <= 0 else "more than ten years"
+    earliest = local_day(answer.earliest or answer.usual)
+    return f"{grew}full {'when used is, ' if answer.with_used else ''}around {local_day(answer.usual)} ({earliest} to {latest})"
+
+
+def _a_day(pace: float) -> str:
+    return ("+" if pace >= 0 else "-") + format_size(abs(round(pace)))
