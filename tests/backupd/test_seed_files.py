@@ -224,3 +224,7 @@ def test_a_folder_that_is_no_seed_names_the_command_that_makes_one(tmp_path: Pat
     (tmp_path / "seed.json").write_text('{"format": 2, "pool": "x"}')
     with pytest.raises(SeedDamaged, match="newer btrkeep"):
         read_seed(tmp_path)
+    (tmp_path / "seed.json").unlink()
+    os.mkfifo(tmp_path / "seed.json")
+    with pytest.raises(SeedDamaged, match="no plain file"):
+        read_seed(tmp_path)

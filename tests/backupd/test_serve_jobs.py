@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,10 +29,12 @@ from backupd.serve.start_job import start_command, unit_of
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError
+from btrkeep.process.proc import start_time
 from btrkeep.process.watched import Abandoned, run_watched
 from btrkeep.serving.peer import allowed_users
 from btrkeep.serving.protocol import RequestRefused
 from tests.beds import TOP
+from tests.beds.watch import wait_for
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ID = "20261121T210000Z-3d9f956f"
@@ -391,14 +394,17 @@ def test_a_units_name_holds_nothing_that_was_asked() -> None:
 # --- what is kept in mind, and who may ask
 
 
-def test_what_was_worked_out_is_given_again_for_a_while() -> None:
-    cache, made = AnswerCache(kept=0.3), count(1)
+def test_what_was_worked_out_is_given_again_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, made, clock = AnswerCache(kept=30), count(1), [1000.0]
+    monkeypatch.setattr("backupd.serve.answer_cache.time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def get(key: str) -> int:
         return cache.get("doctor", key, lambda: next(made), lambda: False)
 
     assert [get("a"), get("a"), get("b"), get("a")] == [1, 1, 2, 1]
-    time.sleep(0.35)
+    clock[0] += 29
+    assert get("a") == 1
+    clock[0] += 2
     assert get("a") == 3
 
 
@@ -431,12 +437,20 @@ def test_a_failure_is_not_kept_and_whoever_leaves_waits_no_longer() -> None:
         with pytest.raises(RequestRefused, match="no"):
             cache.get("plan", 1, fail, lambda: False)
     assert cache.get("plan", 1, lambda: 5, lambda: False) == 5
-    held = threading.Thread(target=lambda: cache.get("plan", 2, lambda: time.sleep(0.6), lambda: False))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def compute() -> int:
+        begun.set()
+        go_on.wait(60)
+        return 2
+
+    held = threading.Thread(target=cache.get, args=("plan", 2, compute, lambda: False))
     held.start()
-    time.sleep(0.1)
+    assert begun.wait(60)
     with pytest.raises(RequestRefused) as refused:
         cache.get("plan", 3, lambda: 7, lambda: True)
     assert refused.value.kind == "busy"
+    go_on.set()
     held.join()
 
 
@@ -460,10 +474,8 @@ def test_a_program_for_an_asker_that_left_is_ended_with_all_that_it_started(
     with pytest.raises(Abandoned):
         run_watched(("sh", "-c", script), timeout=timeout, gone=seen)
     assert time.monotonic() - began < 25
-    time.sleep(0.05)
     pid = int((tmp_path / "pid").read_text())
-    state = Path(f"/proc/{pid}/stat")
-    assert not state.exists() or state.read_text().rpartition(") ")[2][0] == "Z"
+    wait_for(lambda: start_time(pid) is None)
 
 
 @pytest.mark.slow

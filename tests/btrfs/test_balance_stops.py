@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import btrfs as python_btrfs
 import pytest
@@ -274,7 +275,9 @@ def test_pressure_on_the_disks_is_waited_for_and_then_ends_it(bed: Path, tmp_pat
     monkeypatch.undo()
     assert IoPressure(told).share() is None
     told.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    clock = [1000.0]
+    monkeypatch.setattr("btrkeep.procfs.time", SimpleNamespace(monotonic=lambda: clock[0]))
     pressure = IoPressure(told)
-    time.sleep(0.05)
-    told.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1025000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
-    assert 0.1 < (pressure.share() or 0) <= 0.5
+    clock[0] += 0.05
+    told.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1020000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    assert pressure.share() == pytest.approx(0.4)

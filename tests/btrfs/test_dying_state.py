@@ -174,7 +174,9 @@ def test_a_signal_to_the_command_reaches_its_child_once(site: Nights, tmp_path: 
     marks = tmp_path / "marks"
     work = (
         f"import signal, time; signal.signal(15, lambda *_: os.write(os.open({str(marks)!r}, 1025 | 64), b'x'))\n"
-        f"Path({str(marks)!r}).touch(); time.sleep(1); sys.exit(7)"
+        f"Path({str(marks)!r}).touch()\n"
+        f"while not Path({str(marks)!r}).read_text(): time.sleep(0.01)\n"
+        "time.sleep(0.3); sys.exit(7)"  # a second one may not come
     )
     with served(site.state):
         process = outliving(site.state, work)

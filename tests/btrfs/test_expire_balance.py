@@ -15,9 +15,15 @@ from btrkeep.pool.locks import BALANCE_LOCK, take_lock
 from tests.beds import backupd_start
 from tests.beds.balancing import QUICK, Seen, balance, fragmented, nothing_is_left
 from tests.beds.expiries import LATER, NOW, Expiries, at
+from tests.beds.watch import rows, wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 SINCE = "2026-03-20T22:00:00Z"
+
+
+def waits_for_balance(pool: Expiries) -> bool:
+    """Whether an expiry has noted that it pauses for a balance."""
+    return rows(pool, "select paused from expiry where outcome is null") == [("a balance makes way",)]
 
 
 def test_an_expiry_deletes_nothing_while_a_block_group_is_balanced(shared_btrfs: Path) -> None:
@@ -29,10 +35,8 @@ def test_an_expiry_deletes_nothing_while_a_block_group_is_balanced(shared_btrfs:
     with alone([pool.pool / ".btrkeep" / "locks"], NOW):  # as btrfs-balancer holds it
         process = backupd_start("--config", pool.config, "expire", *at(LATER))
         try:
-            deadline = time.monotonic() + 20
-            while not backups_at_work([pool.pool / ".btrkeep" / "locks"]) and time.monotonic() < deadline:
-                time.sleep(0.05)
-            time.sleep(1)
+            wait_for(lambda: waits_for_balance(pool))
+            time.sleep(0.5)  # nothing may happen
             assert (
                 backups_at_work([pool.pool / ".btrkeep" / "locks"], only_expiry=True) == f"backupd expire (process {process.pid})"
             )
@@ -52,7 +56,7 @@ def test_an_expiry_that_waits_for_a_balance_can_be_stopped(shared_btrfs: Path, b
     before = pool.left("web1")
     with take_lock(pool.pool / ".btrkeep" / "locks" / BALANCE_LOCK, "btrfs-balancer", SINCE):
         process = backupd_running("--config", pool.config, "expire", *at(LATER))
-        time.sleep(1.5)
+        wait_for(lambda: waits_for_balance(pool))
         process.terminate()
         assert process.wait(timeout=20) == 143
     assert pool.left("web1") == before

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from btrkeep.process.proc import start_time
 from tests.beds.cli import TOP
 from tests.beds.watch import wait_for
 
@@ -109,12 +111,16 @@ def test_the_exit_status_and_all_output_are_those_of_the_work(tmp_path: Path, en
 
 def test_the_work_is_done_in_a_child_that_dies_with_its_command(tmp_path: Path) -> None:
     """Killed by an administrator, a command leaves nothing that goes on writing to the pool."""
-    command = Command(tmp_path, f"outlive(){NOTED}time.sleep(60)")
+    command = Command(tmp_path, f"outlive(){NOTED}time.sleep(600)")
     child = command.child()
     assert child != command.process.pid
     command.process.kill()
-    command.process.communicate(timeout=60)
-    wait_for(lambda: not Path(f"/proc/{child}/cmdline").exists() or not Path(f"/proc/{child}/cmdline").read_bytes())
+    try:
+        wait_for(lambda: start_time(child) is None)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    command.end()
 
 
 def test_storage_that_is_silent_for_long_ends_the_command_with_one_line_about_it(tmp_path: Path) -> None:

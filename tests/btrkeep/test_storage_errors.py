@@ -108,14 +108,14 @@ def test_of_several_filesystems_all_are_synced_and_the_one_that_lost_data_is_nam
 
 @pytest.fixture
 def reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pool's folder with both reserves, on any filesystem; `commits` beside them has a dot for each commit."""
+    """A pool's folder with both reserves, on any filesystem; `commits` has the size of the one for data at each commit."""
     (tmp_path / ".btrkeep").mkdir()
     (tmp_path / ".btrkeep" / "reserve").write_bytes(bytes(4096))
     (tmp_path / ".btrkeep" / "reserve-metadata").touch()
 
     def commit(pool: Path) -> None:
         with (pool / "commits").open("a") as commits:
-            commits.write(".")
+            commits.write(f"{(pool / '.btrkeep' / 'reserve').stat().st_size}\n")
 
     monkeypatch.setattr(reserve, "commit", commit)
     return tmp_path
@@ -142,7 +142,7 @@ def test_notes_for_which_a_full_pool_has_no_room_take_the_reserve(reserved: Path
     assert write.calls == 2
     assert (reserved / ".btrkeep" / "reserve").stat().st_size == 0
     assert not (reserved / ".btrkeep" / "reserve-metadata").exists()
-    assert (reserved / "commits").read_text()  # only then the kernel gives the room
+    assert (reserved / "commits").read_text().splitlines()[-1] == "0"  # only then the kernel gives the room
 
 
 def test_the_reserve_is_not_spent_on_what_room_does_not_help(reserved: Path) -> None:
@@ -381,6 +381,14 @@ def test_a_record_that_cannot_be_understood_is_reported_and_not_taken_for_none(t
     assert "`btrfs filesystem show`" in (refused.value.hint or "")
     assert left_devices(tmp_path) == (str(path),)
     assert path.read_text() == text
+
+
+def test_a_record_of_another_version_is_not_guessed(tmp_path: Path) -> None:
+    write_record(tmp_path, RECORD)
+    path = tmp_path / "temporary-devices.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(OperatorError, match="another version wrote it"):
+        read_record(tmp_path)
 
 
 def test_a_record_on_storage_that_does_not_answer_is_not_taken_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

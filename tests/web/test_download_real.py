@@ -94,9 +94,7 @@ def test_a_download_that_the_client_cancels_leaves_nothing_behind(web: Dashboard
         line.connect(("127.0.0.1", web.port))
         line.sendall(f"GET {address(source, name, kind)} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {web.cookie}\r\n\r\n".encode())
         assert line.recv(1000).startswith(b"HTTP/1.1 200")
-        time.sleep(0.5)
-        assert of_downloads(pids[0]), "nothing is open in the middle: this test would hold nothing"
-        assert held(pids[0]) != before[0]
+        wait_until(lambda: of_downloads(pids[0]) and held(pids[0]) != before[0])  # else this test would hold nothing
     wait_until(lambda: all(map(is_no_more, map(held, pids), before)) and not any(map(of_downloads, pids)))
     assert "Traceback" not in web.said + web.service.said
 
@@ -123,7 +121,7 @@ def of_downloads(pid: int) -> list[str]:
     return [path for path in paths if "/hosts/" in path or (path.startswith(("/var/tmp", "/tmp")) and path.endswith("(deleted)"))]
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
+def wait_until(is_so: Callable[[], object]) -> None:
     end = time.monotonic() + 20
     while not is_so():
         assert time.monotonic() < end

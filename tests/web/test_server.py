@@ -14,6 +14,7 @@ from waitress import server, wasyncore
 from werkzeug.exceptions import TooManyRequests
 
 from btrkeep.serving.viewer import Viewer
+from tests.beds.watch import wait_for
 from web import server as ours
 from web import unread
 from web.settings import Settings
@@ -182,9 +183,11 @@ def test_connections_to_all_addresses_of_the_server_count_together() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ENDLESS)
-def test_who_takes_nothing_gives_its_thread_back(port: int, path: str) -> None:
+def test_who_takes_nothing_gives_its_thread_back(port: int, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(ours, "TAKING", 60.0)
     stuck = [line(port, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()) for _ in range(2)]
-    assert not healthy(port, 0.5)
+    wait_for(lambda: not healthy(port, 0.5))
+    monkeypatch.setattr(ours, "TAKING", 1.0)
     assert healthy(port, 30)
     assert ended.wait(30)
     for one in stuck:
@@ -203,10 +206,11 @@ def test_who_takes_slowly_but_steadily_is_let_be(port: int, path: str) -> None:
     assert taken > 3 * ours.LEAST
 
 
-def test_many_requests_in_one_breath_keep_no_thread(port: int) -> None:
+def test_many_requests_in_one_breath_keep_no_thread(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "TAKING", 300.0)  # what takes nothing keeps its thread for as long
     stuck = [line(port, HEAD * 100) for _ in range(2)]
-    time.sleep(0.3)
-    assert healthy(port, 0.8)
+    time.sleep(0.3)  # until both threads have the requests; if not yet, they come later
+    assert healthy(port, 30)
     for one in stuck:
         one.close()
 
