@@ -12,26 +12,27 @@ from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.units import printable
 
 
-def import_command(module: str) -> click.Command:
-    """Returns `command` of a module."""
+def import_command(place: str) -> click.Command:
+    """Returns `command` of the module MODULE, or another one of it: MODULE:NAME."""
     gc.disable()  # what is imported stays: to look for garbage in it is a tenth of the time
-    command: click.Command = import_module(module).command
+    module, _, name = place.partition(":")
+    command: click.Command = getattr(import_module(module), name or "command")
     gc.freeze()
     gc.enable()
     return command
 
 
 class LazyCommand(NamedTuple):
-    """Where a command is, as `command` of a module, and what it does in a few words."""
+    """Where a command is (see `import_command`), and what it does in a few words."""
 
-    module: str
+    place: str
     help: str
 
 
 class LazyGroup(click.Group):
     """A group that imports a command only when it is called.
 
-    `hidden_commands`, with their modules, are not listed, because only programs call them.
+    `hidden_commands`, with their places, are not listed, because only programs call them.
     """
 
     def __init__(
@@ -43,15 +44,15 @@ class LazyGroup(click.Group):
     ) -> None:
         super().__init__(*words, **named)
         self._help_texts = {name: command.help for name, command in commands.items()}
-        self._modules = {name: command.module for name, command in commands.items()} | dict(hidden_commands or {})
+        self._places = {name: command.place for name, command in commands.items()} | dict(hidden_commands or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click calls it with one
         return list(self._help_texts)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
-        if name not in self._modules:
+        if name not in self._places:
             return None
-        return import_command(self._modules[name])
+        return import_command(self._places[name])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -63,7 +64,7 @@ class LazyGroup(click.Group):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self._modules and not args[0].startswith("-"):
+        if args and args[0] not in self._places and not args[0].startswith("-"):
             hint = did_you_mean(args[0], self._help_texts, f"`{ctx.command_path} --help` lists them")
             raise UsageError(f"there is no command {printable(args[0])}", hint)
         return super().resolve_command(ctx, args)

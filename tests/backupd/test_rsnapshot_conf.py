@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.importing.cli.import_suggest import suggested
+from backupd.run.importing.cli.import_ import suggested
 from backupd.run.importing.rsnapshot_conf import read_conf
 from btrkeep.errors import UsageError
 

@@ -1,13 +1,23 @@
-"""`backupd hold`: keeps a backup whatever the retention policy says."""
+"""`backupd hold`, `release` and `unexpire`: keep a backup whatever the retention says, and end that."""
 
 from datetime import date, datetime
 from zoneinfo import ZoneInfo
 
 import click
 
-from backupd.actions.hold import hold, hold_fields
+from backupd.actions.hold import hold, hold_fields, release, unexpire
 from backupd.cli.context import pass_context
-from backupd.cli.names import DAY, complete_host_of_pool, complete_name, echo_unreadable, locked_host, moment_of, name_argument
+from backupd.cli.names import (
+    DAY,
+    complete_expired,
+    complete_held,
+    complete_host_of_pool,
+    complete_name,
+    echo_unreadable,
+    locked_host,
+    moment_of,
+    name_argument,
+)
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import Hold
@@ -23,7 +33,7 @@ from btrkeep.units import format_time, local_time
 @click.option("--why", default="", metavar="TEXT", help="The reason; shown wherever the backup is.")
 @json_option
 @pass_context
-def command(ctx: click.Context, host: str, name: str, until: date | None, why: str, as_json: bool) -> int:
+def hold_command(ctx: click.Context, host: str, name: str, until: date | None, why: str, as_json: bool) -> int:
     """Keep the backup NAME of HOST whatever the retention says, for ever or until DATE.
 
     `latest` as NAME is the newest complete one; HOST@NAME in one word does as well. An existing hold is replaced. An expired backup
@@ -40,6 +50,51 @@ def command(ctx: click.Context, host: str, name: str, until: date | None, why: s
     if done.unexpired:
         prose("it had expired, and is taken back")
     echo_unreadable(host, done)
+    return 0
+
+
+@click.command("release")
+@click.argument("host", shell_complete=complete_host_of_pool)
+@name_argument(complete_held)
+@json_option
+@pass_context
+def release_command(ctx: click.Context, host: str, name: str, as_json: bool) -> int:
+    """End the hold of the backup NAME of HOST.
+
+    From now on the retention decides about it again, as about all others. `latest` as NAME is the newest one that is held;
+    HOST@NAME in one word does as well.
+    """
+    with locked_host(ctx, host, "release") as (context, moment):
+        done = release(context.pool, context.catalogue, host, name, moment, by=login_name())
+    if as_json:
+        echo_json({"host": host, "name": done.name, "state": done.state, "released": hold_fields(done.hold)})
+    else:
+        prose(f"{host} {done.name} is no longer held: the retention decides about it again")
+        echo_unreadable(host, done)
+    return 0
+
+
+@click.command("unexpire")
+@click.argument("host", shell_complete=complete_host_of_pool)
+@name_argument(complete_expired)
+@click.option("--why", default="taken back with unexpire", metavar="TEXT", help="The reason; shown wherever the backup is.")
+@json_option
+@pass_context
+def unexpire_command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -> int:
+    """Take back the expired backup NAME of HOST during its grace.
+
+    It is held for 30 days, so that there is time to look at it, or at the policy; `backupd hold` changes that, `backupd release`
+    ends it. `latest` as NAME is the newest one that has expired; HOST@NAME in one word does as well.
+    """
+    with locked_host(ctx, host, "unexpire") as (context, moment):
+        done = unexpire(context.pool, context.catalogue, host, name, why, moment, by=login_name())
+    if as_json:
+        taken = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}
+        echo_json({**taken, **(hold_fields(done.hold) or {})})
+    else:
+        assert done.hold.until is not None
+        prose(f"{host} {done.name} is no longer expired; it is held until {local_time(done.hold.until)}")
+        echo_unreadable(host, done)
     return 0
 
 

@@ -1,20 +1,23 @@
-"""`backupd verify`: the files of backups read from the disk, and compared with what they were."""
+"""`backupd verify`: the files of backups read from the disk, and compared with what they were.
+
+Its progress is a line that changes on a terminal, and the line of `systemctl status`.
+"""
 
 import os
 import re
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 import click
 
 from backupd.actions.after_crash import boot_record, has_backups_in_doubt, in_doubt_verifier, note_stop, read_in_doubt, record_boot
 from backupd.actions.cli.against_source import compare_hosts
-from backupd.actions.cli.verify_progress import VerifyProgress
 from backupd.actions.own_reads import OwnReads
 from backupd.actions.verify import Verifier, unreadable_backups
-from backupd.actions.verify_pass import ReadScope
+from backupd.actions.verify_pass import ReadCount, ReadScope
 from backupd.cli.context import opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
 from backupd.expire.clocks import clock_doubt
@@ -30,7 +33,7 @@ from backupd.run.against_source import SourceScope
 from btrkeep.backup_states import ALTERED
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import ProgressLine, prose
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
@@ -39,7 +42,50 @@ from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.pool.subvolume import describe
 from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.service import Status
 from btrkeep.units import counted, format_size, format_time, local_time, parse_share, printable
+
+
+class VerifyProgress:
+    """Is told the counts of a pass, and which backup is read."""
+
+    def __init__(self, *, is_shown: bool) -> None:
+        """Shows nothing on a terminal unless `is_shown`."""
+        self._status, self._line, self._begun = Status(), ProgressLine(is_shown=is_shown), time.monotonic()
+        self._head, self._before = "", ReadCount()
+        self._files: int | None = None
+
+    def begin(self, count: ReadCount, backup: Restorable, number: int, of: int) -> None:
+        """From now on `backup` is read, which is that `number` of so many; `count` has what was read before."""
+        self._head, self._files = f"[{number}/{of}] {printable(backup.host)} {backup.name}", backup.record.files
+        self._before = replace(count)
+
+    def begin_in_doubt(self) -> None:
+        """From now on what was written before a crash is read."""
+        self._head, self._files = "written before a crash", None
+
+    def __call__(self, count: ReadCount) -> None:
+        """Shows the counts, if it is time to."""
+        self._line.go_on(lambda: self._text(count))
+        self._status.go_on(lambda: self._text(count))
+
+    def clear(self) -> None:
+        """Takes the line away: before any other output."""
+        self._line.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def _text(self, count: ReadCount) -> str:
+        done, spent = count.bytes + count.under_way, max(0.001, time.monotonic() - self._begun)
+        names = count.names - self._before.names
+        files = f"{names:,} of {max(names, self._files):,} files" if self._files else f"{names:,} files"
+        damaged = f", {count.damaged:,} damaged" if count.damaged else ""
+        return f"{self._head}: {files}{damaged}; {format_size(done)} read, {format_size(round(done / spent))}/s"
+
 
 _MOST_PATHS = 20  # of what was changed in a backup
 

@@ -1,9 +1,14 @@
-"""`backupd doctor`: finds what is wrong or slow with the pool, and how to repair it."""
+"""`backupd doctor`: finds what is wrong or slow with the pool, and how to repair it.
+
+`--fix room` shows the plan, does it, and prints the result.
+"""
 
 import re
 import shutil
 import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,21 +18,24 @@ import click
 from backupd.cli import colours
 from backupd.cli.context import load_config, pass_context, present
 from backupd.doctor.cli.check import show
-from backupd.doctor.cli.fix_room import fix_room
 from backupd.doctor.copies import reach_copies
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.finding import DoctorReport
 from backupd.doctor.fix import findings_of, fix, refusal, rule_named
 from backupd.doctor.gather import gather
 from backupd.doctor.layers import stacks
+from backupd.doctor.room_fix import RoomFix, RoomFixed, attach_left
+from backupd.doctor.room_words import attached_error, plan_lines
 from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.progress import prose, with_calls
+from btrkeep.config import Config
 from btrkeep.decisions.findings import ROOM, Finding, check_as_json
-from btrkeep.errors import Exit, UsageError
-from btrkeep.units import counted, printable
+from btrkeep.errors import Exit, PoolUnusable, UsageError
+from btrkeep.pool.temporary_devices import read_record
+from btrkeep.units import counted, format_size, printable
 
 _COMMAND = re.compile(r"`[^`]*`")
 _KEPT = "\0"
@@ -190,3 +198,41 @@ def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "par
 
 def _left(done: list[Finding]) -> str:
     return "; what stays to be done by hand is above" if any(finding.remedy.commands for finding in done) else ""
+
+
+def fix_room(config: Config, now: Callable[[], datetime], named: Sequence[Path], *, dry_run: bool, as_json: bool) -> int:
+    """Runs it, or with `dry_run` shows what it would do. Raises OperatorError."""
+    is_left = read_record(config.pool.state) is not None
+    try:
+        pool = open_configured(config)
+    except PoolUnusable:
+        if is_left and not dry_run and (loops := attach_left(config.pool.state)):
+            raise attached_error(loops, config.pool.path) from None
+        raise
+    work = RoomFix(config, pool, now(), named, (lambda _: None) if as_json else lambda line: click.echo(printable(line)))
+    planned = work.planned()
+    if not as_json:
+        for line in plan_lines(planned.plan, planned.devices, is_left=is_left):
+            click.echo(printable(line))
+    fixed = planned if dry_run else work.run()
+    if as_json:
+        echo_json(_room_as_json(fixed, dry_run=dry_run))
+    elif dry_run:
+        click.echo("room: --dry-run: nothing was done")
+    elif fixed.devices:
+        click.echo(f"room: done: {format_size(fixed.unallocated)} are unallocated, and the temporary device is removed")
+    return Exit.OK
+
+
+def _room_as_json(fixed: RoomFixed, *, dry_run: bool) -> dict[str, object]:
+    return {
+        "dry_run": dry_run,
+        "needed": fixed.plan.is_needed,
+        "goal": fixed.goal,
+        "gain": fixed.plan.gain,
+        "before": fixed.plan.unallocated,
+        "unallocated": fixed.unallocated,
+        "devices": [str(device.path) for device in fixed.devices],
+        "steps": fixed.steps,
+        "reason": fixed.reason,
+    }

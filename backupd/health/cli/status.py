@@ -1,9 +1,15 @@
-"""`backupd status`: how every host is doing."""
+"""`backupd status`: how every host is doing.
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+After two seconds it prints on a terminal what it waits for.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -37,10 +43,10 @@ from backupd.health.cli.status_view import (
     show_unverified,
     show_verification,
 )
-from backupd.health.cli.waiting import waiting_for_catalogue
 from backupd.health.pool_facts import look_at_pool
 from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
 from btrkeep.catalogue import Catalogue, Dedupe, Progress, StoredAlarm
+from btrkeep.catalogue.migrate import FILE
 from btrkeep.catalogue.model_alarm import OF_JOBS, SERVICE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
@@ -63,6 +69,25 @@ from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, local_time, printable
+
+_AFTER = 2.0  # seconds
+
+
+@contextmanager
+def waiting_for_catalogue(state: Path) -> Iterator[None]:
+    """While this lasts, the catalogue in that folder is opened. Another program may hold it for half a minute."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    path = printable(str(state / FILE))
+    text = f"waiting for the catalogue {path}, which another program may hold (fuser -v {path})"
+    timer = threading.Timer(_AFTER, lambda: click.echo(text, err=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @click.command("status")

@@ -1,7 +1,11 @@
-"""`backupd import`: the history that another program has made becomes backups."""
+"""`backupd import`: the history that another program has made becomes backups.
+
+With --dry-run it also prints, as TOML, the configuration that the hosts of a rsnapshot.conf could have here.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -23,19 +27,19 @@ from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
 from backupd.run.importing.cli.import_live import ImportDisplay
 from backupd.run.importing.cli.import_plan import planned, say_plan
-from backupd.run.importing.cli.import_suggest import suggested
 from backupd.run.importing.compared_trees import ComparedTrees
 from backupd.run.importing.context import ImportContext, known_backups, opened_tree
 from backupd.run.importing.copy_processes import CopyProcesses
 from backupd.run.importing.copying import copy_batch
 from backupd.run.importing.filling import TreeNotCopied
 from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
-from backupd.run.importing.rsnapshot_conf import read_conf
+from backupd.run.importing.rsnapshot_conf import BackupPoint, RsnapshotConf, read_conf
 from backupd.run.importing.run import ImportedBackup, import_tree
 from backupd.run.importing.takeover import subvolumes_left_out, take_over
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.given_path import GivenPath
 from btrkeep.cli.progress import has_live_terminal, prose
+from btrkeep.config.sources import name_fault
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
@@ -336,3 +340,43 @@ class _Import:
         ComparedTrees(self.context.config.pool.state).add(record)
         if not self.as_json:
             self.display.say(f"{name}: compared by content with its tree, and equal")
+
+
+def suggested(conf: RsnapshotConf, name_of: Callable[[str], str | None], configured: Iterable[str]) -> str:
+    """TOML for the hosts that are not configured yet; "" if there is none. `name_of` returns a host's name here; None if it is not
+    meant.
+
+    Lines of rsnapshot.conf that have no equal here are comments in it.
+    """
+    found: dict[str, list[BackupPoint]] = {}
+    for point in conf.points:
+        if (name := name_of(point.host)) and not name_fault(name) and name not in set(configured):
+            found.setdefault(name, []).append(point)
+    blocks = ["\n".join(_host(name, points, conf)) for name, points in found.items()]
+    if not blocks:
+        return ""
+    rest = [f"# not translated: {printable(line)}" for line in conf.untranslated]
+    return "\n\n".join([*blocks, *(["\n".join(rest)] if rest else [])]) + "\n"
+
+
+def _host(name: str, points: list[BackupPoint], conf: RsnapshotConf) -> Iterator[str]:
+    address = points[0].address
+    mine = [one for one in points if one.address == address]
+    section = f"host.{name if name.isascii() and '.' not in name else _quoted(name)}"
+    yield f"[{section}]"
+    if address:
+        yield f"address = {_quoted(address)}"
+    yield f"paths = [{', '.join(_quoted(path) for path in dict.fromkeys(one.path for one in mine))}]"
+    if conf.exclude:
+        yield f"exclude = [{', '.join(map(_quoted, conf.exclude))}]"
+    for one in points:
+        if one not in mine:
+            yield f"# another machine in the same folder: {printable(one.address or 'this one')}:{printable(one.path)}"
+    if conf.retain:
+        yield f"\n[{section}.retention]"
+        yield from (f"{rule} = {number}" for rule, number in conf.retain.items())
+
+
+def _quoted(text: str) -> str:
+    """Quotes the text for TOML, which wants DEL escaped too; and nothing in it does anything to a terminal."""
+    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in json.dumps(text, ensure_ascii=False))
