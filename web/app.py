@@ -1,17 +1,27 @@
-"""The Flask application: what happens to every request, whichever page it is for."""
+"""The Flask application: what happens to every request, whichever page it is for.
 
+The X-Forwarded headers of a reverse proxy are used if the configuration names the proxy's address, and dropped otherwise.
+"""
+
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flask import Flask, abort, g, request
 from flask_wtf.csrf import CSRFProtect
+from werkzeug.middleware.proxy_fix import ProxyFix
 
-from web import api, errors, filters, pages, proxies, unread
+from web import api, errors, filters, pages, unread
 from web.access import is_public, logged_in_viewer
 from web.auth import sessions
 from web.auth.cookie_key import cookie_key
 from web.headers import add_headers, names_of, require_known_host
 from web.settings import Settings
 from web.source import Caches, close_source
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
 
 _LARGEST = 1 << 20  # bytes of a form: many paths to restore
 _STATIC = 3600  # seconds; the address of a file has its version in it
@@ -36,7 +46,7 @@ def create_app(settings: Settings) -> Flask:
     )
     app.session_interface = sessions.Cookies()
     app.extensions.update({"btrkeep": settings, "btrkeep-caches": Caches()})
-    app.wsgi_app = proxies.believing(app.wsgi_app, settings.proxies)  # type: ignore[method-assign, assignment]  # Flask's way
+    app.wsgi_app = believing(app.wsgi_app, settings.proxies)  # type: ignore[method-assign, assignment]  # Flask's way
     _every_request(app, settings)
     filters.register(app)
     errors.register(app)
@@ -81,3 +91,20 @@ def _version_of(app: Flask, name: str) -> str:
         return f"{(Path(app.static_folder or '') / name).stat().st_mtime_ns:x}"
     except OSError:
         return "0"
+
+
+_SAID = ("HTTP_FORWARDED", *(f"HTTP_X_FORWARDED_{what}" for what in ("FOR", "PROTO", "HOST", "PORT", "PREFIX", "BY")))
+
+
+def believing(app: "WSGIApplication", proxies: tuple[str, ...]) -> "WSGIApplication":
+    """Returns the application behind these proxies."""
+    behind = ProxyFix(app, x_for=1, x_proto=1, x_host=1)
+
+    def called(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if environ.get("REMOTE_ADDR") in proxies:
+            return behind(environ, start_response)
+        for name in _SAID:
+            environ.pop(name, None)
+        return app(environ, start_response)
+
+    return called

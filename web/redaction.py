@@ -1,24 +1,29 @@
 """Redaction: the one rule for every text that a viewer who is limited to some hosts may read.
 
 Such a text concerns one of the viewer's hosts and nothing else, and its author marks it so (`Refused.own`, or the host itself
-printed it, see web.output_by_author); or it is one of the general sentences here; or it is withheld, under a reference that is in
+printed it, see below); or it is one of the general sentences here; or it is withheld, under a reference that is in
 the journal with the full text. The names in a text decide nothing: otherwise a user who can cause a text could probe which names
 exist. Errors of the root service, of the catalogue and of the configuration name other hosts and places of this machine, and the
 output of a job is everything that a command of root printed: no list of words could decide which part of it is harmless. A user
 who is not logged in sees no more than that. A viewer who may see all hosts sees everything.
+
+The author of a part of a run's output decides whether a viewer who is limited to its host may see it, never the names in it.
+If names decided, a host could print guesses, and a viewer of its runs would see which of them are names of other hosts.
 """
 
 import logging
+import re
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from flask import has_request_context
 
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY, SILENT, SUSPECT
-from btrkeep.causes import Cause
-from btrkeep.decisions.cause_words import error_words
+from btrkeep.causes import Cause, CauseCode
+from btrkeep.decisions.cause_words import cause_words, error_words
 from btrkeep.decisions.due import latest
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.serving.client import Absent
@@ -26,8 +31,43 @@ from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.viewer import Viewer
 from web.access import logged_in_viewer
 from web.download import TooManyDownloads
-from web.output_by_author import of_cause, of_host_itself
 from web.source import source
+
+WITHHELD = "(the administrator can see this)"
+_PLACES = ("/etc/btrkeep", "/run/btrkeep", "/var/lib/btrkeep")
+"""The usual places, which the documentation publishes; so they confirm no guess."""
+_BETWEEN = re.compile(r"([\s\"']+)")
+
+
+def of_host_itself(line: str, host: str, pool: object = None) -> str:
+    """Returns a line that rsync printed for a host's backup: removes the beginning of paths up to the folder hosts/HOST.
+
+    ssh may name usual places of this machine; such a line is withheld.
+    """
+    if any(place in line for place in _PLACES):
+        return WITHHELD
+    below = f"/hosts/{host}/"
+    if pool and _BETWEEN.search(str(pool)):
+        line = line.replace(f"{pool}{below}", "")
+    return "".join(_from(word, below) for word in _BETWEEN.split(line))
+
+
+def of_cause(cause: Cause | None, host: str, pool: object = None) -> str:
+    """Returns why a run or a backup is not complete: numbers, and a line of rsync's as `of_host_itself` returns it.
+
+    An error without a cause (a hook's output, an error of this machine) may name anything and is withheld.
+    """
+    if cause is None or cause.code is CauseCode.POOL:
+        return WITHHELD
+    line = cause.facts.get("line")
+    told = cause if line is None else replace(cause, facts={**cause.facts, "line": of_host_itself(line, host, pool)})
+    return cause_words(told)
+
+
+def _from(word: str, below: str) -> str:
+    before, found, rest = word.partition(below)
+    return before.partition("/")[0] + rest if found else word
+
 
 log = logging.getLogger(__name__)
 

@@ -201,7 +201,7 @@ def server_of(app: "WSGIApplication", settings: Settings) -> Any:
         connection_limit=CONNECTIONS + 5,  # besides its own
         max_request_header_size=64 << 10,
         max_request_body_size=2 << 20,
-        clear_untrusted_proxy_headers=False,  # web.proxies does it, by the address
+        clear_untrusted_proxy_headers=False,  # web.app does it, by the address
     )
     for one in connections.values():
         if isinstance(one, server.BaseWSGIServer):  # one for each address

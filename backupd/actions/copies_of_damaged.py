@@ -1,20 +1,70 @@
-"""Each damaged file once, with all backups that have it, and with the backups that have another copy of it."""
+"""Each damaged file once, with all backups that have it, and with the backups that have another copy of it.
+
+Recorded checksums prove that another copy is good; nothing is read for it. A damaged file keeps the checksum of its last good
+read, and the run that fetched it may have recorded one. A copy is proven to be good if it was read well and one of the two is the
+same.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from itertools import groupby
 from os import fsencode
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from backupd.actions.good_copies import RecordedContents, is_proven
 from backupd.files.backup_selector import Restorable, restorable
 from backupd.files.tree import Entry, Tree
 from backupd.repo.backup_json import UnreadableRecord
+from backupd.repo.checksums import NO_DIGEST, Checksums, key_of
 from backupd.repo.common_backups import CommonBackups, common_backups
 from backupd.repo.context import PoolContext
+from backupd.repo.sums import read_sums
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Damage
 from btrkeep.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedContent:
+    """The recorded content of a file. `digest`: when it was last read without error; `summed`: when it was fetched. None: not
+    recorded.
+    """
+
+    digest: bytes | None = None
+    summed: bytes | None = None
+    is_damaged: bool = False
+    """When it was last read."""
+
+
+class RecordedContents:
+    """The recorded contents of the host with this folder. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError."""
+        self._folder, self._known = folder, Checksums(folder)
+        self._sums = cache(lambda name: read_sums(folder / name))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._known.__exit__(kind, error, trace)
+
+    def of(self, name: str, entry: Entry) -> RecordedContent:
+        """Returns the recorded content of a file of that backup."""
+        before = self._known.find(key_of(entry.inode, entry.changed, entry.size))
+        digest = before.digest if before and before.digest != NO_DIGEST else None
+        return RecordedContent(digest, self._sums(name).get(entry.path), before is not None and before.damaged)
+
+
+def is_proven(copy: RecordedContent, damaged: Iterable[RecordedContent]) -> bool:
+    """Returns True if the copy's last recorded content equals that of the damaged file."""
+    if copy.is_damaged or copy.digest is None:
+        return False
+    return any(copy.digest == one.digest or (copy.summed is not None and copy.summed == one.summed) for one in damaged)
 
 
 @dataclass(frozen=True, slots=True)

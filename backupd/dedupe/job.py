@@ -1,13 +1,17 @@
-"""The row that a run of `backupd dedupe` has in the catalogue: how far it is, and at its end what it saved."""
+"""A run of `backupd dedupe`: the hosts that may share data, and its row in the catalogue: its progress, and then what it saved.
+
+Hosts of one group may share data, because the space that a host uses reveals which files others have.
+"""
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from backupd.dedupe.work import SharedBackup
 from btrkeep.catalogue import Catalogue
+from btrkeep.config import HostConfig
 from btrkeep.process.proc import start_time
 
 _EVERY = 5.0  # seconds between two writes
@@ -56,3 +60,23 @@ def noted(catalogue: Catalogue, now: datetime) -> Iterator[DedupeJob]:
     except BaseException:
         job.end("failed")
         raise
+
+
+_ACROSS = ("across", "")
+
+
+def domains(hosts: Iterable[str], configured: Mapping[str, HostConfig]) -> list[list[str]]:
+    """The hosts, in lists of those that may share: one for each group, one for all with `share_across_groups`.
+
+    A host without a group, or one that is not configured any more, shares among its own backups.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for host in hosts:
+        found.setdefault(_domain(host, configured.get(host)), []).append(host)
+    return list(found.values())
+
+
+def _domain(host: str, config: HostConfig | None) -> tuple[str, str]:
+    if config and config.share_across_groups:
+        return _ACROSS
+    return ("group", config.group) if config and config.group else ("host", host)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from btrkeep.charts.frame import AxisScale, NumberFrame, number_frame
-from btrkeep.charts.legend import legend
+from btrkeep.charts.frame import AxisScale, NumberFrame, legend, number_frame
 from btrkeep.charts.svg import ChartStyle, Sheet
 
 

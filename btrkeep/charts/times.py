@@ -6,8 +6,7 @@ from datetime import datetime
 from itertools import groupby, pairwise
 from zoneinfo import ZoneInfo
 
-from btrkeep.charts.frame import AxisScale, Frame, begin_of, dates, frame
-from btrkeep.charts.legend import legend
+from btrkeep.charts.frame import AxisScale, Frame, begin_of, dates, frame, legend
 from btrkeep.charts.svg import ChartStyle, Sheet
 
 _GAP = 3.0

@@ -8,8 +8,7 @@ callers that need the present state commit first, as the creation of a snapshot 
 
 from btrkeep.treescan.changed import ChangedInode, changed_inodes
 from btrkeep.treescan.links import FolderPaths, LinkedInode, linked_inodes
-from btrkeep.treescan.readable import has_readable_tree
-from btrkeep.treescan.roots import last_changes
+from btrkeep.treescan.roots import has_readable_tree, last_changes
 from btrkeep.treescan.search import BUFFER_SIZE
 from btrkeep.treescan.written import SubvolumeGrowth, growth, written_bytes, written_files
 

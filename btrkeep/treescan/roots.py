@@ -1,14 +1,16 @@
-"""When each subvolume of a filesystem was last changed, from one pass through the root tree. Without NumPy, as in links.py.
+"""When each subvolume was last changed, from the root tree, and whether the metadata of one is readable. Without NumPy.
 
 A ROOT_ITEM (struct btrfs_root_item) has the transaction of the last change to a file of its subvolume, ctransid. Setting or
 clearing the read-only flag, a snapshot, a deletion or a balance do not change it; sharing of data (FIDEDUPERANGE) does.
 """
 
+from collections.abc import Callable
 from struct import Struct
 
 from btrfs import ctree
 
-from btrkeep.treescan.search import HEADER, TYPE_AND_LEN_AT, TreeSearch
+from btrkeep.errors import DAMAGED
+from btrkeep.treescan.search import HEADER, HEADER_SIZE, TYPE_AND_LEN_AT, TreeSearch
 
 _TYPE_AND_LEN = Struct("=LL")
 _CTRANSID = Struct("=295xQ")
@@ -33,3 +35,33 @@ def last_changes(fd: int) -> dict[int, int]:
             type_at += size + HEADER.size
         search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
     return changes
+
+
+_LEN = Struct("=L")
+_LEN_AT = TYPE_AND_LEN_AT + 4
+
+
+def has_readable_tree(fd: int, since: int = 0, pulse: Callable[[], None] = lambda: None) -> bool:
+    """Returns False if the disk cannot give back some of the metadata of the subvolume of `fd`: names, owners, where data lies.
+
+    Reads all that was written in that generation or later, 16 KiB for some 30 files, and no data. `pulse` is called after each 256
+    KiB, and may raise. Raises OSError for an error that is no damage.
+    """
+    search = TreeSearch(fd, since=since)
+    try:
+        while count := search.fill():
+            search.resume_after(_last(search, count))
+            pulse()
+    except OSError as error:
+        if error.errno in DAMAGED:
+            return False
+        raise
+    return True
+
+
+def _last(search: TreeSearch, count: int) -> int:
+    """Returns where the last of the buffer's items begins."""
+    at = search.first_header
+    for _ in range(count - 1):
+        at += HEADER_SIZE + _LEN.unpack_from(search.buffer, at + _LEN_AT)[0]
+    return at

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from backupd.doctor.facts import Layer, Scrub
+from backupd.doctor.gather import read_scrub
 from backupd.doctor.layers import device, stacks
 from backupd.doctor.schedule import scheduled_by
-from backupd.doctor.scrub import read_scrub
 from tests.beds import TOP, work
 
 

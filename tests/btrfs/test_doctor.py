@@ -15,8 +15,8 @@ import pytest
 
 from backupd.doctor.facts import DoctorFacts, FilesystemFacts, Machine, Scrub, SiteFacts
 from backupd.doctor.filesystem import read_filesystem
+from backupd.doctor.gather import FOLDER, read_scrub
 from backupd.doctor.rules import examine
-from backupd.doctor.scrub import FOLDER, read_scrub
 from btrkeep.config.values import MinFree
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from backupd.doctor.facts import DoctorFacts, KeyFile, Layer, SiteFacts
+from backupd.doctor.gather import FOLDER, read_scrub
 from backupd.doctor.rules import RULES, examine
-from backupd.doctor.scrub import FOLDER, read_scrub
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.scrub import SCRUB_EVERY
 from btrkeep.pool.room import read_room

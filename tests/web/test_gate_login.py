@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.web.gate import CHEAP, PASSWORD, Gate, add_user, gate, made
-from web.auth import attempts, passwords
-from web.auth.model import LoginSession
-from web.auth.random_words import digest
+from web.auth import passwords, service
+from web.auth.model import LoginSession, digest
 from web.auth.store import Store
 from web.redirects import is_within, within
 from web.settings import Settings
@@ -237,30 +236,30 @@ def test_right_passwords_are_not_counted(here: Gate) -> None:
 
 def test_an_address_that_tries_many_names_waits(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    waits = [attempts.begin(store, f"name{number}", "192.0.2.1", NOW) for number in range(attempts.FOR_ADDRESS + 1)]
-    assert [bool(wait) for wait in waits] == [False] * attempts.FOR_ADDRESS + [True]
-    assert attempts.begin(store, "alice", "192.0.2.2", NOW) == 0
+    waits = [service.begin(store, f"name{number}", "192.0.2.1", NOW) for number in range(service.FOR_ADDRESS + 1)]
+    assert [bool(wait) for wait in waits] == [False] * service.FOR_ADDRESS + [True]
+    assert service.begin(store, "alice", "192.0.2.2", NOW) == 0
 
 
 def test_a_stranger_cannot_keep_an_operator_out_of_where_he_logged_in_before(settings: Settings) -> None:
     store = Store(settings.data)
-    attempts.succeeded(store, "alice", "192.0.2.200", NOW)
-    for number in range(attempts.FOR_NAME):
-        assert attempts.begin(store, "alice", f"198.51.100.{number}", NOW) == 0
-    assert attempts.begin(store, "alice", "203.0.113.9", NOW) > 0
-    assert attempts.begin(store, "alice", "192.0.2.200", NOW) == 0
-    assert attempts.begin(store, "alice", "203.0.113.9", NOW + timedelta(seconds=attempts.WINDOW + 1)) == 0  # and not for ever
+    service.succeeded(store, "alice", "192.0.2.200", NOW)
+    for number in range(service.FOR_NAME):
+        assert service.begin(store, "alice", f"198.51.100.{number}", NOW) == 0
+    assert service.begin(store, "alice", "203.0.113.9", NOW) > 0
+    assert service.begin(store, "alice", "192.0.2.200", NOW) == 0
+    assert service.begin(store, "alice", "203.0.113.9", NOW + timedelta(seconds=service.WINDOW + 1)) == 0  # and not for ever
 
 
 def test_an_attempt_counts_before_it_is_looked_at_and_waits_as_long_as_is_said(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for second in range(5):
-        assert attempts.begin(store, "alice", "192.0.2.1", NOW + timedelta(seconds=second)) == 0
+        assert service.begin(store, "alice", "192.0.2.1", NOW + timedelta(seconds=second)) == 0
     later = NOW + timedelta(seconds=100)
-    wait = attempts.begin(store, "alice", "192.0.2.1", later)
-    assert wait == attempts.WINDOW - 100
-    assert attempts.begin(store, "alice", "192.0.2.1", later + timedelta(seconds=wait - 1)) > 0
-    assert attempts.begin(store, "alice", "192.0.2.1", later + timedelta(seconds=wait)) == 0
+    wait = service.begin(store, "alice", "192.0.2.1", later)
+    assert wait == service.WINDOW - 100
+    assert service.begin(store, "alice", "192.0.2.1", later + timedelta(seconds=wait - 1)) > 0
+    assert service.begin(store, "alice", "192.0.2.1", later + timedelta(seconds=wait)) == 0
 
 
 @pytest.mark.parametrize(
@@ -275,14 +274,14 @@ def test_an_attempt_counts_before_it_is_looked_at_and_waits_as_long_as_is_said(t
     ],
 )
 def test_a_network_of_ipv6_is_one_person(one: str, other: str, same: bool) -> None:
-    assert (attempts.network_of(one) == attempts.network_of(other)) is same
+    assert (service.network_of(one) == service.network_of(other)) is same
 
 
 def test_a_clock_that_was_put_back_keeps_nobody_out(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for _ in range(5):
-        attempts.begin(store, "alice", "192.0.2.1", NOW)
-    assert attempts.begin(store, "alice", "192.0.2.1", NOW - timedelta(days=1)) == 0
+        service.begin(store, "alice", "192.0.2.1", NOW)
+    assert service.begin(store, "alice", "192.0.2.1", NOW - timedelta(days=1)) == 0
 
 
 # --- where to go then

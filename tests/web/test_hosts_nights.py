@@ -9,7 +9,7 @@ import pytest
 from btrkeep.catalogue import BackupOutcome, HostRuns
 from btrkeep.config import Window
 from btrkeep.units import backup_name
-from web.charts.night_strip import strip_paths
+from web.charts.host import strip_paths
 from web.data.nights import HostNight, KnownPeriod, boundaries, strip, words
 
 BERLIN = ZoneInfo("Europe/Berlin")

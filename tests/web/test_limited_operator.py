@@ -10,9 +10,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.beds.dashboard import OPERATOR, PASSWORD, Answer, Dashboard, csrf_of
-from web.auth.model import Token, User
+from web.auth.model import Token, User, digest
 from web.auth.passwords import hashed
-from web.auth.random_words import digest
 from web.auth.store import Store
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]

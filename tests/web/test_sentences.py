@@ -19,7 +19,7 @@ from btrkeep.decisions import cause_words as words
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.serving.viewer import Viewer
 from web import redaction as telling
-from web.output_by_author import WITHHELD, of_cause, of_host_itself
+from web.redaction import WITHHELD, of_cause, of_host_itself
 
 NAMES = ("db1", "nothing-of-that-name")
 LINE = 'rsync: opendir "/srv/{}" failed: Permission denied (13)'

@@ -1,6 +1,8 @@
-"""Users, sessions and tokens, as the rest of the dashboard sees them."""
+"""Users, sessions and tokens, as the rest of the dashboard has them; and random words, of which only digests are kept."""
 
+import hashlib
 import re
+import secrets
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -63,3 +65,18 @@ def parse_hosts(text: str | None) -> tuple[str, ...] | None:
             f"{wrong[0] if wrong else text!r} is no pattern of hosts", 'write names of hosts with * and ?, such as "web*,db1"'
         )
     return patterns
+
+
+TOKEN_PREFIX = "btrkeep_"  # noqa: S105  no secret
+
+
+def new_word() -> str:
+    """Returns a session's random word. It never begins like a token, which would be looked up among the tokens."""
+    while (word := secrets.token_urlsafe(32)).startswith(TOKEN_PREFIX):
+        pass
+    return word
+
+
+def digest(word: str) -> bytes:
+    """Returns the digest to store for a session's or token's random word. The word is random enough to need no slow hash."""
+    return hashlib.sha256(word.encode("utf-8", "surrogatepass")).digest()

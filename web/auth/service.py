@@ -3,6 +3,11 @@
 The dashboard passes names and passwords to it, and gets a session's random word; the root service asks it for the viewer of a word.
 An attacker who controls the dashboard therefore reads no password hash, creates neither user nor session, and raises no role.
 docs/decisions/0032-who-is-logged-in.rst gives the reasons.
+
+Login attempts are limited. An attempt is counted before the password is checked, so that parallel attempts count separately.
+Within a quarter of an hour: 5 for a name from one address, 20 from one address, and 50 for a name from all addresses. The last
+limit does not apply to an address from which this name has logged in before: strangers cannot lock an operator out of the usual
+desk.
 """
 
 import logging
@@ -12,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from btrkeep.errors import OperatorError, UsageError
@@ -20,10 +26,40 @@ from btrkeep.serving.protocol import Request, RequestRefused, answer_line
 from btrkeep.serving.viewer import Viewer, role_of, viewer_object
 from btrkeep.serving.wire import ClientGone, Wire
 from btrkeep.units import format_time, printable
-from web.auth import attempts, passwords
-from web.auth.model import LoginSession, User
-from web.auth.random_words import TOKEN_PREFIX, digest, new_word
+from web.auth import passwords
+from web.auth.model import TOKEN_PREFIX, LoginSession, User, digest, new_word
 from web.auth.store import Store
+
+WINDOW = 900.0
+"""Seconds."""
+FOR_BOTH, FOR_ADDRESS, FOR_NAME = 5, 20, 50
+_KNOWN = 90 * 86400.0
+_LONGEST_NAME = 64
+
+
+def begin(store: Store, name: str, address: str, now: datetime) -> float:
+    """Returns the seconds to wait; 0 to go on: the attempt then counts until `succeeded` is called."""
+    limits = (FOR_BOTH, FOR_ADDRESS, FOR_NAME)
+    return store.count_attempt(name[:_LONGEST_NAME], network_of(address), now, WINDOW, limits, _KNOWN)
+
+
+def succeeded(store: Store, name: str, address: str, now: datetime) -> None:
+    """Clears the attempts for this name at this address after a correct password, and records the address as known."""
+    store.forget_attempts(name, network_of(address), now, _KNOWN)
+
+
+def network_of(address: str) -> str:
+    """Returns the network that counts as one client: the address itself for IPv4, the /64 network for IPv6."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped:
+            return str(found.ipv4_mapped)
+        return str(IPv6Address(int(found) >> 64 << 64)) + "/64"
+    return str(found)
+
 
 audit = logging.getLogger("btrkeep.audit")
 _TOUCHED = timedelta(seconds=60)
@@ -135,7 +171,7 @@ def _login(service: LoginService, request: Request) -> Any:
     name, password, address, browser = _texts(request.arguments, "name", "password", "address", "browser")
     with service.place():
         now = datetime.now(UTC)
-        if wait := attempts.begin(service.store, name, address, now):
+        if wait := begin(service.store, name, address, now):
             audit.warning("login refused: too many attempts from %s", address)
             return {"outcome": "wait", "seconds": wait}
         user = service.user_of(name, password, address)
@@ -143,7 +179,7 @@ def _login(service: LoginService, request: Request) -> Any:
             return {"outcome": "wrong"}
         begun = service.begun(user, address, browser)
         if begun:
-            attempts.succeeded(service.store, user.name, address, now)
+            succeeded(service.store, user.name, address, now)
             audit.info("login: %s from %s (session %s)", user.name, address, begun["viewer"]["session"])
         return begun or {"outcome": "changed"}
 
@@ -187,7 +223,7 @@ def _password(service: LoginService, request: Request) -> Any:
     password, new, address, browser = _texts(request.arguments, "password", "new", "address", "browser")
     with service.place():
         now = datetime.now(UTC)
-        if wait := attempts.begin(service.store, name, address, now):
+        if wait := begin(service.store, name, address, now):
             return {"outcome": "wait", "seconds": wait}
         user = service.user_of(name, password, address)
         if not user:
@@ -198,7 +234,7 @@ def _password(service: LoginService, request: Request) -> Any:
             return {"outcome": "unfit", "message": error.message, "hint": error.hint}
         if not service.store.set_hash(name, text, now, before=user.hash):
             return {"outcome": "changed"}
-        attempts.succeeded(service.store, name, address, now)
+        succeeded(service.store, name, address, now)
         audit.info("password changed: %s from %s", name, address)
         return service.begun(replace(user, hash=text), address, browser) or {"outcome": "changed"}
 

@@ -12,7 +12,7 @@ from flask.sessions import SecureCookieSessionInterface
 
 from btrkeep.serving.client import Absent, RootServiceClient
 from btrkeep.serving.viewer import read_viewer
-from web.auth.random_words import TOKEN_PREFIX
+from web.auth.model import TOKEN_PREFIX
 from web.settings import Settings
 
 _ID = "sid"

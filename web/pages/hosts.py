@@ -14,8 +14,7 @@ from werkzeug.wrappers import Response
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_backup_name
 from web.access import operator_only, require_visible_host, viewer
-from web.charts.host import duration_chart, new_chart, size_chart
-from web.charts.night_strip import shape, strip_paths, width
+from web.charts.host import duration_chart, new_chart, shape, size_chart, strip_paths, width
 from web.data.host import HostPage, backup_of, host_page, near_names
 from web.data.hosts import ALL_STATES, ORDERS, Query, bad_backups, host_list
 from web.data.jobs import RequestedJob, asked
