@@ -8,6 +8,8 @@ from pathlib import Path
 
 _PER_FOLDER = 200
 _LINKS = 10  # names of each file
+START = "start"
+"""The tree of one empty file: what a restore of it takes is the start of the command."""
 _DEPTH = 150  # folders in each other: a path stays below the 4,096 bytes that cp can name
 
 
@@ -67,6 +69,36 @@ def _xattrs(top: Path, options: argparse.Namespace) -> None:
         os.setxattr(path, "user.origin", b"https://example.org/of/every/file")
 
 
+def _symlinks(top: Path, options: argparse.Namespace) -> None:
+    for number, path in enumerate(_names(top, options.small)):
+        path.symlink_to(f"../to/file-{number}")
+
+
+def _one_file_folders(top: Path, options: argparse.Namespace) -> None:
+    for number, path in enumerate(_names(top, options.small // 2)):
+        path.mkdir()
+        (path / "file").write_bytes(b"x" * (number % 3000))
+
+
+def _empty_folders(top: Path, options: argparse.Namespace) -> None:
+    for path in _names(top, options.small):
+        path.mkdir()
+
+
+def _mixed_folders(top: Path, options: argparse.Namespace) -> None:
+    """As a tree of sources: 14 files and 5 symlinks in each folder."""
+    for path in _names(top, options.small // 20):
+        path.mkdir()
+        for number in range(14):
+            (path / f"file-{number}").write_bytes(b"x" * (number * 400))
+        for number in range(5):
+            (path / f"link-{number}").symlink_to(f"file-{number}")
+
+
+def _start(top: Path, _options: argparse.Namespace) -> None:
+    (top / "file").touch()
+
+
 def _names(top: Path, count: int) -> list[Path]:
     for number in range(0, count, _PER_FOLDER):
         (top / f"{number // _PER_FOLDER:05}").mkdir()
@@ -87,4 +119,9 @@ SHAPES: Mapping[str, Callable[[Path, argparse.Namespace], None]] = {
     "links": _links,
     "sparse": _sparse,
     "xattrs": _xattrs,
+    "symlinks": _symlinks,
+    "one-file folders": _one_file_folders,
+    "empty folders": _empty_folders,
+    "mixed folders": _mixed_folders,
+    START: _start,
 }

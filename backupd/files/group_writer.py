@@ -7,6 +7,7 @@ from backupd.files.conflict_policy import NEW, LinkPlacer
 from backupd.files.destination import Destination
 from backupd.files.further_names import link_names
 from backupd.files.group_workers import GroupWorkers
+from backupd.files.number_set import NumberSet
 from backupd.files.placed_folders import PlacedFolder
 from backupd.files.placing import AnyVisit, PlainFolderVisit, PlainVisits, Visit
 from backupd.files.plain_files import Handled
@@ -21,7 +22,7 @@ class GroupWriter:
 
     `each`: yields the names of a visit, or of these the files. `restore_part`: restores a group, or a name. `give_time`: sets the
     time of a folder. `is_ended`: the destination is full, so what is done is only counted. `by_itself`: inodes with several names
-    that were not copied in a group.
+    that were not copied in a group. `bare`: gets the numbers of groups and folders in which nothing has an attribute in the backup.
     """
 
     to: Destination
@@ -38,15 +39,19 @@ class GroupWriter:
     is_ended: Callable[[], bool]
     unreadable: Unreadable
     reflinks: bool
+    bare: NumberSet
     by_itself: set[int] = field(default_factory=set)
 
     def copy_group(self, plain: PlainVisits, folder: PlacedFolder) -> bool:
         """Has a group copied; returns False if its place, which is that folder, cannot be opened."""
         files, further = self._without_further(plain)
+        is_complete = {file.inode for file in files}.issuperset(file.inode for file in further)
 
         def copied(plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> None:
             folder.waiting -= 1
             left_over = self._count(plain, files, handled)
+            if handled.is_bare and is_complete and plain.group.number >= 0:
+                self.bare.add(plain.group.number)
             if self.is_ended():
                 return
             for visit in self.each(plain, left_over):
@@ -63,8 +68,8 @@ class GroupWriter:
                 self.links.forget(file.inode)
         return False
 
-    def copy_folder(self, visit: PlainFolderVisit, above: PlacedFolder) -> bool:
-        """Has a folder copied into the folder `above`, which is fresh; returns False if that cannot be opened."""
+    def copy_folder(self, visit: PlainFolderVisit, above: PlacedFolder) -> None:
+        """Has a folder copied into the folder `above`, which is fresh."""
 
         def copied(visit: PlainFolderVisit, handled: Handled) -> None:
             above.waiting -= 1
@@ -75,6 +80,8 @@ class GroupWriter:
                 return
             self.result.counts[NEW].add_at(self.name, visit.place)
             self.progress.files += 1
+            if handled.is_bare:
+                self.bare.add(visit.plain.number)
             left_over = self._count(visit.group(), visit.plain.files, handled)
             if left_over and not self.is_ended():
                 for part in visit.parts(self.unreadable):
@@ -84,10 +91,7 @@ class GroupWriter:
                 self.give_time(visit.of_folder(left=True))
 
         above.waiting += 1
-        if self.workers.do_folder(visit, copied):
-            return True
-        above.waiting -= 1
-        return False
+        self.workers.do_folder(visit, copied)
 
     def _without_further(self, plain: PlainVisits) -> tuple[list[PlainFile], list[PlainFile]]:
         """Returns the files of a group to copy; and further names of these, or of earlier ones, which are all written then."""

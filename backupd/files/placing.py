@@ -83,7 +83,7 @@ class PlainFolderVisit(NamedTuple):
 
     def of_folder(self, *, left: bool) -> Visit:
         """Returns the visit of the folder itself."""
-        entry, folder, name, _ = self.plain
+        entry, folder, name, *_ = self.plain
         return Visit(entry, folder, name, self.place, left, self.privileged)
 
     def group(self) -> PlainVisits:
@@ -93,7 +93,7 @@ class PlainFolderVisit(NamedTuple):
     def parts(self, unreadable: Unreadable) -> Iterator[Visit | PlainVisits]:
         """Yields the folder, what is in it, and the folder once more."""
         yield self.of_folder(left=False)
-        entry, above, name, files = self.plain
+        entry, above, name, files, _ = self.plain
         if files:
             try:
                 opened = open_on_same_device(above, name)

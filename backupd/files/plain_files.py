@@ -27,6 +27,7 @@ from btrkeep.process.batch_workers import is_worker
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME | os.O_CLOEXEC
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMELESS = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
+_NONE = frozenset[str]()
 _HAS_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)  # of the filesystem, or the kernel
 
 
@@ -34,13 +35,14 @@ class Handled(NamedTuple):
     """What became of a batch: the numbers of the files that were not done, and bytes that were copied, or read on both sides.
 
     `identities`: those of the copies, of files with several names, in their order; 0 of one that was not done. `is_folder_done`: of
-    a folder that was given with its files.
+    a folder that was given with its files. `is_bare`: all was copied, and nothing of it has an attribute in the backup.
     """
 
     left_over: Sequence[int]
     size: int
     identities: Sequence[int] = ()
     is_folder_done: bool = True
+    is_bare: bool = False
 
 
 def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, at_once: bool = False) -> Handled:
@@ -55,13 +57,16 @@ def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, pr
     has_symlinks = any(file.is_symlink for file in files)
     inherits = has_symlinks and not at_once and may_inherit(to)
     prefix = _prefix(source) if has_symlinks and at_once else b""
+    owner = os.geteuid(), os.getegid()
+    is_bare = True
     copied: int | None
     for number, file in enumerate(files):
         try:
             if file.is_symlink and at_once:
-                copy_symlink_at_once(source, to, file, prefix, privileged=privileged)
+                is_bare &= copy_symlink_at_once(source, to, file, prefix, owner, privileged=privileged)
                 copied = 0
             elif file.is_symlink:
+                is_bare = False  # they are few in folders that are not made whole
                 copied = _copied_symlink(source, to, file, privileged=privileged, inherits=inherits)
             else:
                 original = os.open(file.name, _READ, dir_fd=source)
@@ -77,7 +82,7 @@ def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, pr
             size += file.size
         if file.links > 1:
             identities.append(copied or 0)
-    return Handled(left_over, size, identities)
+    return Handled(left_over, size, identities, is_bare=is_bare and folder.is_bare and not left_over)
 
 
 def _copied_symlink(source: int, to: int, file: PlainFile, *, privileged: bool, inherits: bool) -> int | None:
@@ -115,6 +120,8 @@ class _NewFiles:
         self._folder, self._reflinks, self._privileged, self._at_once = folder, reflinks, privileged, at_once
         self._defaults: _Defaults | None = None
         self._temporary = b""
+        self.is_bare = True
+        """Returns True as long as no file had an attribute in the backup."""
 
     def add(self, original: int, file: PlainFile) -> int | None:
         """Copies a file. Returns the identity of the copy if the file has several names, otherwise 0; None, and leaves nothing
@@ -175,6 +182,7 @@ class _NewFiles:
         if defaults.owner != (file.uid, file.gid):
             os.fchown(made, file.uid, file.gid)
         for name in os.listxattr(original):
+            self.is_bare = False
             if is_power(name) and not self._privileged:
                 if name != LABEL:
                     return False
@@ -204,12 +212,17 @@ def _filled(original: int, made: int, file: PlainFile, reflinks: bool) -> bool:
     return len(data) == file.size and os.write(made, data) == file.size
 
 
-def compare(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, content: bool) -> Handled:
+def compare(
+    source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, content: bool, is_bare: bool = False
+) -> Handled:
     """Gives back the files that may differ. With `content` data are read on both sides, from the disk and not from memory; with
     `reflinks` only those that are not shared. Bytes are counted as read.
+
+    `is_bare`: none has an attribute in the backup. Without symlinks and `content`, `source` is not used then.
     """
     left_over, equal = list[int](), list[int]()
-    attributes = zip(_attribute_names(source, files), _attribute_names(to, files), strict=True)
+    attribute_names = [_NONE] * len(files) if is_bare else _attribute_names(source, files)
+    attributes = zip(attribute_names, _attribute_names(to, files), strict=True)
     for number, (file, (ours, theirs)) in enumerate(zip(files, attributes, strict=True)):
         try:
             is_same = ours is not None and ours == theirs and _same_metadata(source, to, file, ours, privileged)
@@ -234,7 +247,7 @@ def _attribute_names(folder: int, files: Sequence[PlainFile]) -> list[frozenset[
     for file in files:
         try:
             names = os.listxattr(prefix + file.name, follow_symlinks=False)
-            names_of_each.append(frozenset(filter(comparable, names)))
+            names_of_each.append(frozenset(filter(comparable, names)) if names else _NONE)
         except OSError:
             names_of_each.append(None)
     return names_of_each
@@ -264,6 +277,8 @@ def _same_metadata(source: int, to: int, file: PlainFile, names: frozenset[str],
         return False
     if not privileged and any(map(is_power, names)):
         return False
+    if not names:
+        return True
     ours, theirs = by_descriptor(source, file.name), by_descriptor(to, file.name)
     return all(_value(ours, name) == _value(theirs, name) for name in names)
 

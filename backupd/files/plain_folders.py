@@ -20,6 +20,8 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, open_on_same_device
 
 _numbers = itertools.count()
+_PRIVATE = 0o700
+_EMPTY = Handled([], 0, is_bare=True)
 
 
 class FolderFields(NamedTuple):
@@ -52,54 +54,86 @@ def _copied(
 ) -> Handled:
     """Raises OSError, and leaves nothing there."""
     temporary = b"%d-%d" % (os.getpid(), next(_numbers))
-    os.mkdir(temporary, 0o700, dir_fd=staging)
+    os.mkdir(temporary, _PRIVATE, dir_fd=staging)
     try:
         with ClosingFd(os.open(temporary, FOLDER, dir_fd=staging)) as made:
-            handled = copy(original, made, files, reflinks=reflinks, privileged=privileged, at_once=True)
-            for number in handled.left_over:
-                with suppress(FileNotFoundError):
-                    os.unlink(files[number].name, dir_fd=made)
-            _dress(original, made, folder, privileged)
+            handled = _EMPTY
+            if files:
+                handled = copy(original, made, files, reflinks=reflinks, privileged=privileged, at_once=True)
+                for number in handled.left_over:
+                    with suppress(FileNotFoundError):
+                        os.unlink(files[number].name, dir_fd=made)
+            is_bare = _dress(original, made, folder, privileged) and handled.is_bare
             rename_to_nothing(staging, temporary, folder.name, to)
     except BaseException:
         delete_folder(staging, temporary)
         raise
-    return handled
+    return handled._replace(is_bare=is_bare)
 
 
-def _dress(original: int, made: int, folder: FolderFields, privileged: bool) -> None:
-    """Gives owner, attributes, mode and time, in this order."""
+def _dress(original: int, made: int, folder: FolderFields, privileged: bool) -> bool:
+    """Gives owner, attributes, mode and time, in this order. Returns True if it has no attributes in the backup."""
     if (folder.uid, folder.gid) != (os.geteuid(), os.getegid()):  # those of the staging folder
         os.fchown(made, folder.uid, folder.gid)
-    for name in os.listxattr(original):
+    names = os.listxattr(original)
+    for name in names:
         if privileged or not is_power(name):
             os.setxattr(made, name, os.getxattr(original, name))
-    os.fchmod(made, folder.mode)
+    if names or folder.mode != _PRIVATE:
+        os.fchmod(made, folder.mode)
     os.utime(made, ns=(folder.mtime, folder.mtime))
+    return not names
 
 
 def compare_folder(
-    source: int, to: int, folder: FolderFields, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, content: bool
+    source: int,
+    to: int,
+    folder: FolderFields,
+    files: Sequence[PlainFile],
+    *,
+    reflinks: bool,
+    privileged: bool,
+    content: bool,
+    is_bare: bool = False,
 ) -> Handled:
     """Compares a folder with its files, as `plain_files.compare`. Both are opened by name.
 
-    A folder with attributes is given back.
+    A folder with attributes is given back. `is_bare`: neither it nor a file in it has any in the backup.
     """
     try:
-        with (
-            ClosingFd(open_on_same_device(source, folder.name)) as ours,
-            ClosingFd(os.open(folder.name, FOLDER, dir_fd=to)) as theirs,
-        ):
-            is_same = _is_same(ours, theirs, folder)
-            handled = compare(ours, theirs, files, reflinks=reflinks, privileged=privileged, content=content)
-            return handled._replace(is_folder_done=is_same)
+        with ClosingFd(os.open(folder.name, FOLDER, dir_fd=to)) as theirs:
+            if is_bare and not content and not any(file.is_symlink for file in files):
+                return _compared(None, theirs, folder, files, reflinks, privileged, content=False, is_bare=True)
+            with ClosingFd(open_on_same_device(source, folder.name)) as ours:
+                return _compared(ours, theirs, folder, files, reflinks, privileged, content=content, is_bare=is_bare)
     except OSError:
         return Handled(list(range(len(files))), 0, is_folder_done=False)
 
 
-def _is_same(ours: int, theirs: int, folder: FolderFields) -> bool:
+def _compared(
+    ours: int | None,
+    theirs: int,
+    folder: FolderFields,
+    files: Sequence[PlainFile],
+    reflinks: bool,
+    privileged: bool,
+    *,
+    content: bool,
+    is_bare: bool,
+) -> Handled:
+    """`ours` None: nothing is needed of the backup's. Raises OSError."""
+    is_same = _is_same(None if is_bare else ours, theirs, folder)
+    if not files:
+        return _EMPTY._replace(is_folder_done=is_same)
+    source = -1 if ours is None else ours
+    handled = compare(source, theirs, files, reflinks=reflinks, privileged=privileged, content=content, is_bare=is_bare)
+    return handled._replace(is_folder_done=is_same)
+
+
+def _is_same(ours: int | None, theirs: int, folder: FolderFields) -> bool:
+    """Returns False also for a folder with attributes, which are looked at in `ours` too. Raises OSError."""
     status = os.fstat(theirs)
     fields = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns
     if fields != (folder.mode, folder.uid, folder.gid, folder.mtime):
         return False
-    return not any(any(map(comparable, os.listxattr(fd))) for fd in (ours, theirs))
+    return not any(map(comparable, os.listxattr(theirs))) and (ours is None or not any(map(comparable, os.listxattr(ours))))

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from backupd.files.group_workers import GroupWorkers
 from backupd.files.new_folders import same_folder
+from backupd.files.number_set import NumberSet
 from backupd.files.place_comparer import FileComparer, PlaceComparer
 from backupd.files.placing import AnyVisit, Names, PlainFolderVisit, PlainVisits, Visit, place_path
 from backupd.files.plain_files import Handled
@@ -33,7 +34,10 @@ class Each(Protocol):
 
 
 class ResultComparer:
-    """Compares what was restored; adds to `differences`. With `content` contents too, by `contents`."""
+    """Compares what was restored; adds to `differences`. With `content` contents too, by `contents`.
+
+    `bare`: numbers of groups and folders in which nothing has an attribute in the backup.
+    """
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class ResultComparer:
         unreadable: Unreadable,
         progress: RestoreProgress,
         differences: RestoreCount,
+        bare: NumberSet,
         *,
         content: bool,
     ) -> None:
@@ -55,6 +60,7 @@ class ResultComparer:
         self._unreadable = unreadable
         self._progress = progress
         self._differences = differences
+        self._bare = bare
         self._content = content
         self._waiting: dict[int, list[Names]] = {}  # by inode: further names of files that are being compared
 
@@ -62,7 +68,7 @@ class ResultComparer:
         """Has a group compared, which may take until `workers.finish()`."""
         if not self._is_any_exempt(plain):
             files, others = self._without_further(plain)
-            if workers.do(plain, files, self._take):
+            if workers.do(plain, files, self._take, is_bare=plain.group.number in self._bare):
                 self._compare_each(plain, others)
                 return
             self._forget_waiting(files)
@@ -72,9 +78,11 @@ class ResultComparer:
     def compare_folder(self, visit: PlainFolderVisit, workers: GroupWorkers) -> None:
         """Has a folder compared with its files, as `compare_group`."""
         is_exempt = hash(visit.place) in self._exempt.left_alone or self._is_any_exempt(visit.group())
-        if is_exempt or not workers.do_folder(visit, self._take_folder):
-            for single in self._each(visit):
-                self.compare(single)
+        if not is_exempt:
+            workers.do_folder(visit, self._take_folder, is_bare=visit.plain.number in self._bare)
+            return
+        for single in self._each(visit):
+            self.compare(single)
 
     def _take_folder(self, visit: PlainFolderVisit, handled: Handled) -> None:
         left_over = self._count(visit.place, visit.plain.files, handled)

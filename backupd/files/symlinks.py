@@ -36,20 +36,23 @@ def copy_symlink(source: int, to: int, file: PlainFile, temporary: bytes, *, pri
         return identity(status)
 
 
-def copy_symlink_at_once(source: int, to: int, file: PlainFile, prefix: bytes, *, privileged: bool) -> None:
+def copy_symlink_at_once(source: int, to: int, file: PlainFile, prefix: bytes, owner: tuple[int, int], *, privileged: bool) -> bool:
     """Makes a symlink under its own name in the open folder `to`, in which nobody else can change names. Raises OSError.
 
-    `prefix`: what makes a path of a name in `source`.
+    Returns True if it has no attributes in the backup. `prefix`: what makes a path of a name in `source`. `owner`: what a new
+    symlink gets by itself.
     """
     os.symlink(os.readlink(file.name, dir_fd=source), file.name, dir_fd=to)
-    if (file.uid, file.gid) != (os.geteuid(), os.getegid()):
+    if (file.uid, file.gid) != owner:
         os.chown(file.name, file.uid, file.gid, dir_fd=to, follow_symlinks=False)
     original = prefix + file.name
-    for name in os.listxattr(original, follow_symlinks=False):
+    names = os.listxattr(original, follow_symlinks=False)
+    for name in names:
         if privileged or not is_power(name):
             path = by_descriptor(to, file.name)
             os.setxattr(path, name, os.getxattr(original, name, follow_symlinks=False), follow_symlinks=False)
     os.utime(file.name, ns=(file.mtime, file.mtime), dir_fd=to, follow_symlinks=False)
+    return not names
 
 
 def same_symlink(source: int, to: int, file: PlainFile) -> bool:

@@ -18,6 +18,7 @@ from backupd.files.destination import Destination
 from backupd.files.group_workers import FolderWork, GroupWorkers, Work
 from backupd.files.group_writer import GroupWriter
 from backupd.files.new_folders import make_folder
+from backupd.files.number_set import NumberSet
 from backupd.files.place_comparer import FileComparer, PlaceComparer
 from backupd.files.placed_folders import PlacedFolder, is_in_fresh, placed_folder
 from backupd.files.placing import AnyVisit, PlainFolderVisit, PlainVisits, Visit, place_path, placed, visits
@@ -95,6 +96,7 @@ class LocalRestore:
         self._late: list[tuple[Visit, int]] = []  # open folders that are left, and have no time yet
         self._is_ended = False  # the destination is full: what the processes have done by then is only counted
         self._walks = RepeatedWalk()
+        self._bare = NumberSet()
 
     def preview(self, *, content: bool = True) -> RestorePreview:
         """Returns what would happen; changes nothing.
@@ -225,13 +227,15 @@ class LocalRestore:
 
         groups = GroupWriter(
             comparer.to, self.to, comparer.links, writer, workers, self.result, self.progress,
-            each, restore, restore_part, give_time, lambda: self._is_ended, self._unreadable, reflinks,
+            each, restore, restore_part, give_time, lambda: self._is_ended, self._unreadable, reflinks, self._bare,
         )  # fmt: skip
         is_staged = self._staging is not None and self._staging.fd is not None
         for visit in self._visits(self.result.withheld, self._unreadable, with_folders=is_staged):
             if not isinstance(visit, PlainFolderVisit):
                 restore_part(visit)
-            elif not self._folders[-1].is_fresh or not groups.copy_folder(visit, self._folders[-1]):
+            elif self._folders[-1].is_fresh:
+                groups.copy_folder(visit, self._folders[-1])
+            else:
                 for part in visit.parts(self._unreadable):
                     restore_part(part)
             self.result.reflinked, self.result.copied = writer.reflinked, writer.copied
@@ -445,7 +449,7 @@ class LocalRestore:
         exempt = Exempt(self._left_alone, self._proven, self._damaged)
         each = partial(self._each, withheld=Withheld(), unreadable=self._unread_since)
         comparer = ResultComparer(
-            contents, exempt, each, self._unread_since, self.progress, self.result.differences, content=content
+            contents, exempt, each, self._unread_since, self.progress, self.result.differences, self._bare, content=content
         )
         reflinks, privileged = self._reflinks, self.request.privileged
         files = partial(compare, reflinks=reflinks, privileged=privileged, content=content)

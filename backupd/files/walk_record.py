@@ -13,11 +13,10 @@ from typing import Any
 
 from backupd.files.spool import MOST, unnamed_file
 from backupd.files.tree import Descent, Entry, Tree, components, joined
-from backupd.files.walking import WHOLE, PlainFile, PlainFiles, PlainFolder, Unreadable, WalkEntry, parent_of, walk_grouped
+from backupd.files.walking import MUCH, WHOLE, PlainFile, PlainFiles, PlainFolder, Unreadable, WalkEntry, parent_of, walk_grouped
 
 _NAMES = 1000  # of one piece of the record; it is in memory
 _LENGTH = 4  # bytes, before each piece
-_MUCH = 4 << 20  # bytes of files at the most that come with their folder
 _LEFT = None
 """The event after all that is in a folder. The others: a tuple of the name and Entry's further fields; a list of plain files."""
 
@@ -39,7 +38,7 @@ class RepeatedWalk:
         """
         span = self._spans.get(path)
         if span and self._record:
-            yield from _repeated(tree, path, _Events(self._record.events(*span), with_folders=with_folders), unreadable)
+            yield from _repeated(tree, path, _Events(self._record.events(*span), span[0], with_folders=with_folders), unreadable)
         else:
             yield from self._walked(tree, path, unreadable)
 
@@ -117,35 +116,42 @@ class _Record:
 
 
 class _Events:
-    """Recorded events, with a look ahead for folders with few plain files in them."""
+    """Recorded events, with a look ahead for folders with few plain files in them.
 
-    def __init__(self, recorded: Iterator[Any], *, with_folders: bool) -> None:
+    `number`: of the last event, less than that of any event that is recorded later.
+    """
+
+    def __init__(self, recorded: Iterator[Any], start: int, *, with_folders: bool) -> None:
         self._recorded, self._with_folders = recorded, with_folders
+        self.number = start - 1
         self._ahead = list[Any]()  # the next one last
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        return self._ahead.pop() if self._ahead else next(self._recorded)
+        event = self._ahead.pop() if self._ahead else next(self._recorded)
+        self.number += 1
+        return event
 
     def plain_folder(self) -> list[PlainFile] | None:
         """Takes the events of a folder up to its end, if few plain files with one name each and nothing else are in it; returns
-        these. Empty folders take less time by themselves.
+        these.
         """
         if not self._with_folders:
             return None
         taken, files = list[Any](), list[PlainFile]()
         for event in self:
             taken.append(event)
-            if event is _LEFT and files:
+            if event is _LEFT:
                 return files
             if not isinstance(event, list):
                 break
             files += map(PlainFile._make, event)
-            if len(files) > WHOLE or sum(file.size for file in files) > _MUCH or any(file.links > 1 for file in files):
+            if len(files) > WHOLE or sum(file.size for file in files) > MUCH or any(file.links > 1 for file in files):
                 break
         self._ahead += reversed(taken)
+        self.number -= len(taken)
         return None
 
 
@@ -180,14 +186,15 @@ def _below(
                 entry, name = entered.pop()
                 yield WalkEntry(entry, down.fd, name, left=True)
             elif isinstance(event, list):
-                yield PlainFiles(down.path.rstrip(b"/"), down.fd, list(map(PlainFile._make, event)))
+                yield PlainFiles(down.path.rstrip(b"/"), down.fd, list(map(PlainFile._make, event)), events.number)
             else:
                 name, kind, *rest = event
+                number = events.number
                 entry = Entry(down.path_of(name), kind, *rest)
                 if kind != "folder":
                     yield WalkEntry(entry, down.fd, name)
                 elif tree.owns(entry.device) and (files := events.plain_folder()) is not None:
-                    yield PlainFolder(entry, down.fd, name, files)
+                    yield PlainFolder(entry, down.fd, name, files, number)
                 else:
                     yield WalkEntry(entry, down.fd, name)
                     event = next(events)

@@ -56,31 +56,37 @@ class PlainFiles(NamedTuple):
     """Plain files of one folder, which are in the backup, not mounted on it: each has no setuid or setgid bit, no holes, and SMALL
     bytes at the most. `with_links` symlinks are among them, and files with several names.
 
-    `folder`: an open descriptor of it until the next one is asked for; `above`: its path, without a slash at its end.
+    `folder`: an open descriptor of it until the next one is asked for; `above`: its path, without a slash at its end. `number`: the
+    same in each walk through one record, and of no other group or folder there; -1 if there is none.
     """
 
     above: bytes
     folder: int
     files: list[PlainFile]
+    number: int = -1
 
 
 class PlainFolder(NamedTuple):
     """A folder with at most WHOLE names in it, which are plain files and symlinks with one name each.
 
-    `folder`: an open descriptor of the folder that it is in, until the next one is asked for; `name` is its name there.
+    `folder`: an open descriptor of the folder that it is in, until the next one is asked for; `name` is its name there. `number` as
+    of PlainFiles.
     """
 
     entry: Entry
     folder: int
     name: bytes
     files: list[PlainFile]
+    number: int = -1
 
 
 WHOLE = 256
 """Names in a folder that is restored as a whole: so many are lost at the most if the restore is killed."""
 SMALL = 1 << 20
 """Bytes of a file that is read at once."""
-_MANY, _MUCH = 64, 4 << 20  # files of one group at the most, and the bytes from which on no further one is added
+_MANY = 64  # files of one group at the most
+MUCH = 4 << 20
+"""Bytes of a group from which on no further file is added."""
 
 
 def entries(tree: Tree, path: bytes, skip: Skip = lambda _: False) -> Iterator[Entry]:
@@ -182,7 +188,7 @@ def _plain_files(
             return files, name
         files.append(file)
         size += file.size
-        if len(files) == _MANY or size >= _MUCH:
+        if len(files) == _MANY or size >= MUCH:
             break
     return files, None
 
@@ -249,7 +255,7 @@ def _groups(
             continue
         files.append(file)
         size += file.size
-        if size >= _MUCH:
+        if size >= MUCH:
             yield PlainFiles(down.path.rstrip(b"/"), folder, files)
             files, size = [], 0
     others.reverse()

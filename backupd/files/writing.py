@@ -19,11 +19,13 @@ from backupd.files.privileged_attributes import given_attributes
 from backupd.files.tree import Entry, entry_of, identity, names_in, open_plain
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.reflink import clone
-from btrkeep.fs.sparse import copy_run, data_runs
+from btrkeep.fs.sparse import begin_writing, copy_run, data_runs
 
 _CANNOT_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS)
 _ATTRIBUTE_LOST = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC, errno.E2BIG, errno.EACCES, errno.ERANGE)
 _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_BEGUN = 32 << 20
+"""Bytes that the disk begins to write while the next ones are copied. Fewer would make more extents."""
 _OWN_SPACE = "btrfs."  # properties of files on the pool's filesystem, such as its compression
 
 Moved = Callable[[int], None]
@@ -116,12 +118,16 @@ class Writer:
             self.moved(entry.size)
             return
         os.ftruncate(copy, entry.size)
-        done = 0
+        done = begun = 0
         for start, end in data_runs(source, entry.size):
             self.moved(start - done)
             for number in copy_run(source, copy, start, end):
                 self.moved(number)
-            self.copied += end - start
+                start += number
+                self.copied += number
+                if start - begun >= _BEGUN:
+                    begin_writing(copy, begun, start)
+                    begun = start
             done = end
         self.moved(entry.size - done)
 

@@ -16,18 +16,19 @@ _libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class PieceBuffer:
-    """Room for a piece of a file.
+    """Room for a piece of a file, `size` bytes.
 
     Shared: of a private one a fork may take the pages away from a read that is under way (open(2), O_DIRECT). All its pages exist
     from the beginning: into one that does not, btrfs reads by way of the memory.
     """
 
-    def __init__(self) -> None:
-        self._room = mmap(-1, PIECE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE)
+    def __init__(self, size: int = PIECE) -> None:
+        self.size = size
+        self._room = mmap(-1, size, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._room))
 
     def read(self, fd: int, start: int, length: int) -> None:
-        """Reads so many bytes, at most PIECE. Raises OSError, also when the file ends before."""
+        """Reads so many bytes, at most `size`. Raises OSError, also when the file ends before."""
         done, end = 0, -(-length // PAGESIZE) * PAGESIZE
         with memoryview(self._room) as room:
             while done < length:

@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import struct
+import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -245,9 +246,11 @@ def test_the_holes_of_a_file_take_no_memory_while_it_is_compared(shared_btrfs: P
             for one in range(holes):
                 out.seek(one << 13)
                 out.write(b"%4096d" % one)
-    os.sync()
+    for folder in (shared_btrfs, tmp_path):
+        work("sync", "-f", folder)
     with Tree(shared_btrfs) as tree, Destination(tmp_path, make=True) as to:
-        found = next(walk(tree, b"/sponge"))
+        names = walk(tree, b"/sponge")  # its end closes the folder of what it gives
+        found = next(names)
         comparer = FileComparer(to, False, lambda _: None)
         tracemalloc.start()
         assert comparer.same(Visit(found.entry, found.folder, found.name, (b"sponge",), False))
@@ -255,3 +258,41 @@ def test_the_holes_of_a_file_take_no_memory_while_it_is_compared(shared_btrfs: P
         tracemalloc.stop()
     assert used < 100 << 10
     assert comparer.read == holes << 12
+
+
+def _holey(path: Path) -> Path:
+    """A long run of data, 200 short ones, and a hole at the end."""
+    with write(path, "").open("r+b") as file:
+        file.write(os.urandom(3 << 20))
+        for number in range(200):
+            file.seek((8 << 20) + (number << 16))
+            file.write(b"%8192d" % number)
+        file.truncate(24 << 20)
+    return path
+
+
+@pytest.mark.parametrize(
+    "at", [None, 0, (3 << 20) - 1, 5 << 20, 8 << 20, (8 << 20) + (63 << 16) + 8191, (8 << 20) + (199 << 16), -1]
+)
+@pytest.mark.parametrize("large", [1 << 20, 1 << 30])
+def test_a_byte_that_differs_is_found_in_data_and_in_holes(
+    shared_btrfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int | None, large: int
+) -> None:
+    monkeypatch.setattr(place_comparer, "_LARGE", large)  # from there on both sides are read at a time
+    file = _holey(shared_btrfs / "data" / "holey")
+    work("cp", "--sparse=always", file, tmp_path / "holey")
+    if at is not None:
+        with (tmp_path / "holey").open("r+b") as copy:
+            copy.seek(at, os.SEEK_END if at < 0 else os.SEEK_SET)
+            byte = copy.read(1)
+            copy.seek(-1, os.SEEK_CUR)
+            copy.write(bytes([byte[0] ^ 1]))
+    work("sync", "-f", tmp_path)
+    threads = threading.active_count()
+    with Tree(shared_btrfs) as tree, Destination(tmp_path, make=True) as to:
+        names = walk(tree, b"/holey")  # its end closes the folder of what it gives
+        found = next(names)
+        comparer = FileComparer(to, False, lambda _: None)
+        assert comparer.same(Visit(found.entry, found.folder, found.name, (b"holey",), False)) == (at is None)
+    assert at is not None or comparer.read == (3 << 20) + (200 << 13)  # holes are not read
+    assert threading.active_count() == threads  # else no process is forked any more

@@ -355,3 +355,54 @@ def _spoil(progress: RestoreProgress, path: Path, change: str) -> None:
         else:
             path.write_text("by the others")
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("content", [True, False])
+def test_attributes_that_come_or_go_before_the_comparison_are_reported(nights: Nights, tmp_path: Path, content: bool) -> None:
+    top, out = nights.source / "tree", tmp_path / "out" / "tree"
+    for name in ("a", "b", "c"):
+        write(top / name / "file", "text")
+        (top / name / "link").symlink_to("file")
+        os.link(write(top / "links" / name), top / "links" / f"{name}-further")
+        (top / "empty" / name).mkdir(parents=True)
+    dressed = [Path("b"), Path("c/file"), Path("empty/b"), Path("links/c")]
+    bare = [Path("a"), Path("a/file"), Path("a/link"), Path("empty/a"), Path("empty/c"), Path("links/a")]
+    for path in dressed:
+        os.setxattr(top / path, "user.words", b"1")
+    nights.host("web1", top)
+    nights.run("web1")
+
+    def act(progress: RestoreProgress) -> None:
+        if progress.phase == "syncing":
+            for path in bare:
+                os.setxattr(out / path, "trusted.new", b"1", follow_symlinks=False)
+            for path in dressed:
+                os.removexattr(out / path, "user.words")
+
+    with Tree(nights.backup("web1")) as tree:
+        request = RestoreRequest("web1", "", (os.fsencode(top),), str(out.parent), content=content)
+        doing = LocalRestore(tree, request, reflinks=False, tell=act)
+        done = doing.run(doing.preview())
+    further = [Path("links/a-further"), Path("links/c-further")]
+    assert {place for place, _ in done.differences.samples} == {os.fsencode(out / path) for path in (*bare, *dressed, *further)}
+    assert {why for _, why in done.differences.samples} == {"differs: attributes"}
+
+
+def test_folders_that_go_to_one_place_together_are_all_there(nights: Nights, tmp_path: Path) -> None:
+    """More than one batch has, some with files and some without."""
+    top, out = nights.source / "tree", tmp_path / "out"
+    for number in range(150):
+        (top / f"{number:03}").mkdir(parents=True)
+        for file in range(number % 4):
+            write(top / f"{number:03}" / f"file{file}", "text" * file)
+        (top / f"{number:03}").chmod(0o700 + number % 8)
+        os.utime(top / f"{number:03}", ns=(0, 10**18 + number))
+    nights.host("web1", top)
+    nights.run("web1")
+
+    with Tree(nights.backup("web1")) as tree:
+        doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False)
+        done = doing.run(doing.preview())
+    assert done.good
+    assert differences(manifest(top), manifest(out / "tree")) == []
+    assert done.counts["new"].number == 1 + 150 + sum(number % 4 for number in range(150))
