@@ -56,6 +56,10 @@ def validate_names(old: str, new: str) -> None:
 
 def require_renameable(pool: Pool, old: str, new: str) -> None:
     """Raises OperatorError if there is nothing to rename or the new name is taken. The names have been validated."""
+    folder = pool.host(new)
+    in_the_way = OperatorError(f"{folder} is in the way", "look at what it holds, and move it away")
+    if is_there(folder) and (folder.is_symlink() or not folder.is_dir()):
+        raise in_the_way
     if is_renamed(pool, old, new):
         return
     if not pool.host(old).is_dir():
@@ -64,8 +68,8 @@ def require_renameable(pool: Pool, old: str, new: str) -> None:
         raise OperatorError(
             f"{new} has backups already", "two hosts cannot become one; choose another name, or forget that host first"
         )
-    if is_there(pool.host(new)) and (not pool.host(new).is_dir() or any(os.scandir(pool.host(new)))):
-        raise OperatorError(f"{pool.host(new)} is in the way", "look at what it holds, and move it away")
+    if is_there(folder) and any(os.scandir(folder)):
+        raise in_the_way
 
 
 def is_renamed(pool: Pool, old: str, new: str) -> bool:

@@ -8,7 +8,6 @@ import socket
 import tarfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +102,15 @@ def test_what_is_not_there_is_missing(pool: Nights, service: Service) -> None:
 
 
 def finished(service: Service, job: str) -> dict:
-    for _ in range(400):
-        found = service.agent().ask("job", job=job)
-        if found["state"] in ("done", "failed"):
-            return found
-        time.sleep(0.05)
-    raise AssertionError((found, service.said))
+    found: dict = eventually(lambda: said if (said := service.agent().ask("job", job=job))["state"] in ("done", "failed") else None)
+    return found
+
+
+def waiting_host(pool: Nights) -> Path:
+    """Configures the host `slow`, whose backup begins once the file is there that this returns."""
+    go_on = pool.top / f"go-on-{time.monotonic_ns()}"
+    pool.host("slow", pool.source / "web1" / "folder", before=["/bin/sh", "-c", f"until [ -e '{go_on}' ]; do sleep 0.05; done"])
+    return go_on
 
 
 def test_a_backup_is_started_and_its_end_is_told(pool: Nights, service: Service) -> None:
@@ -122,25 +124,26 @@ def test_a_backup_is_started_and_its_end_is_told(pool: Nights, service: Service)
 
 
 def test_nobody_is_backed_up_twice_at_once_and_who_does_it_is_said(pool: Nights, service: Service) -> None:
-    pool.host("slow", pool.source / "web1" / "folder", before=["/bin/sleep", "1.5"])
+    go_on = waiting_host(pool)
     begun = service.agent("bob").ask("run", host="slow")
     with pytest.raises(RequestRefused, match="for bob") as refused:
         service.agent("alice").ask("run", host="slow")
     assert refused.value.kind == "locked"
+    go_on.touch()
     assert finished(service, begun["job"])["state"] == "done"
     assert finished(service, service.agent().ask("run", host="slow")["job"])["state"] == "done"
 
 
 def test_a_backup_that_somebody_else_makes_is_in_the_way(pool: Nights, service: Service, backupd_running: Callable) -> None:
-    pool.host("slow", pool.source / "web1" / "folder", before=["/bin/sleep", "1.5"])
+    go_on = waiting_host(pool)
     running = backupd_running("--config", pool.config, "run", "slow")
     lock = pool.pool / ".btrkeep/locks/host-slow"
-    while not (lock.exists() and str(running.pid) in lock.read_text()):
-        time.sleep(0.02)
+    wait_for(lambda: lock.exists() and str(running.pid) in lock.read_text())
     with pytest.raises(RequestRefused, match=f"process {running.pid}") as refused:
         service.agent().ask("run", host="slow")
     assert refused.value.kind == "locked"
-    assert running.wait(20) == 0
+    go_on.touch()
+    assert running.wait(60) == 0
 
 
 def test_a_job_that_fails_and_one_that_is_killed_are_told_as_such(pool: Nights, service: Service) -> None:
@@ -151,17 +154,14 @@ def test_a_job_that_fails_and_one_that_is_killed_are_told_as_such(pool: Nights, 
     pool.host("slow", pool.source / "web1" / "folder", before=["/bin/sleep", "30"])
     job = service.agent().ask("run", host="slow")["job"]
     file = pool.state / "jobs" / f"{job}.json"
-    while not (pid := json.loads(file.read_text())["pid"]):
-        time.sleep(0.02)
+    pid = eventually(lambda: json.loads(file.read_text())["pid"])
     lock = pool.pool / ".btrkeep/locks/host-slow"
-    while not (lock.exists() and lock.read_text().strip("\0 ")):
-        time.sleep(0.02)
+    wait_for(lambda: lock.exists() and lock.read_text().strip("\0 "))
     holder = json.loads(lock.read_bytes())["pid"]
     os.kill(pid, 9)
     assert "killed" in eventually(lambda: service.agent().ask("job", job=job)["error"])
     os.kill(holder, 15)
-    while lock.read_text().strip("\0 "):
-        time.sleep(0.02)
+    wait_for(lambda: not lock.read_text().strip("\0 "))
 
 
 def test_a_service_that_ends_leaves_its_jobs_at_work(pool: Nights) -> None:
@@ -315,11 +315,11 @@ def test_work_ends_when_whoever_asked_leaves(pool: Nights, service: Service) -> 
 
 
 def eventually(look: Callable) -> Any:
-    for _ in range(200):
-        if found := look():
-            return found
+    end = time.monotonic() + 60
+    while not (found := look()):
+        assert time.monotonic() < end
         time.sleep(0.02)
-    raise AssertionError
+    return found
 
 
 def test_a_file_that_is_none_is_not_given_out(pool: Nights, service: Service) -> None:
@@ -396,17 +396,11 @@ def test_between_requests_nothing_of_the_pool_is_open(pool: Nights, service: Ser
     browse(service, base(pool))
     service.agent().ask("retention", host="web1")
     folder = Path(f"/proc/{service.process.pid}")
-
-    def in_use() -> list[str]:
-        opened = list[str]()
-        for path in (*(folder / "fd").iterdir(), folder / "cwd"):
-            with suppress(FileNotFoundError):  # closed meanwhile
-                opened.append(str(path.readlink()))
-        mapped = (folder / "maps").read_text()
-        places = (str(pool.pool), str(pool.state))
-        return [path for path in opened if path.startswith(places)] + [str(pool.top)] * (str(pool.top) in mapped)
-
-    wait_for(lambda: not in_use())  # it closes them just after its answer
+    opened = lambda: (str(path.resolve()) for path in (*(folder / "fd").iterdir(), folder / "cwd"))  # noqa: E731
+    wait_for(
+        lambda: not any(path.startswith((str(pool.pool), str(pool.state))) for path in opened())
+    )  # it closes them just after its answer
+    assert str(pool.top) not in (folder / "maps").read_text()
 
 
 def test_it_ends_when_nothing_is_asked_and_takes_its_socket_along(pool: Nights) -> None:

@@ -1,0 +1,213 @@
+"""An expiry beside a broken configuration, a catalogue in use, a full pool, and what others have put into its folders."""
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from backupd.expire import look as look_module
+from backupd.expire import queue as queue_module
+from backupd.expire import run as module
+from backupd.expire.context import ExpiryContext
+from backupd.expire.forgotten import empty_gone, gone_folder, remove_hosts
+from backupd.expire.look import look, look_again
+from backupd.expire.mark import _expired
+from backupd.expire.mount_option import MountOption
+from backupd.expire.pace import Governor
+from backupd.expire.queue import CleanerQueue
+from backupd.expire.run import EVERYTHING, ExpiryRunner, dry_run_plan
+from backupd.repo.reconcile import Reconciled
+from btrkeep.catalogue import Catalogue, CatalogueBusy
+from btrkeep.config import Config
+from btrkeep.config.model import PoolSettings
+from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
+from btrkeep.decisions.safety_limits import Forced
+from btrkeep.errors import ConfigError
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.orphans import Drop
+from btrkeep.process.progress import ProgressSinks
+
+NOON = datetime(2026, 3, 20, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[ExpiryContext]:
+    pool = Pool(tmp_path / "pool", "main", "00000000-0000-0000-0000-000000000000", rehearsal=False)
+    pool.host_lock("web1").parent.mkdir(parents=True)
+    pool.hosts.mkdir(parents=True, exist_ok=True)
+    config = Config(Path("/etc/x"), "main", PoolSettings(pool.path, Path("/state"), ZoneInfo("UTC")))
+    with Catalogue.open(tmp_path / "state") as catalogue:
+        yield ExpiryContext(config, pool, catalogue, NOON, ProgressSinks(lambda _: None))
+
+
+@pytest.fixture
+def runner(context: ExpiryContext) -> ExpiryRunner:
+    return ExpiryRunner(context, Forced(), None, wait=False)
+
+
+def test_with_a_file_of_the_configuration_that_cannot_be_read_nothing_is_deleted(context: ExpiryContext) -> None:
+    """It may have the retention of the host whose backups are about to be deleted."""
+    context.config = replace(context.config, unread=("/etc/btrkeep/hosts.d/web1.toml: permission denied",))
+    with pytest.raises(ConfigError, match=r"web1\.toml") as refused:
+        dry_run_plan(context, Forced(), EVERYTHING)
+    assert "nothing is deleted" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("trouble", ["raised", "reported and not writable"])
+def test_with_a_catalogue_that_others_use_an_expiry_reads_the_pool_and_not_old_rows(
+    runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    own, asked = runner.context.catalogue, list[Catalogue]()
+
+    def reconcile(_pool: Pool, catalogue: Catalogue, _since: str) -> Reconciled:
+        asked.append(catalogue)
+        if catalogue is own and trouble == "raised":
+            raise CatalogueBusy("the catalogue is busy", "wait")
+        return Reconciled(Counter(), [], ["web1: x"]) if catalogue is own else Reconciled()
+
+    def busy(_id: str) -> None:
+        raise CatalogueBusy("the catalogue is busy", "wait")
+
+    monkeypatch.setattr(module, "reconcile", reconcile)
+    monkeypatch.setattr(own, "set_pool_id", busy)
+    with ExitStack() as held:
+        runner._reconcile(held)
+        assert runner.context.catalogue is not own
+        assert asked == [own, runner.context.catalogue]
+    assert runner.context.catalogue is own
+
+
+@pytest.mark.parametrize(("number", "is_fatal"), [(errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EIO, True)])
+def test_notes_for_which_a_full_pool_has_no_room_end_no_deletions(runner: ExpiryRunner, number: int, is_fatal: bool) -> None:
+    """A full pool gets room only by them. Any other error ends the expiry."""
+
+    def write() -> None:
+        raise OSError(number, os.strerror(number))
+
+    if is_fatal:
+        with pytest.raises(OSError, match="Input/output"):
+            runner._as_room_allows(write)
+    else:
+        runner._as_room_allows(write)
+        assert len(runner.context.summary.problems) == 1
+
+
+def test_a_queue_from_which_nothing_is_dropped_ends_the_deletions_and_is_reported(
+    runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each night deletes some more that take their space all the same, and nobody hears of it."""
+    batches: list[int] = []
+
+    def stand_still(_deleter: object, _pace: Governor) -> None:
+        batches.append(1)
+        runner.queue.stuck = True
+
+    @contextmanager
+    def alone() -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr(runner, "_alone", alone)
+    monkeypatch.setattr(runner, "_one_batch", stand_still)
+    monkeypatch.setattr(runner, "_yield_to_backups", lambda _deleter: None)
+    monkeypatch.setattr(MountOption, "switch", lambda _self: None)
+    plan = Plan((HostPlan("web1", total=9, delete=(ExpiryStep("a", ()), ExpiryStep("b", ()))),), {}, None, 9)
+    runner._delete(plan)
+    assert batches == [1]
+    assert runner.context.summary.rest == 2
+    (problem,) = runner.context.summary.problems
+    assert "max_orphans" in problem
+
+
+def test_a_large_subvolume_that_is_dropped_for_an_hour_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number of waiting subvolumes stands still, but the kernel notes how far it is."""
+    clock, drops = [1000.0], [Drop(5, (1, 1, 0), 0)]
+    monkeypatch.setattr(queue_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(queue_module, "dead_roots", lambda _path: [SimpleNamespace(drop=drop) for drop in drops])
+    queue = CleanerQueue(Path("/pool"), 5, patience=300)
+    for key in range(2, 12):
+        clock[0] += 301
+        drops[:] = [Drop(5, (key, 1, 0), 0)]
+        assert not queue._gives_nothing()
+    clock[0] += 299
+    assert not queue._gives_nothing()
+    clock[0] += 2
+    assert queue._gives_nothing()
+
+
+def test_a_request_of_an_administrator_whose_mark_has_a_wrong_time_stays_his() -> None:
+    before = {"at": "2030-01-01T00:00:00Z", "why": "moved", "by": "eve", "asked": {"last": True}}
+    assert _expired(before, ExpiryStep("a", ()), NOON) == {**before, "at": "2026-03-20T12:00:00Z"}
+    assert _expired({"at": "x", "why": "no rule"}, ExpiryStep("a", ()), NOON) == {
+        "at": "2026-03-20T12:00:00Z",
+        "why": "",
+        "rules": [],
+    }
+
+
+# What cannot be read
+
+
+def test_a_host_that_cannot_be_read_is_left_out_and_the_others_are_planned(
+    context: ExpiryContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for host in ("web1", "web2", "web3"):
+        context.pool.host(host).mkdir()
+    (context.pool.host("web1") / "notes.json").write_text("{")
+    names = look_module._names
+
+    def unreadable(folder: Path, rows: Any) -> list[str]:
+        if folder.name == "web2":
+            raise OSError(errno.EIO, "Input/output error")
+        return names(folder, rows)
+
+    monkeypatch.setattr(look_module, "_names", unreadable)
+    found = {host.host: host.trouble for host in look(context.pool, context.catalogue, context.config)}
+    assert {host: trouble is not None for host, trouble in found.items()} == {"web1": True, "web2": True, "web3": False}
+    assert "Input/output error" in getattr(found["web2"], "error", "")
+
+
+def test_a_folder_of_a_host_that_was_replaced_by_a_symlink_is_not_read(context: ExpiryContext, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    context.pool.host("web1").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotADirectoryError):
+        look_again(context.pool, context.config, "web1", {})
+
+
+# Folders of forgotten hosts
+
+
+def test_what_others_have_put_into_the_folder_of_a_deleted_host_stays(context: ExpiryContext) -> None:
+    gone = gone_folder(context.pool)
+    for name in ("web1.0", "web2.0", "web3.0"):
+        (gone / name).mkdir(parents=True)
+        (gone / name / "notes.json").touch()
+    (gone / "web2.0" / "precious").touch()
+    (gone / "web3.0" / "latest").mkdir()  # only as a symlink it is ours
+    (gone / "a file").touch()
+    (gone / "a link").symlink_to(context.pool.hosts)
+    empty_gone(context.pool)
+    assert sorted(path.name for path in gone.iterdir()) == ["a file", "a link", "web2.0", "web3.0"]
+    assert sorted(path.name for path in (gone / "web2.0").iterdir()) == ["notes.json", "precious"]
+
+
+def test_a_forgotten_host_with_a_wrong_configuration_or_after_a_signal_stays(
+    context: ExpiryContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr("backupd.expire.forgotten._remove", lambda _context, _queue, host: removed.append(host))
+    monkeypatch.setattr(type(context.config), "excluded", {"web1": object()}, raising=False)
+    queue = CleanerQueue(context.pool.path, 5)
+    remove_hosts(context, queue, ["web1", "web2"])
+    assert removed == ["web2"]
+    context.cancellation.handle_signal(15)
+    remove_hosts(context, queue, ["web3"])
+    assert removed == ["web2"]
