@@ -132,10 +132,14 @@ def test_a_look_that_a_bug_ends_is_not_the_last(shared_btrfs: Path, tmp_path: Pa
         return found
 
     async def watch() -> None:
-        watching = asyncio.create_task(
-            Scarcity(shared_btrfs, load(file=tmp_path / "main.toml"), groups, lambda host, _: stopped.append(host)).run()
-        )
-        await asyncio.wait([watching], timeout=1.0)
+        looked = asyncio.Event()
+
+        def stop(host: str, _why: object) -> None:
+            stopped.append(host)
+            looked.set()
+
+        watching = asyncio.create_task(Scarcity(shared_btrfs, load(file=tmp_path / "main.toml"), groups, stop).run())
+        await asyncio.wait_for(looked.wait(), 60)
         assert watching.cancel()
 
     asyncio.run(watch())
