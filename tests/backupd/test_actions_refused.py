@@ -222,7 +222,7 @@ def reading(monkeypatch: pytest.MonkeyPatch, busy: Busy, *, seconds: float | Non
 
 def test_a_verify_waits_until_the_disks_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a scheduled verify slows the night down."""
-    work, sleeps = reading(monkeypatch, Busy(0.9, 0.5, 0.21, 0.2))
+    work, sleeps = reading(monkeypatch, Busy(0.9, 0.5, 0.21, 0.2, 0.9))
     assert work.keep_pace()
     assert len(sleeps) == 3
     assert work.keep_pace()  # a moment later it is not asked again

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from backupd.run.planning import PlannedHost, plan
 from backupd.run.scarcity import too_little_room
+from btrkeep.catalogue import HostFacts
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import Config, HostConfig, Window
 from btrkeep.config.model import PoolSettings
@@ -67,6 +68,37 @@ def test_an_unknown_name_is_wrong_usage_and_the_nearest_is_named() -> None:
     with pytest.raises(UsageError) as caught:
         plan(config(HostConfig("web1")), {}, NOW, names=["xyz"])
     assert "backupd host list" in caught.value.hint
+
+
+@pytest.mark.parametrize("outcome", ["failed", "partial", "suspect", "skipped"])
+@pytest.mark.parametrize(("run", "waits"), [(0.0, True), (4.9, True), (5.0, False), (6, False)])
+def test_a_timer_tries_a_host_that_failed_again_after_five_hours_and_not_each_time(outcome: str, run: float, waits: bool) -> None:
+    """It starts each quarter of an hour: a host that is down would be connected to a hundred times a day."""
+    known = {"a": facts(complete=30, run=run, outcome=outcome), "b": facts(complete=30, run=30)}
+    assert taken(plan(THREE, known, NOW, scheduled=True)) == (["b"] if waits else ["b", "a"])
+    assert taken(plan(THREE, known, NOW)) == ["b", "a"]  # of an administrator who starts it, it is tried
+
+
+def test_a_host_that_is_backed_up_often_is_tried_again_after_a_quarter_of_its_interval() -> None:
+    hosts = config(HostConfig("a", every=4 * 3600.0))
+    for run, expected in ((0.9, []), (1.1, ["a"])):
+        assert taken(plan(hosts, {"a": facts(complete=9, run=run, outcome="failed")}, NOW, scheduled=True)) == expected
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        facts(complete=30, run=1, outcome="partial", last_run_cause=Cause(CauseCode.SIGNAL, facts={"name": "SIGTERM"})),
+        facts(complete=30, run=1, outcome="partial", last_run_cause=Cause(CauseCode.WINDOW_CLOSED)),
+        facts(complete=30, run=1, outcome="killed"),
+        facts(complete=30, run=31, outcome="failed"),
+        facts(complete=30, run=-2, outcome="failed"),
+        facts(complete=30),
+    ],
+    ids=["a signal", "its window", "a crash", "an older attempt", "a wrong clock", "no run known"],
+)
+def test_what_says_nothing_about_the_host_costs_it_no_night(known: HostFacts) -> None:
+    assert taken(plan(config(HostConfig("a")), {"a": known}, NOW, scheduled=True)) == ["a"]
 
 
 def test_the_host_tried_longest_ago_runs_first_and_new_hosts_before_it() -> None:
