@@ -207,6 +207,7 @@ def test_each_printed_command_is_typed_or_has_a_reason() -> None:
     assert missing == {}, "type it in tests/btrfs/test_remedies.py"
 
 
+@pytest.mark.slow
 def test_no_entry_of_the_table_is_left_over() -> None:
     printed = printed_commands()
     entries = {command for commands in REASONS.values() for command in commands} | {*TYPED_BY}
@@ -265,6 +266,7 @@ def _file_of(module: str | None) -> Path | None:
     return file if file.is_file() else None
 
 
+@pytest.mark.slow
 def test_each_command_of_the_page_what_to_do_is_in_the_table() -> None:
     text = (TOP / "docs" / "what-to-do.rst").read_text(encoding="utf-8")
     programs = "|".join([*COMMANDS, "timedatectl", "journalctl", "systemctl", "btrfs", "mount", "restic"])
@@ -274,6 +276,7 @@ def test_each_command_of_the_page_what_to_do_is_in_the_table() -> None:
     assert len(commands) >= 20
 
 
+@pytest.mark.slow
 def test_each_printed_command_of_ours_is_a_command_with_options_that_it_has() -> None:
     faults = {command: fault for command in printed_commands() if (fault := misspelt(command))}
     assert faults == {}

@@ -151,6 +151,7 @@ def levels(found: Mapping[str, set[str]], top: str) -> int:
     return max(depth.values())
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_in_a_circle_neither_modules_nor_rooms() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [{"a", "b"}, {"a", "c"}, {"b", "c"}]
     assert cycles(graph()) == []
@@ -168,6 +169,7 @@ def test_the_picture_of_the_house_has_all_rooms() -> None:
     assert folders - words == set()
 
 
+@pytest.mark.slow
 def test_the_features_of_backupd_stand_no_more_than_seven_levels_high_and_none_is_a_loose_module() -> None:
     assert levels({"x.a": {"x.b"}, "x.b": {"x.c", "y"}, "x.c": set(), "y": {"z"}, "z": set()}, "x.") == 3
     features = {room: others for room, others in graph(2).items() if "cli" not in room.split(".")}
@@ -175,6 +177,7 @@ def test_the_features_of_backupd_stand_no_more_than_seven_levels_high_and_none_i
     assert sorted(path.name for path in MODULES if path.parent == Path("backupd")) == ["__init__.py", "__main__.py"]
 
 
+@pytest.mark.slow
 def test_no_public_class_has_the_name_of_another() -> None:
     where: dict[str, list[str]] = {}
     for path in MODULES:

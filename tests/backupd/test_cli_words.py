@@ -202,7 +202,7 @@ def test_commands_that_are_printed_name_the_pool_of_the_command_line() -> None:
     [
         ("/nowhere/main.toml", "backupd --config /nowhere/main.toml"),
         ("/no where/main.toml", "backupd --config '/no where/main.toml'"),
-        ("nowhere.toml", f"backupd --config {TOP}/nowhere.toml"),  # it can be typed in any folder
+        ("nowhere.toml", f"backupd --config {shlex.quote(f'{TOP}/nowhere.toml')}"),  # it can be typed in any folder
         ("/etc/btrkeep/no-such-pool.toml", "backupd --pool no-such-pool"),
     ],
 )

@@ -39,8 +39,8 @@ TABLE, LONG = "/var/lib/postgresql/16/main/base/16384/table-{:06}.dat", "/" + "\
     [
         pytest.param(100, 1000, TABLE, LARGEST, marks=pytest.mark.slow),
         pytest.param(800, 1, LONG, LARGEST, marks=pytest.mark.slow),
-        (20, 300, TABLE, LARGEST // 16),
-        (50, 1, LONG, LARGEST // 16),
+        pytest.param(20, 300, TABLE, LARGEST // 16, marks=pytest.mark.slow, id="a twentieth of a pool"),
+        pytest.param(50, 1, LONG, LARGEST // 16, marks=pytest.mark.slow, id="long paths"),
     ],
 )
 def test_every_damaged_backup_is_read_again_however_much_is_damaged(

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pickle
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from bench import make_catalogue
 from bench.make_site import Made, make
 from tests.beds import session
 from tests.beds.session import start_time
+from tests.beds.workers import made_once
 
 
 def made_catalogue(
@@ -21,6 +23,17 @@ def made_catalogue(
     me = os.getpid()
     started = str(start_time(me))
     return make(state, hosts, count, now=now, hostile=hostile, copies=copies, pid=me, pid_started=started, pictures=5)
+
+
+def shared_site(factory: pytest.TempPathFactory) -> Made:
+    """One of 40 hosts with 20 backups each, made once for all workers of the session: to be looked at, not to be changed."""
+
+    def make_and_note(folder: Path) -> None:
+        (folder / "made.pickle").write_bytes(pickle.dumps(made_catalogue(folder / "state", 40, 20)))
+
+    noted = made_once(factory, "site-of-40", "site", make_and_note) / "made.pickle"
+    made: Made = pickle.loads(noted.read_bytes())
+    return made
 
 
 WHOLE = 3000

@@ -45,6 +45,7 @@ def test_runs_since_a_moment_are_those_that_began_then_or_later(catalogue: Catal
     assert all(one.started >= SINCE and one.started.tzinfo is UTC for one in found)
 
 
+@pytest.mark.slow
 def test_of_some_hosts_or_of_many_only_theirs_come_in_the_same_order(catalogue: Catalogue) -> None:
     every = catalogue.runs_since(SINCE)
     for names in (catalogue.hosts()[5:8], catalogue.hosts()[:650], []):

@@ -222,7 +222,7 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
         (f'{POOL}[group.a.b]\nevery = "1d"', 'group.a.b = {every = "1d"}: a name with dots is written in quotes: [group."a.b"]'),
         (f'{HERE}group = "debain"\n[group.debian]', 'host.a.group = "debain": there is no such group; did you mean "debian"?'),
         (f'{HERE}before = ["x", "--to={{address}}"]', "host.a.before: says {address}, but the host has no address"),
-        (f"{POOL}[backup]\n{'.'.join('a' * 5000)} = 1", "backup.a = {a = "),
+        (f"{POOL}[backup]\n{'.'.join('a' * 1500)} = 1", "backup.a = {a = "),
         (f"{POOL}x = {'[' * 2000}{']' * 2000}", "is nested too deeply"),
         (f"{POOL}\n[backup]\nevery = 1 d", "line 5, column 11: "),
         (f"{POOL}[host.a]\n[host.a]", "line 4, column 8: Cannot declare"),

@@ -4,13 +4,15 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser
 
-from tests.beds import browser as browsers
 from tests.beds import btrfs, leftout
 from tests.beds.dashboard import Dashboard, made_site, real_shop
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="session")
@@ -34,8 +36,10 @@ def shop(_shared_mount: Path) -> Iterator[Dashboard]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> "Iterator[Browser]":
     """Debian's Chromium."""
+    from tests.beds import browser as browsers  # Playwright takes half a second of each worker, and --unit has no browser
+
     if why := browsers.why_not():
         pytest.skip(leftout.reason("in a real browser", why))
     with browsers.chromium() as one:

@@ -23,7 +23,7 @@ from btrkeep.units import format_time, parse_time
 from tests.backupd.made_samples import sample
 from tests.beds import btrfs, work
 from tests.beds.cli import TOP
-from tests.beds.made_catalogue import made_catalogue
+from tests.beds.made_catalogue import shared_site
 from tests.beds.nights import Nights
 from web.data import log
 from web.data.balance import balances, one_balance, sums
@@ -74,7 +74,7 @@ def bed(_shared_mount: Path) -> Iterator[Bed]:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     """The made-up site of 40 hosts, through our catalogue and through SQLite alone."""
-    site = made_catalogue(tmp_path_factory.mktemp("made") / "state", 40, 20)
+    site = shared_site(tmp_path_factory)
     with Catalogue.open_readonly(site.state) as catalogue:
         plain = sqlite3.connect(f"file:{site.state / 'catalogue.sqlite'}?mode=ro", uri=True)
         yield catalogue, plain, site.now

@@ -15,11 +15,10 @@ import pytest
 from flask.testing import FlaskClient
 from PIL import Image
 
-from tests.beds.made_catalogue import made_catalogue
+from tests.beds.made_catalogue import shared_site
 from tests.web.made import client
 from web.pages.slow_answers import ServiceAnswer, answers
 
-HOSTS = 40
 PAGES = (
     "/pool", "/pool?days=7", "/pool/day", "/pool/day?date=2020-02-29", "/pool/score", "/pool/score?days=30", "/pool/heatmap",
     "/pool/heatmap?sort=physical&curve=snake&colour=score", "/pool/timelapse", "/pool/timelapse?colour=age", "/pool/blockgroups",
@@ -49,7 +48,7 @@ class Bed:
 
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Bed:
-    state = made_catalogue(tmp_path_factory.mktemp("pages") / "state", HOSTS, 20).state
+    state = shared_site(tmp_path_factory).state
     people = [client(state), client(state, "viewer"), client(state, "viewer", ("web*",))]
     return Bed(state, *people)
 
