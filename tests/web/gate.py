@@ -92,7 +92,7 @@ def _built_once(
     return building
 
 
-Rule._compile_builder = _built_once(Rule._compile_builder)  # type: ignore[method-assign]
+Rule._compile_builder = _built_once(Rule._compile_builder)  # type: ignore[method-assign, assignment]
 
 
 def dashboard(settings: Settings) -> Flask:
