@@ -167,7 +167,7 @@ def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_
 def test_a_signal_while_working_is_prepared_starts_no_transfer(nights: Nights, web: Path) -> None:
     nights.run()
     change(web)
-    process, flag = slow_at(nights, 1, "before", "hard links split", "run", "web")
+    process, flag = slow_at(nights, 2, "before", "hard links split", "run", "web")
     wait_for(flag.exists)
     took, stdout = stopped(process)
     assert took < SOON
@@ -179,7 +179,7 @@ def test_a_signal_while_working_is_prepared_starts_no_transfer(nights: Nights, w
 
 
 def test_a_signal_while_a_backup_is_made_final_lets_it_become_final(nights: Nights, web: Path) -> None:
-    process, flag = slow_at(nights, 1, "before", "subvolume made read-only", "run", "web")
+    process, flag = slow_at(nights, 4, "before", "subvolume made read-only", "run", "web")
     wait_for(flag.exists)
     _, stdout = stopped(process)
     assert "web: complete" in stdout
