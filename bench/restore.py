@@ -16,12 +16,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.catalogue_commands import measure_stream
 from bench.common import ext4, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
-from bench.restore_trees import SHAPES, fill
+from bench.restore_trees import SHAPES, START, fill
 from tests.beds import btrfs, ssh, work
 from tests.beds.dashboard import LOGIN, QUICK, Dashboard, serving, user_id
 from tests.beds.nights import Nights
@@ -29,10 +29,24 @@ from tests.beds.serving import serving as root_service
 from tests.web.files_visit import files as address_of
 
 METADATA, CONTENTS = "ours, metadata compared", "ours, contents compared"
+CHECKED, LEAST = "cp -a, then compared", "the least in Python"
+"""The limit of ours with metadata compared: by programs in C, find and getfattr on both sides; and by bench.least_restore."""
 DOWNLOAD = "download"
 LIMITS = {METADATA: 1.2, CONTENTS: 2.0}
 """Agreed, for a tree of files: at most so many times the first side's time. Of other trees 1.3, of streams and hosts 1.2."""
 _OTHER_TREE, _STREAM = 1.3, 1.2
+_CHECKED = r"""set -e
+list() {
+    cd "$1"
+    find . -type d -printf '%m %U %G %T@ %P\n' -o -printf '%y %m %U %G %s %T@ %l %P\n' | sort
+    getfattr -R -d -h -m - . | sort
+}
+source=$1 to=$2
+shift 2
+cp -a "$@" -- "$source" "$to"
+sync -f "$to"
+cmp <(list "$source") <(list "$to/$(basename "$source")")
+"""
 _LOGOUT = 0.5  # seconds until an sshd has counted what it did for a client
 _PEERS = {"restic": "restic", "borg": "borgbackup", "zip": "zip", "curl": "curl"}  # their Debian packages
 _SECRET = {"RESTIC_PASSWORD": "bench", "BORG_PASSPHRASE": "bench", "BORG_RELOCATED_REPO_ACCESS_IS_OK": "yes"}
@@ -41,13 +55,17 @@ _FULL = {"files": 100_000, "large": 20, "big_mib": 10_240, "empty": 1_000_000, "
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One process. The others only of streams: seconds until the first byte, MB of its largest process, and GB a second."""
+    """One process. The others only of streams: seconds until the first byte, MB of its largest process, and GB a second.
+
+    `start`: CPU seconds of the same side for a tree of one empty file, in the same round; 0 if that was not measured.
+    """
 
     seconds: float
     cpu: float
     first: float = 0.0
     memory: float = 0.0
     rate: float = 0.0
+    start: float = 0.0
 
 
 _OF_STREAMS: Mapping[str, Callable[[Run], float]] = {
@@ -62,7 +80,7 @@ class Part:
     """Commands that do the same. `to` is made again before each; without it they write to their standard output.
 
     `server`: the process of the sshd that they use, whose CPU time counts as theirs. `servers`: processes that work for the sides
-    whose name begins with DOWNLOAD.
+    whose name begins with DOWNLOAD. `start`: the same sides for a tree of one empty file.
     """
 
     sides: Mapping[str, Sequence[str]]
@@ -71,6 +89,7 @@ class Part:
     cold: bool = False
     server: int | None = None
     servers: Sequence[int] = ()
+    start: "Part | None" = None
 
 
 def main() -> None:
@@ -82,9 +101,7 @@ def main() -> None:
     made.add_argument("--big-mib", type=int, default=1024, help="MiB of the one big file")
     made.add_argument("--empty", type=int, default=50_000, help="empty files")
     made.add_argument("--sparse-mib", type=int, default=4096, help="MiB of the image with holes")
-    made.add_argument(
-        "--small", type=int, default=10_000, help="names in the tree of links, the deep one, and the one with attributes"
-    )
+    made.add_argument("--small", type=int, default=10_000, help="names in each of the other trees")
     made.add_argument("--full", action="store_true", help="the sizes of the agreement; takes an hour and 40 GiB")
     made.add_argument("--only", nargs="+", metavar="PART", help="only these parts; one that does not exist names them all")
     made.add_argument("--rounds", type=int, default=3)
@@ -155,11 +172,13 @@ def _parts(
     for shape in SHAPES:
         if shape != "files":
             limits = {METADATA: _OTHER_TREE, CONTENTS: LIMITS[CONTENTS]}
-            yield shape, Part(_copies(nights, shape, disk / "to"), disk / "to", limits)
+            start = Part(_copies(nights, START, disk / "to"), disk / "to", {})
+            yield shape, Part(_copies(nights, shape, disk / "to"), disk / "to", limits, start=start)
     pool = nights.top / "to"
-    for shape in ("files", "big"):
-        cloned = {"cp -a --reflink=always": ("cp", "-a", "--reflink=always", "--", str(data / shape), str(pool))}
-        yield f"{shape}, on the pool", Part(cloned | _ours(nights, shape, pool), pool, dict.fromkeys(LIMITS, LIMITS[METADATA]))
+    start = Part(_clones(nights, START, pool), pool, {})
+    for shape in ("files", "mixed folders", "big"):
+        limits = dict.fromkeys(LIMITS, LIMITS[METADATA])
+        yield f"{shape}, on the pool", Part(_clones(nights, shape, pool), pool, limits, start=start)
     for shape in ("files", "big"):
         yield f"tar of {shape}", Part(_tars(nights, shape, data, "-"), None, {"ours": _STREAM})
         yield f"tar of {shape}, to a file", Part(_tars(nights, shape, data, f"{disk}/to/tar"), disk / "to", {"ours": _STREAM})
@@ -188,7 +207,26 @@ def _restore(nights: Nights, shape: str, *words: str) -> tuple[str, ...]:
 def _copies(nights: Nights, shape: str, to: Path) -> dict[str, Sequence[str]]:
     tree = str(nights.data("web1", nights.source) / shape)
     rsync = ("rsync", "-aHAX", *(("--sparse",) if shape == "sparse" else ()), "--", tree, f"{to}/")
-    return {"cp -a": ("cp", "-a", "--", tree, str(to)), "rsync -aHAX": rsync, **_ours(nights, shape, to)}
+    return {
+        "cp -a": ("cp", "-a", "--", tree, str(to)),
+        "rsync -aHAX": rsync,
+        **_ours(nights, shape, to),
+        **(_limits(tree, to) if shape not in ("files", "big", "sparse") else {}),
+    }
+
+
+def _clones(nights: Nights, shape: str, to: Path) -> dict[str, Sequence[str]]:
+    tree = str(nights.data("web1", nights.source) / shape)
+    return {
+        "cp -a --reflink=always": ("cp", "-a", "--reflink=always", "--", tree, str(to)),
+        **_ours(nights, shape, to),
+        **(_limits(tree, to, "--reflink=always") if shape != "big" else {}),
+    }
+
+
+def _limits(tree: str, to: Path, *options: str) -> dict[str, Sequence[str]]:
+    least = (sys.executable, "-m", "bench.least_restore", tree, str(to / Path(tree).name), *(["--reflinks"] if options else []))
+    return {CHECKED: ("bash", "-c", _CHECKED, "checked", tree, str(to), *options), LEAST: least}
 
 
 def _peers(folder: Path, tree: Path, to: Path, missing: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -244,7 +282,8 @@ def _measure(options: argparse.Namespace, nights: Nights, disk: Path, part: Part
         _once(nights, disk, part, next(iter(part.sides)))
     for number in range(options.rounds):
         for name in reversed([*part.sides]) if number % 2 else part.sides:
-            runs[name].append(_once(nights, disk, part, name))
+            start = _once(nights, disk, part.start, name).cpu if part.start else 0.0
+            runs[name].append(replace(_once(nights, disk, part, name), start=start))
     return runs
 
 
@@ -315,7 +354,16 @@ def _summary(name: str, part: Part, runs: Mapping[str, Sequence[Run]]) -> dict[s
             side: {**spread(_ratios(figures[words], runs[side], runs[first])), "limit": part.limits.get(side, 0.0)}
             for side in others
         }
+    if part.start:
+        summary[f"{name}: CPU seconds without the start, times those of {first}"] = {
+            side: {**spread(_ratios(_without_start, runs[side], runs[first])), "limit": part.limits.get(side, 0.0)}
+            for side in others
+        }
     return dict(summary)
+
+
+def _without_start(run: Run) -> float:
+    return max(run.cpu - run.start, 0.001)
 
 
 def _ratios(figure: Callable[[Run], float], runs: Sequence[Run], others: Sequence[Run]) -> list[float]:

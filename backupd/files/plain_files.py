@@ -50,7 +50,7 @@ def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, pr
 
     `reflinks`: both are on one btrfs, and data are shared. Without `privileged`, files with attributes that grant privileges are
     given back. `at_once`: nobody else can enter the folder `to`, which hands nothing down. Files have their names from the start
-    then, also those that are given back in the middle.
+    then, and are deleted again if they are given back.
     """
     left_over, size, identities = list[int](), 0, list[int]()
     folder = _NewFiles(to, reflinks=reflinks, privileged=privileged, at_once=at_once)
@@ -149,13 +149,17 @@ class _NewFiles:
             os.close(made)
 
     def _add_at_once(self, original: int, file: PlainFile) -> int | None:
-        """The same where nobody else can enter the folder, for a file with one name; may leave a part of the file there."""
+        """The same where nobody else can enter the folder, for a file with one name."""
         made = os.open(file.name, _MAKE, file.mode & 0o777 if self._defaults else 0o777, dir_fd=self._folder)
+        is_whole = False
         try:
             gets_mode = self._defaults is None or bool(file.mode & (~0o777 | self._defaults.denied))
-            return 0 if self._completed(original, made, file, gets_mode=gets_mode) else None
+            is_whole = self._completed(original, made, file, gets_mode=gets_mode)
+            return 0 if is_whole else None
         finally:
             os.close(made)
+            if not is_whole:
+                os.unlink(file.name, dir_fd=self._folder)
 
     def _add_named(self, original: int, file: PlainFile) -> int | None:
         made = os.open(self._temporary, _MAKE, 0o600, dir_fd=self._folder)

@@ -7,7 +7,6 @@ import itertools
 import os
 import stat
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from backupd.files.attributes import is_power
@@ -15,7 +14,7 @@ from backupd.files.destination import rename_to_nothing
 from backupd.files.plain_files import Handled, compare, copy
 from backupd.files.staging import delete_folder
 from backupd.files.walking import PlainFile
-from backupd.files.writing import comparable
+from backupd.files.writing import comparable, is_own_space
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, open_on_same_device
 
@@ -57,32 +56,31 @@ def _copied(
     os.mkdir(temporary, _PRIVATE, dir_fd=staging)
     try:
         with ClosingFd(os.open(temporary, FOLDER, dir_fd=staging)) as made:
+            names = os.listxattr(original)
+            for name in names:  # its files get it from there, such as its compression
+                if is_own_space(name):
+                    os.setxattr(made, name, os.getxattr(original, name))
             handled = _EMPTY
             if files:
                 handled = copy(original, made, files, reflinks=reflinks, privileged=privileged, at_once=True)
-                for number in handled.left_over:
-                    with suppress(FileNotFoundError):
-                        os.unlink(files[number].name, dir_fd=made)
-            is_bare = _dress(original, made, folder, privileged) and handled.is_bare
+            _dress(original, made, folder, names, privileged)
             rename_to_nothing(staging, temporary, folder.name, to)
     except BaseException:
         delete_folder(staging, temporary)
         raise
-    return handled._replace(is_bare=is_bare)
+    return handled._replace(is_bare=handled.is_bare and not names)
 
 
-def _dress(original: int, made: int, folder: FolderFields, privileged: bool) -> bool:
-    """Gives owner, attributes, mode and time, in this order. Returns True if it has no attributes in the backup."""
+def _dress(original: int, made: int, folder: FolderFields, names: Sequence[str], privileged: bool) -> None:
+    """Gives owner, attributes, mode and time, in this order."""
     if (folder.uid, folder.gid) != (os.geteuid(), os.getegid()):  # those of the staging folder
         os.fchown(made, folder.uid, folder.gid)
-    names = os.listxattr(original)
     for name in names:
-        if privileged or not is_power(name):
+        if (privileged or not is_power(name)) and not is_own_space(name):
             os.setxattr(made, name, os.getxattr(original, name))
     if names or folder.mode != _PRIVATE:
         os.fchmod(made, folder.mode)
     os.utime(made, ns=(folder.mtime, folder.mtime))
-    return not names
 
 
 def compare_folder(

@@ -5,7 +5,7 @@ Nobody else can enter it. So files in it may have their names before they are wh
 
 import os
 import stat
-from collections.abc import Container
+from collections.abc import Callable, Container
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -23,12 +23,14 @@ NAME = PREFIX + b"staging"
 class Staging:
     """The folder, made if the destination is empty; otherwise only what a killed restore left is deleted.
 
-    `fd` is an open descriptor of it until `close`; None if there is none. In a destination that others may write to, in one that
-    hands something down, and where a name of the backup has its place (`taken`), nothing is made and nothing deleted.
+    `fd` is an open descriptor of it until `close`; None if there is none. `left`: why it could not be deleted; "" if it is gone. In
+    a destination that others may write to, in one that hands something down, and where a name of the backup has its place
+    (`taken`), nothing is made and nothing deleted.
     """
 
     def __init__(self, to: Destination, taken: Container[bytes]) -> None:
         self.fd: int | None = None
+        self.left = ""
         self._root = -1
         self._deletes = False
         if NAME in taken or to.outside(()):
@@ -47,18 +49,34 @@ class Staging:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
         if self._root >= 0:
-            with ClosingFd(self._root), suppress(OSError):  # a process of the killed restore may have ended only now
-                if self._deletes and not others_write(self._root):
-                    _delete(self._root)
+            with ClosingFd(self._root):  # a process of the killed restore may have ended only now
+                self._try(self._delete_again)
 
     def close(self) -> None:
         """Deletes it, with what is unfinished in it."""
         if self.fd is None:
             return
-        with ClosingFd(self.fd) as fd, suppress(OSError):  # the next restore to here deletes it
-            _empty(fd)  # by its name it could be something else by now
-            os.rmdir(NAME, dir_fd=self._root)
+        with ClosingFd(self.fd) as fd:
+            self._try(lambda: self._delete_open(fd))
         self.fd = None
+
+    def _delete_open(self, fd: int) -> None:
+        _empty(fd)  # by its name it could be something else by now
+        os.rmdir(NAME, dir_fd=self._root)
+
+    def _delete_again(self) -> None:
+        if self._deletes and not others_write(self._root):
+            _delete(self._root)
+
+    def _try(self, delete: Callable[[], None]) -> None:
+        """Notes why something could not be deleted: the next restore to here tries it again."""
+        try:
+            delete()
+            self.left = ""
+        except FileNotFoundError:
+            self.left = ""
+        except OSError as error:
+            self.left = error.strerror or str(error)
 
 
 def _made(root: int) -> int | None:

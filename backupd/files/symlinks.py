@@ -43,15 +43,19 @@ def copy_symlink_at_once(source: int, to: int, file: PlainFile, prefix: bytes, o
     symlink gets by itself.
     """
     os.symlink(os.readlink(file.name, dir_fd=source), file.name, dir_fd=to)
-    if (file.uid, file.gid) != owner:
-        os.chown(file.name, file.uid, file.gid, dir_fd=to, follow_symlinks=False)
-    original = prefix + file.name
-    names = os.listxattr(original, follow_symlinks=False)
-    for name in names:
-        if privileged or not is_power(name):
-            path = by_descriptor(to, file.name)
-            os.setxattr(path, name, os.getxattr(original, name, follow_symlinks=False), follow_symlinks=False)
-    os.utime(file.name, ns=(file.mtime, file.mtime), dir_fd=to, follow_symlinks=False)
+    try:
+        if (file.uid, file.gid) != owner:
+            os.chown(file.name, file.uid, file.gid, dir_fd=to, follow_symlinks=False)
+        original = prefix + file.name
+        names = os.listxattr(original, follow_symlinks=False)
+        for name in names:
+            if privileged or not is_power(name):
+                path = by_descriptor(to, file.name)
+                os.setxattr(path, name, os.getxattr(original, name, follow_symlinks=False), follow_symlinks=False)
+        os.utime(file.name, ns=(file.mtime, file.mtime), dir_fd=to, follow_symlinks=False)
+    except BaseException:
+        os.unlink(file.name, dir_fd=to)
+        raise
     return not names
 
 

@@ -206,6 +206,9 @@ class LocalRestore:
             copy_whole = partial(copy_folder, self._staging.fd or -1, reflinks=reflinks, privileged=privileged)
             with self._workers(to, copy_files, copy_whole) as workers:
                 self._write_all(comparer, writer, workers, reflinks)
+        if self._staging.left:
+            place = place_path(self.to, (STAGING,))
+            self.result.problems.add(place, f"it is only for the restore, and could not be deleted: {self._staging.left}")
         self.result.compared = content.read if content else 0
 
     def _write_all(self, comparer: PlaceComparer, writer: Writer, workers: GroupWorkers, reflinks: bool) -> None:

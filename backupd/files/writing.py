@@ -185,7 +185,12 @@ def comparable(attribute: str) -> bool:
     """True if a restored name should have an attribute as the backup has it. The properties of btrfs and SELinux's labels are the
     destination's own affair.
     """
-    return not attribute.startswith(_OWN_SPACE) and attribute != LABEL
+    return not is_own_space(attribute) and attribute != LABEL
+
+
+def is_own_space(attribute: str) -> bool:
+    """Returns True for a property of btrfs, such as the compression of a folder, which new files in it get too."""
+    return attribute.startswith(_OWN_SPACE)
 
 
 def is_empty(folder: int | str) -> bool:

@@ -120,6 +120,19 @@ def test_a_file_that_is_given_back_leaves_nothing_in_the_folder(tmp_path: Path) 
     )
 
 
+def test_a_name_that_is_taken_in_the_folder_is_given_back_and_what_has_it_stays(tmp_path: Path) -> None:
+    """As where File and file are one name (ext4 with casefold): the second finds the first in its place."""
+    folder = tmp_path / "source" / "folder"
+    write(folder / "file", "text")
+    (folder / "link").symlink_to("file")
+    fields, files = _plain_folder(tmp_path / "source", "folder")
+    with _opened(tmp_path) as fds:
+        done = copy_folder(*fds, fields, [*files, *files], reflinks=False, privileged=True)
+    assert done.left_over == [2, 3]
+    assert (tmp_path / "to" / "folder" / "file").read_text() == "text"
+    assert (tmp_path / "to" / "folder" / "link").readlink() == Path("file")
+
+
 def test_a_file_that_was_changed_since_the_walk_is_given_back(tmp_path: Path) -> None:
     source = _folder(tmp_path / "source" / "folder")
     fields, files = _plain_folder(tmp_path / "source", "folder")
@@ -217,6 +230,43 @@ def test_what_a_killed_restore_left_is_deleted_and_what_is_not_its_stays(tmp_pat
     os.chown(to / STAGING, 0, 0)
     assert _staged(to)
     assert not (to / STAGING).exists()
+
+
+def test_a_staging_folder_that_cannot_be_deleted_is_reported(nights: Nights, tmp_path: Path) -> None:
+    top, out = nights.source / "tree", tmp_path / "out"
+    write(top / "folder" / "file")
+    nights.host("web1", top)
+    nights.run("web1")
+
+    def hold(progress: RestoreProgress) -> None:
+        if (out / STAGING).exists() and progress.phase == "writing":
+            work("chattr", "+i", out / STAGING)
+
+    try:
+        with Tree(nights.backup("web1")) as tree:
+            doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False, tell=hold)
+            done = doing.run(doing.preview())
+        why = "it is only for the restore, and could not be deleted: Operation not permitted"
+        assert done.problems.samples == [(os.fsencode(out / STAGING), why)]
+    finally:
+        work("chattr", "-i", out / STAGING)
+    assert differences(manifest(top), manifest(out / "tree")) == []
+    (out / STAGING).rmdir()
+
+
+def test_files_in_a_folder_get_the_compression_that_it_has(nights: Nights) -> None:
+    top, out = nights.source / "tree", nights.top / "out"
+    write(top / "folder" / "file", "text" * 10_000)
+    work("btrfs", "property", "set", top / "folder", "compression", "zstd")
+    nights.host("web1", top)
+    nights.run("web1")
+    assert os.listxattr(nights.data("web1", top / "folder")) == ["btrfs.compression"]
+    assert os.listxattr(nights.data("web1", top / "folder/file")) == []
+    with Tree(nights.backup("web1")) as tree:  # data are copied, as to another btrfs
+        doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False)
+        assert doing.run(doing.preview()).good
+    for name in ("folder", "folder/file"):
+        assert os.getxattr(out / "tree" / name, "btrfs.compression") == b"zstd"
 
 
 def test_a_file_that_is_restored_by_itself_does_not_change_the_time_of_its_folder(nights: Nights, tmp_path: Path) -> None:
