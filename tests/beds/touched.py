@@ -4,9 +4,9 @@ tests/recorded.json has for each test module its seconds and the modules whose f
 scripts/record_tests.py writes it. Seconds are only compared with each other, so any machine may have measured them.
 tests/beds/helpers_used.py adds what a test module uses below tests/.
 
-Nothing is recorded of what runs in a booted machine, in another installation, or only with --long: install/test_trees, test_anywhere,
-btrfs/test_offsite_s3, systemd/test_second_copy_walks, and most of the other modules in systemd/. A change of their product code does
-not touch these; they run in their turn, and when they or the files in _BY_FOLDER change.
+Nothing is recorded of what runs in a booted machine, in another installation, or only with --long: install/test_trees,
+test_anywhere, btrfs/test_offsite_s3, systemd/test_second_copy_walks, and most of the other modules in systemd/. A change of their
+product code does not touch these; they run in their turn, and when they or the files in _BY_FOLDER change.
 """
 
 import json
