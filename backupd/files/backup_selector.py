@@ -12,7 +12,6 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from pathlib import Path
 
 from backupd.repo.backup_json import Record, UnreadableRecord
@@ -127,6 +126,8 @@ def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None)
     if which == NEWEST or which in names:
         what = "that can be restored from" if which == NEWEST else f"{which} that can be restored from"
         raise UsageError(f"{host} has no backup {what}", f"`backupd check` and `backupd list {host}` may know why")
+    from difflib import get_close_matches  # few commands have a wrong name
+
     near = get_close_matches(which, names, 1, 0.3)
     raise UsageError(f"{host} has no backup {which}", f"the nearest is {near[0]}" if near else f"`backupd list {host}` shows them")
 

@@ -8,7 +8,6 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from itertools import chain, islice
 
 from backupd.files.tree import NOT_THERE, Entry, Tree, components, joined, look
@@ -165,6 +164,8 @@ def _is_there(tree: Tree, path: bytes) -> bool:
 
 def _alike(name: bytes, names: Iterator[bytes]) -> list[bytes]:
     """Returns up to three of the names that are like `name`; another case counts as hardly different."""
+    from difflib import get_close_matches  # few commands have a wrong name
+
     wanted, some = _plain(name), list(islice(names, _MANY + 1))
     if len(some) > _MANY:
         likely = (one for one in chain(some, names) if (text := _plain(one))[:2] == wanted[:2] or text[-3:] == wanted[-3:])
