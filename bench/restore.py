@@ -273,7 +273,9 @@ def _zips(nights: Nights, data: Path) -> dict[str, Sequence[str]]:
 def _hosts(nights: Nights, data: Path, to: Path, server: ssh.Sshd) -> dict[str, Sequence[str]]:
     bare = ("rsync", "-aHAX", "-e", shlex.join(server.ssh()), "--", str(data / "files"), f"{server.address}:{to}/")
     ours = _restore(nights, "files", f"--to-host={server.address}:{to}", f"--port={server.port}")
-    return {"rsync -aHAX": bare, METADATA: (*ours, "--compare=metadata"), CONTENTS: ours}
+    compared = f"{shlex.join(bare)} && {shlex.join((*bare[:2], '-n', '-i', *bare[2:]))}"  # what rsync alone takes for both
+    words = ("sh", "-c", compared)
+    return {"rsync -aHAX": bare, "rsync -aHAX, compared": words, METADATA: (*ours, "--compare=metadata"), CONTENTS: ours}
 
 
 def _measure(options: argparse.Namespace, nights: Nights, disk: Path, part: Part) -> dict[str, list[Run]]:
