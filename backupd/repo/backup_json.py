@@ -7,7 +7,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -81,6 +81,9 @@ class PathResult:
     left_out: tuple[str, ...] | None = None
 
 
+_LEFT_OUT = {"left out": True}  # of a field that the file has only if it is not the default
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One backup.json. `name` is None until the backup is final; `settings` are those that a continued run must share.
@@ -137,19 +140,19 @@ class Record:
     seconds: Mapping[str, float] = field(default_factory=dict)
     version: str = ""
     links_split: bool = False
-    doubted: bool = False
-    stopped_for: str | None = None
-    written: int | None = None
-    cause: Cause | None = None
-    confined: bool | None = None
-    imported: str | None = None
-    repaired: Mapping[str, Any] | None = None
-    shared_with: str | None = None
-    shared_bytes: int | None = None
-    unread_bases: tuple[str, ...] = ()
-    ancestors: Mapping[str, int] = field(default_factory=dict)
-    lasting: tuple[Condition, ...] = ()
-    address: str | None = None
+    doubted: bool = field(default=False, metadata=_LEFT_OUT)
+    stopped_for: str | None = field(default=None, metadata=_LEFT_OUT)
+    written: int | None = field(default=None, metadata=_LEFT_OUT)
+    cause: Cause | None = field(default=None, metadata=_LEFT_OUT)
+    confined: bool | None = field(default=None, metadata=_LEFT_OUT)
+    imported: str | None = field(default=None, metadata=_LEFT_OUT)
+    repaired: Mapping[str, Any] | None = field(default=None, metadata=_LEFT_OUT)
+    shared_with: str | None = field(default=None, metadata=_LEFT_OUT)
+    shared_bytes: int | None = field(default=None, metadata=_LEFT_OUT)
+    unread_bases: tuple[str, ...] = field(default=(), metadata=_LEFT_OUT)
+    ancestors: Mapping[str, int] = field(default_factory=dict, metadata=_LEFT_OUT)
+    lasting: tuple[Condition, ...] = field(default=(), metadata=_LEFT_OUT)
+    address: str | None = field(default=None, metadata=_LEFT_OUT)
 
     def total(self, key: str) -> int | None:
         """Returns the sum of one of rsync's numbers over all paths, bounded like them; None if no path has it."""
@@ -184,6 +187,11 @@ class Record:
         return literal if self.written is None or literal is None else min(literal, self.written)
 
     @property
+    def bytes(self) -> int | None:
+        """Returns the size of all files, as the host has them."""
+        return self.total("bytes")
+
+    @property
     def files(self) -> int | None:
         """Returns the number of regular files. rsync gives no types for an empty list."""
         regular = self.total("regular")
@@ -198,13 +206,8 @@ class Record:
         CPU time.)
         """
         fields: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in _FIELDS}}
-        if not self.doubted:
-            del fields["doubted"]
-        for name in _ABSENT_IF_NONE:
-            if fields[name] is None:
-                del fields[name]
-        for name in ("unread_bases", "ancestors", "lasting"):
-            if not fields[name]:
+        for name, default in _UNSET.items():
+            if fields[name] is None or (default is not None and not fields[name]):
                 del fields[name]
         fields["started"] = format_time(self.started)
         fields["finished"] = format_time(self.finished) if self.finished else None
@@ -217,11 +220,18 @@ class Record:
         return fields
 
 
-_ABSENT_IF_NONE = (
-    "stopped_for", "written", "cause", "confined", "imported", "repaired", "shared_with", "shared_bytes", "address",
-)  # fmt: skip
-_FIELDS = tuple(Record.__dataclass_fields__)
-_PATH_FIELDS = tuple(PathResult.__dataclass_fields__)
+_FIELDS, _PATH_FIELDS = Record.__dataclass_fields__, PathResult.__dataclass_fields__
+_UNSET = {name: {} if one.default is MISSING else one.default for name, one in _FIELDS.items() if one.metadata == _LEFT_OUT}
+_TEXT, _NUMBER = (str, str | None), (int, float, int | None, float | None)
+_CHECKED: Mapping[type[Any], tuple[tuple[str, ...], ...]] = {
+    of: (
+        tuple(one.name for one in fields(of) if one.type is str and one.default is MISSING),
+        tuple(one.name for one in fields(of) if one.type in _TEXT and one.default is not MISSING),
+        tuple(one.name for one in fields(of) if one.type in _NUMBER),
+    )
+    for of in (Record, PathResult)
+}
+"""Of each class the fields that are texts, those that are texts or None, and those that are numbers."""
 
 
 def _path_fields(result: PathResult) -> dict[str, Any]:
@@ -240,7 +250,7 @@ def parse(text: str) -> Record:
                 f"backup.json is of a newer btrkeep: it has format {fields['format']}, this program knows {FORMAT}",
                 "use the newer btrkeep",
             )
-        known = {name: fields[name] for name in Record.__dataclass_fields__ if name in fields}
+        known = {name: fields[name] for name in _FIELDS if name in fields}
         known["started"] = parse_time(known["started"])
         known["finished"] = parse_time(known["finished"]) if known.get("finished") else None
         known["paths"] = tuple(_path_result(entry) for entry in known.get("paths", ()))
@@ -256,26 +266,24 @@ def parse(text: str) -> Record:
 
 def _checked(record: Record) -> Record:
     """Returns the record if its fields fit a catalogue's row. Raises TypeError, ValueError."""
-    texts = (record.host, record.uuid, record.state, *record.warnings, *record.unread_bases, *(path.path for path in record.paths))
-    texts += tuple(folder for path in record.paths for folder in path.left_out or ())
-    maybe: list[str | None] = [record.name, record.base, record.base_uuid, record.error, record.rsync_version]
-    maybe += [record.stopped_for, record.imported, record.shared_with, record.address]
-    maybe += [text for path in record.paths for text in (path.reason, path.meaning, path.exit_cause)]
-    if not all(isinstance(text, str) for text in texts) or not all(text is None or isinstance(text, str) for text in maybe):
+    texts: list[Any] = [*record.warnings, *record.unread_bases, *(text for path in record.paths for text in path.left_out or ())]
+    numbers: list[Any] = [number for path in record.paths for number in path.numbers.values()]
+    for part in (record, *record.paths):
+        required, optional, counts = _CHECKED[type(part)]
+        texts += [getattr(part, name) for name in required]
+        texts += [text for name in optional if (text := getattr(part, name)) is not None]
+        numbers += [number for name in counts if (number := getattr(part, name)) is not None]
+    if not all(isinstance(text, str) for text in texts):
         raise TypeError("a text is none")
     if record.repaired is not None and not isinstance(record.repaired, dict):
         raise TypeError("a repair is none")
-    maybe_numbers: list[Any] = [record.duration, record.attempts, record.written, record.shared_bytes, record.protocol]
-    for path in record.paths:
-        maybe_numbers += (*path.numbers.values(), path.exit_code, path.seconds, path.unreadable, path.vanished, path.not_kept)
-    numbers = [number for number in maybe_numbers if number is not None]
     if not all(isinstance(number, float) or (isinstance(number, int) and abs(number) <= LARGEST_NUMBER) for number in numbers):
         raise ValueError("a number is none, or out of all bounds")
     return record
 
 
 def _path_result(entry: Mapping[str, Any]) -> PathResult:
-    known = {name: entry[name] for name in PathResult.__dataclass_fields__ if name in entry}
+    known = {name: entry[name] for name in _PATH_FIELDS if name in entry}
     lists = {name: tuple(known.get(name, ())) for name in ("warnings", "samples")}
     if known.get("left_out") is not None:
         lists["left_out"] = tuple(known["left_out"])

@@ -1,6 +1,7 @@
 """From a backup's record to its row in the catalogue."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from backupd.repo.backup_json import Record
 from backupd.repo.json_file import LARGEST_NUMBER
@@ -10,22 +11,8 @@ from btrkeep.catalogue import Backup, StateFromNotes
 from btrkeep.decisions.retention import Hold
 from btrkeep.pool.marker import Pool
 
-_COLUMNS = {
-    "host",
-    "name",
-    "state",
-    "started",
-    "finished",
-    "duration",
-    "base",
-    "error",
-    "warnings",
-    "uuid",
-    "format",
-    "totals",
-    "cause",
-    "shared_bytes",
-}
+_COLUMNS = tuple(one.name for one in fields(Backup) if hasattr(Record, one.name))
+_NO_DETAIL = {*_COLUMNS, "format", "totals"}
 NO_NOTES = Notes()
 
 
@@ -37,35 +24,22 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
     path = (pool.host(record.host) / record.name if record.name else pool.working(record.host)).relative_to(pool.path)
     name = record.name if record.state in FINAL else None
     hold = hold_of(notes, name) if name else None
+    values: dict[str, Any] = {key: _column(getattr(record, key)) for key in _COLUMNS}
+    values |= {"name": name, "path": str(path), "state": state}
     return Backup(
-        host=record.host,
-        name=name,
-        path=str(path),
-        state=state,
-        started=record.started,
-        finished=record.finished,
-        duration=record.duration,
-        files=_column(record.files),
-        bytes=_column(record.total("bytes")),
-        new_bytes=_column(record.new_bytes),
-        error=record.error,
-        cause=record.cause,
-        shared_bytes=_column(record.shared_bytes),
-        warnings=record.warnings,
-        base=record.base,
+        **values,
         subvolume_id=subvolume_id,
-        uuid=record.uuid,
         outcome=accepted_state(record, notes) if name else None,
         held_until=hold.until if hold else None,
         held_why=hold.why if hold else None,
         expired=notes.expired_at(name) if name else None,
-        detail={} if state == RUNNING else {key: value for key, value in record.to_fields().items() if key not in _COLUMNS},
+        detail={} if state == RUNNING else {key: value for key, value in record.to_fields().items() if key not in _NO_DETAIL},
     )
 
 
-def _column(number: int | None) -> int | None:
-    """Returns the number, limited to the range of a column of the catalogue."""
-    return None if number is None else min(number, LARGEST_NUMBER)
+def _column(value: Any) -> Any:
+    """Returns the value, a whole number limited to the range of a column of the catalogue."""
+    return min(value, LARGEST_NUMBER) if isinstance(value, int) else value
 
 
 def row_by_notes(row: Backup, notes: Notes) -> Backup:

@@ -21,7 +21,9 @@ _RATE_WINDOW = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """The result of one host in this run. `outcome`: complete, suspect, failed, partial, skipped or locked."""
+    """The result of one host in this run. `outcome`: complete, suspect, failed, partial, skipped or locked. Fields that a
+    Record has by the same name come from it.
+    """
 
     host: str
     outcome: str
@@ -30,10 +32,10 @@ class HostResult:
     files: int | None = None
     bytes: int | None = None
     new_bytes: int | None = None
+    shared_bytes: int | None = None
     seconds: float = 0.0
     attempts: int = 0
     warnings: tuple[str, ...] = ()
-    shared_bytes: int | None = None
 
     @property
     def good(self) -> bool:

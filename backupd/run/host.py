@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -454,19 +454,9 @@ class HostRun:
         return {**of_rsync, "error": error, "cause": cause, "rsync_version": self.context.rsync.version}
 
     def _result(self, outcome: str, record: Record) -> HostResult:
-        return HostResult(
-            self.host.name,
-            outcome,
-            record.error,
-            record.name,
-            record.files,
-            record.total("bytes"),
-            record.new_bytes,
-            elapsed() - self.begun,
-            record.attempts,
-            record.warnings,
-            record.shared_bytes,
-        )
+        values: dict[str, Any] = {one.name: getattr(record, one.name) for one in fields(HostResult) if hasattr(record, one.name)}
+        values |= {"outcome": outcome, "seconds": elapsed() - self.begun}
+        return HostResult(**values)
 
 
 def _zeros_words(zeros: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from backupd.expire.words import names_in_words
@@ -13,7 +14,7 @@ from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration, format_size, printable
 
 COLOURS = {"complete": "green", "skipped": "cyan", "locked": "yellow", "partial": "yellow", "suspect": "yellow", "failed": "red"}
-_JSON = ("host", "outcome", "name", "files", "bytes", "new_bytes", "shared_bytes", "seconds", "attempts", "warnings", "error")
+_JSON = (*(one.name for one in fields(HostResult) if one.name != "error"), "error")
 
 
 def result_line(result: HostResult) -> str:
