@@ -25,3 +25,17 @@ COLOURS = {
 }
 """What the colours of a heatmap show; heatmap.colourings paints them."""
 PICTURE_FORMATS = ("png", "webp")
+ALARM_EVENTS = {
+    "failure": "Failed",
+    "suspect": "Suspect backups",
+    "silent": "Without a complete backup for too long",
+    "room": "Room",
+    "devices": "Devices",
+}
+"""What [notify] on sends at once, in this order, with the title in the message."""
+SERVICE_VERBS = (
+    "browse", "versions", "compare", "download", "hold", "release", "accept", "run", "restore", "preview", "job", "jobs", "doctor",
+    "plan", "extents", "retention", "hello",
+)  # fmt: skip
+"""What can be asked of the root service; backupd.serve.verbs has what each takes."""
+OVERWRITE = ("never", "older", "all")

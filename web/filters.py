@@ -16,23 +16,12 @@ from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, printable
 from web.access import logged_in_viewer
 from web.data.health import is_copy_old
+from web.pages import PAGES
 from web.paths import path_query
 from web.source import source
 from web.words import absolute, ago, browser, day, exact, relative
 
-NAVIGATION = (
-    ("overview", "/", "Overview"),
-    ("hosts", "/hosts", "Hosts"),
-    ("copies", "/copies", "Copies"),
-    ("pool", "/pool", "Pool"),
-    ("jobs", "/jobs", "Jobs"),
-    ("log", "/log", "Log"),
-    ("doctor", "/doctor", "Doctor"),
-)
-_BELOW = {"files": "hosts", "restore": "hosts"}
-"""The first parts of addresses that belong to a page of another name."""
-_WHOLE_POOL = ("pool", "doctor")
-"""Pages that viewers who are limited to some hosts do not see."""
+_BELOW = {page.name: page.below for page in PAGES if page.below}
 
 
 def register(app: Flask) -> None:
@@ -171,7 +160,7 @@ def trust_warnings() -> list[tuple[str, str]]:
 
 def _names() -> dict[str, Any]:
     who = logged_in_viewer()
-    pages = [page for page in NAVIGATION if not (who and who.limited and page[0] in _WHOLE_POOL)]
+    pages = [page for page in PAGES if page.label and not (who and who.limited and page.is_of_whole_pool)]
     pool = current_app.extensions["btrkeep"].pool
     found = {"who": who, "navigation": pages if who else [], "version": __version__, "source": source, "config_pool": pool}
     return {**found, "current": page_of(request.path)}

@@ -13,7 +13,7 @@ from itertools import islice
 
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import CONDITION, CONFIGURATION, FAILURE, HOST_KEY, STEP, UNIT, AlarmSubject
-from btrkeep.config.value_types import EVENT_WORDS
+from btrkeep.choices import ALARM_EVENTS
 from btrkeep.decisions.alarm_advice import Advice, advice
 from btrkeep.decisions.alike import grouped_alike, without_host
 from btrkeep.decisions.copies import OFFSITE
@@ -28,13 +28,6 @@ _OUR_UNIT = re.compile(r"btrkeep-[a-z-]+(@[A-Za-z0-9_.:-]{1,100})?\.(service|tim
 _MOST_NAMES = 5
 _MOST = 20  # lines about one event, or of a journal
 _HARMLESS = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "(at)", "`": "'"})
-_TITLES = {
-    "failure": "Failed",
-    "suspect": "Suspect backups",
-    "silent": "Without a complete backup for too long",
-    "room": "Room",
-    "devices": "Devices",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +49,8 @@ def of_changes(
     pool: str, machine: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm], call: str = ""
 ) -> Message:
     """Returns one message for all new alarms and recoveries. `call`: how `backupd` is called for the pool, if not by its name."""
-    by_event = {event: [alarm for alarm in alarms if alarm.what == event] for event in EVENT_WORDS}
-    parts = [section(_TITLES[event], alarm_lines(some, pool, call)) for event, some in by_event.items() if some]
+    by_event = {event: [alarm for alarm in alarms if alarm.what == event] for event in ALARM_EVENTS}
+    parts = [section(ALARM_EVENTS[event], alarm_lines(some, pool, call)) for event, some in by_event.items() if some]
     if recoveries:
         parts.append(section("Over", listed(_recovery(row) for row in recoveries), len(recoveries), call))
     return Message(_title(pool, alarms, recoveries), "\n\n".join([*parts, sender(machine)]), _kind(alarms))

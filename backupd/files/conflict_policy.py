@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backupd.files.tree import Entry
+from btrkeep.choices import OVERWRITE
 
 NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED = "new", "same", "entered", "overwritten", "kept", "refused"
-NEVER, OLDER, ALL = "never", "older", "all"
-OVERWRITE = (NEVER, OLDER, ALL)
+NEVER, OLDER, ALL = OVERWRITE
 CONTENT_ONLY = ("content",)
 """The fields that differ where size, time and all else are equal."""
 _SECOND = 10**9

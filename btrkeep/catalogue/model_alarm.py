@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-FAILURE, SUSPECT, SILENT, ROOM, DEVICES = "failure", "suspect", "silent", "room", "devices"
+from btrkeep.choices import ALARM_EVENTS
+
+FAILURE, SUSPECT, SILENT, ROOM, DEVICES = ALARM_EVENTS
 """Events, as in [notify] on."""
 SERVICE = "service"
 """The event of rows that remember which services do not work, so that the log says it once."""

@@ -15,7 +15,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from btrkeep import choices
-from btrkeep.choices import ALLOCATORS, BALANCE_POLICIES
+from btrkeep.choices import ALARM_EVENTS, ALLOCATORS, BALANCE_POLICIES, SERVICE_VERBS
 from btrkeep.config.problems import InvalidValue, RefusedItems, nearest, show
 from btrkeep.config.secret import Url, parse_ping, parse_url
 from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_patterns, parse_sources, parse_ssh_file
@@ -41,8 +41,7 @@ _JUMP = '"ProxyJump=gate.example.org"'
 _SSH_OPTION = re.compile(r"[A-Za-z]\w*=[^\x00-\x1f\x7f]+", re.ASCII)
 _MOST_PERIODS = 100_000  # more days than the years that a date can have in this program
 _LEAST_RATE = 1024  # rsync rounds to KiB per second, and 0 means no limit
-EVENT_WORDS = ("failure", "suspect", "silent", "room", "devices", "recovery")
-"""What can be told at once, in the order in which it is told."""
+EVENT_WORDS = (*ALARM_EVENTS, "recovery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +230,6 @@ def _list_of(parse: Callable[[str], str], expected: str) -> Callable[[Any], tupl
     return parse_all
 
 
-VERBS = (
-    "browse", "versions", "compare", "download", "hold", "release", "accept", "run", "restore", "preview", "job", "jobs", "doctor",
-    "plan", "extents", "retention", "hello",
-)  # fmt: skip
-"""What can be asked of the root service; `backupd serve` has what each takes."""
-
-
 def _verb_counts(value: Any) -> dict[str, int]:
     """ "download 60": a verb and a number above zero."""
     if not isinstance(value, list):
@@ -245,8 +237,8 @@ def _verb_counts(value: Any) -> dict[str, int]:
     found, wrong = dict[str, int](), list[tuple[Any, str]]()
     for item in value:
         verb, _, number = _text(item).partition(" ")
-        if verb not in VERBS:
-            wrong.append((item, f"there is no verb {show(verb)}{nearest(verb, VERBS)}"))
+        if verb not in SERVICE_VERBS:
+            wrong.append((item, f"there is no verb {show(verb)}{nearest(verb, SERVICE_VERBS)}"))
         elif not number.isascii() or not number.isdigit() or not 0 < int(number) <= _MOST_REQUESTS:
             wrong.append((item, f"expected a number from 1 to {_MOST_REQUESTS} after {verb}"))
         else:

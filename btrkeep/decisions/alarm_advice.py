@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from btrkeep.catalogue.model_alarm import (
     ALTERED_BACKUPS,
@@ -46,127 +46,176 @@ ANY = ""
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Advice in words, and a command that gives details; `page`: the page of the dashboard, or "" if there is none."""
+    """Advice in words, and a command that gives details; `page`: the page of the dashboard, or "" if there is none.
+
+    `example`: a message that it is for, as the page of the manual shows it.
+    """
 
     words: str
     command: str = ""
     page: str = ""
+    example: str = ""
 
 
 _REPLICA = Advice(
     "See why it cannot be updated; the other pool may be away or full.", "backupd replicate {name} --dry-run", "copies"
 )
 TABLE: Mapping[tuple[str, str], Advice] = {
-    (FAILURE, HOST): Advice("Look at its last run. When the reason is mended, let it run again.", "backupd log {name}"),
-    (SUSPECT, HOST): Advice("See what is missing. If it was deleted on purpose, accept the backup.", "backupd list {name}"),
-    (SILENT, HOST): Advice("Is the machine switched on, and is its window long enough?", "backupd run {name}"),
-    (FAILURE, POOL): Advice("See that the pool is mounted, writable, and the right filesystem.", "backupd doctor", "doctor"),
+    (FAILURE, HOST): Advice(
+        "Look at its last run. When the reason is mended, let it run again.",
+        "backupd log {name}",
+        example="web1: the backup failed: REASON",
+    ),
+    (SUSPECT, HOST): Advice(
+        "See what is missing. If it was deleted on purpose, accept the backup.",
+        "backupd list {name}",
+        example="web1: the newest backup is suspect: REASON",
+    ),
+    (SILENT, HOST): Advice(
+        "Is the machine switched on, and is its window long enough?",
+        "backupd run {name}",
+        example="web1: no complete backup for 3d",
+    ),
+    (FAILURE, POOL): Advice(
+        "See that the pool is mounted, writable, and the right filesystem.",
+        "backupd doctor",
+        "doctor",
+        example="the pool cannot be used: REASON",
+    ),
     (FAILURE, EXPIRY): Advice(
-        "See why it ended; nothing is deleted meanwhile, so the pool grows.", "backupd expire --dry-run", "jobs"
+        "See why it ended; nothing is deleted meanwhile, so the pool grows.",
+        "backupd expire --dry-run",
+        "jobs",
+        example="expiry failed: REASON",
     ),
     (FAILURE, BALANCE): Advice(
-        "See why it ended; fragmented free space is not given back meanwhile.", "btrfs-balancer plan --pool {pool}", "jobs"
+        "See why it ended; fragmented free space is not given back meanwhile.",
+        "btrfs-balancer plan --pool {pool}",
+        "jobs",
+        example="balance failed: REASON",
     ),
     (FAILURE, DRILL): Advice(
-        "A backup did not come back as it was, or none was restored for long: see what differs, and try it again.", "backupd drill"
+        "A backup did not come back as it was, or none was restored for long: see what differs, and try it again.",
+        "backupd drill",
+        example="drill: no restore was proven for 30d",
     ),
     (FAILURE, VERIFICATION): Advice(
-        "Is the timer btrkeep-verify@ or btrkeep-scrub@ enabled? What is not read is not known to be there.", "backupd verify"
+        "Is the timer btrkeep-verify@ or btrkeep-scrub@ enabled? What is not read is not known to be there.",
+        "backupd verify",
+        example="verification: no backup of web1 was read for 90d",
     ),
     (FAILURE, READ_ONLY): Advice(
         "Look at the kernel's messages (dmesg) for what made it so, before it is mounted read-write again.",
         "backupd doctor",
         "doctor",
+        example="/srv/backup is mounted read-only: no backup can be made",
     ),
-    (FAILURE, CONFIGURATION): Advice("Mend that line: what it is about is not backed up until then.", "backupd check"),
+    (FAILURE, CONFIGURATION): Advice(
+        "Mend that line: what it is about is not backed up until then.",
+        "backupd check",
+        example="the configuration is wrong: FILE:LINE: REASON",
+    ),
     (FAILURE, CATALOGUE): Advice(
         "The command prints what helps: another `state` for this pool, a `chmod`, or to rebuild the catalogue from the pool.",
         "backupd check",
+        example="the catalogue knows none of the backups that are in the pool",
     ),
     (FAILURE, STATE_FULL): Advice(
         "Make space on the filesystem of the state folder, or enlarge it. Backups are made meanwhile, and recorded afterwards.",
         "df -h {name}; df -i {name}",
+        example="there is no room for the catalogue /var/lib/btrkeep/main/catalogue.sqlite",
     ),
     (FAILURE, CLOCK): Advice(
-        "Compare the clock with another machine's, and set it if it is wrong. Nothing expires meanwhile.", "timedatectl"
+        "Compare the clock with another machine's, and set it if it is wrong. Nothing expires meanwhile.",
+        "timedatectl",
+        example="the clock went backwards: it says 2026-11-20T22:00:00Z, and it was 2026-11-23T22:00:00Z already",
     ),
     (FAILURE, ALTERED_BACKUPS): Advice(
         "Somebody made a backup writable and changed it: see which files. Accept it, delete it, or fetch a copy again.",
         "backupd verify",
+        example="1 backup was changed after it was final: web1@2026-11-20T220003Z",
     ),
     (ROOM, MIN_FREE): Advice(
-        "Nothing is backed up until there is room: keep less, balance, or add a device.", "backupd forecast", "pool"
+        "Nothing is backed up until there is room: keep less, balance, or add a device.",
+        "backupd forecast",
+        "pool",
+        example="there is less free space than min_free",
     ),
     (ROOM, UNALLOCATED): Advice(
-        "Expire, then balance what is sparsely used: metadata needs unallocated space.", "backupd doctor", "doctor"
+        "Expire, then balance what is sparsely used: metadata needs unallocated space.",
+        "backupd doctor",
+        "doctor",
+        example="there is too little unallocated space",
     ),
     (FAILURE, SCHEDULE): Advice(
-        "Start runs often enough: enable the timer btrkeep-backup@, or see why it is not.", "backupd check", "doctor"
+        "Start runs often enough: enable the timer btrkeep-backup@, or see why it is not.",
+        "backupd check",
+        "doctor",
+        example="web1 will not be backed up in time",
     ),
-    (ROOM, USED): Advice("Keep less, or add a device, before it is full.", "backupd forecast", "pool"),
-    (ANY, UNIT): Advice("Read what it said last, mend that, and start it again.", "journalctl -u {name} -n 50", "log"),
+    (ROOM, USED): Advice(
+        "Keep less, or add a device, before it is full.", "backupd forecast", "pool", example="the pool is fuller than the limit"
+    ),
+    (ANY, UNIT): Advice(
+        "Read what it said last, mend that, and start it again.",
+        "journalctl -u {name} -n 50",
+        "log",
+        example="btrkeep-backup@main.service failed: exit-code",
+    ),
     (SILENT, OFFSITE): Advice(
-        "Nothing was sent there yet: make the repository, then send to it.", "backupd offsite init {name}", "copies"
+        "Nothing was sent there yet: make the repository, then send to it.",
+        "backupd offsite init {name}",
+        "copies",
+        example="offsite cloud: never sent to, 7d after it was first looked for",
     ),
     (ANY, OFFSITE): Advice(
-        "See why it cannot be updated; the repository may be away or full.", "backupd offsite run {name} --dry-run", "copies"
+        "See why it cannot be updated; the repository may be away or full.",
+        "backupd offsite run {name} --dry-run",
+        "copies",
+        example="offsite cloud: REASON",
     ),
-    (ANY, REPLICA): _REPLICA,
-    (ANY, PUSH): _REPLICA,
+    (ANY, REPLICA): replace(_REPLICA, example="replica second: REASON"),
+    (ANY, PUSH): replace(_REPLICA, example="push second: REASON"),
     (ANY, FETCHED_BY): Advice(
-        "Nobody has fetched from this pool: the other server, or the disk, stays away.", "backupd status", "copies"
+        "Nobody has fetched from this pool: the other server, or the disk, stays away.",
+        "backupd status",
+        "copies",
+        example="fetched_by second: not fetched for 7d",
     ),
-    (ANY, DAMAGED): Advice("Other backups of the host, or a copy elsewhere, may have these files.", "backupd list {name}"),
+    (ANY, DAMAGED): Advice(
+        "Other backups of the host, or a copy elsewhere, may have these files.",
+        "backupd list {name}",
+        example="web1: 3 backups damaged, up to 2 files in each",
+    ),
     (DEVICES, ANY): Advice(
         "Look at the device's health (smartctl) and scrub the pool; replace it before a second one fails.",
         "backupd doctor",
         "doctor",
+        example="a device is missing, or has errors",
     ),
     (ANY, CONDITION): Advice(
         "It has lasted for several nights: let root read it on the host, or exclude it. What was deleted there may still be here.",
         "backupd status {name}",
+        example="web1: something has lasted for several nights: REASON",
     ),
     (ANY, HOST_KEY): Advice(
         "Compare the key with the host's own before you remove the recorded one: somebody else may answer there.",
         "backupd host test {name}",
+        example="web1: the host answers with another host key",
     ),
-    (ANY, STEP): Advice("It has not come to its end several times in a row. The alarm has the command; see its log.", "", "log"),
-    (SERVICE, ANY): Advice("Alarms do not reach anybody by this service: see its URL in [notify].", "backupd notify --test"),
+    (ANY, STEP): Advice(
+        "It has not come to its end several times in a row. The alarm has the command; see its log.",
+        "",
+        "log",
+        example="a step has failed several times in a row: REASON",
+    ),
+    (SERVICE, ANY): Advice(
+        "Alarms do not reach anybody by this service: see its URL in [notify].",
+        "backupd notify --test",
+        example="a service of [notify] urls does not work: REASON",
+    ),
 }
 """By event and kind of subject; ANY where one of them does not matter. docs/what-to-do.rst has the same entries."""
-EXAMPLES: Mapping[tuple[str, str], str] = {
-    (FAILURE, HOST): "web1: the backup failed: REASON",
-    (SUSPECT, HOST): "web1: the newest backup is suspect: REASON",
-    (SILENT, HOST): "web1: no complete backup for 3d",
-    (FAILURE, POOL): "the pool cannot be used: REASON",
-    (FAILURE, EXPIRY): "expiry failed: REASON",
-    (FAILURE, BALANCE): "balance failed: REASON",
-    (FAILURE, DRILL): "drill: no restore was proven for 30d",
-    (FAILURE, VERIFICATION): "verification: no backup of web1 was read for 90d",
-    (FAILURE, READ_ONLY): "/srv/backup is mounted read-only: no backup can be made",
-    (FAILURE, CONFIGURATION): "the configuration is wrong: FILE:LINE: REASON",
-    (FAILURE, CATALOGUE): "the catalogue knows none of the backups that are in the pool",
-    (FAILURE, STATE_FULL): "there is no room for the catalogue /var/lib/btrkeep/main/catalogue.sqlite",
-    (FAILURE, CLOCK): "the clock went backwards: it says 2026-11-20T22:00:00Z, and it was 2026-11-23T22:00:00Z already",
-    (FAILURE, ALTERED_BACKUPS): "1 backup was changed after it was final: web1@2026-11-20T220003Z",
-    (ROOM, MIN_FREE): "there is less free space than min_free",
-    (ROOM, UNALLOCATED): "there is too little unallocated space",
-    (FAILURE, SCHEDULE): "web1 will not be backed up in time",
-    (ROOM, USED): "the pool is fuller than the limit",
-    (ANY, UNIT): "btrkeep-backup@main.service failed: exit-code",
-    (SILENT, OFFSITE): "offsite cloud: never sent to, 7d after it was first looked for",
-    (ANY, OFFSITE): "offsite cloud: REASON",
-    (ANY, REPLICA): "replica second: REASON",
-    (ANY, PUSH): "push second: REASON",
-    (ANY, FETCHED_BY): "fetched_by second: not fetched for 7d",
-    (ANY, DAMAGED): "web1: 3 backups damaged, up to 2 files in each",
-    (DEVICES, ANY): "a device is missing, or has errors",
-    (ANY, CONDITION): "web1: something has lasted for several nights: REASON",
-    (ANY, HOST_KEY): "web1: the host answers with another host key",
-    (ANY, STEP): "a step has failed several times in a row: REASON",
-    (SERVICE, ANY): "a service of [notify] urls does not work: REASON",
-}
-"""The message of each entry, for the page of the manual."""
 ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
 

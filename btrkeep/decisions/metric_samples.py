@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 from btrkeep import metric_table as table
 from btrkeep.catalogue import BalanceTotals, ExpiryTotals, FreeSpaceScore, StoredAlarm
-from btrkeep.config.value_types import EVENT_WORDS
+from btrkeep.choices import ALARM_EVENTS
 from btrkeep.decisions.alarm_patience import AlarmPatience
 from btrkeep.decisions.findings import CHECKS, PoolVerdict, grade
 from btrkeep.decisions.pool_numbers import PoolNumbers
@@ -80,5 +80,5 @@ def add_health(add: AddSample, verdict: PoolVerdict) -> None:
 def add_alarms(add: AddSample, alarms: Iterable[StoredAlarm], now: datetime, patience: AlarmPatience) -> None:
     """Adds how many alarms of each kind stand."""
     standing = [row.what for row in alarms if patience.stands(row, now)]
-    for event in (*EVENT_WORDS[:-1], "service"):
+    for event in (*ALARM_EVENTS, "service"):
         add(table.ALARMS, standing.count(event), event)

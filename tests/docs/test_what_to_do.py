@@ -18,7 +18,7 @@ from btrkeep.catalogue.model_alarm import (
     SUSPECT,
     UNIT,
 )
-from btrkeep.decisions.alarm_advice import ANY, EXAMPLES, TABLE
+from btrkeep.decisions.alarm_advice import ANY, TABLE
 from tests.beds import TOP
 
 NAMES = dict.fromkeys((HOST, DAMAGED, CONDITION, HOST_KEY), "web1") | dict.fromkeys((REPLICA, PUSH, FETCHED_BY), "second")
@@ -37,20 +37,20 @@ def test_the_page_has_the_advice_for_each_message() -> None:
     for key, entry in TABLE.items():
         name = "btrkeep-backup@main.service" if key[1] == UNIT else NAMES.get(key[1], "")
         command = f"`{entry.command.format(name=name, pool='main')}`" if entry.command else ""
-        wanted.append((EXAMPLES[key], entry.words, command))
+        wanted.append((entry.example, entry.words, command))
     assert rows() == wanted
     assert len(wanted) > 15
 
 
 def test_the_messages_of_the_page_are_those_of_the_program() -> None:
-    assert EXAMPLES[FAILURE, HOST] == words.failing("web1", "failed", "REASON")
-    assert EXAMPLES[SUSPECT, HOST] == words.suspect("web1", "REASON")
-    assert EXAMPLES[SILENT, HOST] == words.silent("web1", 3 * 86400)
-    assert EXAMPLES[ANY, UNIT] == words.unit_failed("btrkeep-backup@main.service", "exit-code")
-    assert EXAMPLES[ANY, OFFSITE] == words.copy_fails("offsite", "cloud", "REASON", [])
-    assert EXAMPLES[SILENT, OFFSITE] == words.never_copied("offsite", "cloud", 7 * 86400)
-    assert EXAMPLES[ANY, FETCHED_BY] == words.copy_is_late("fetched_by", "second", 7 * 86400)
-    assert EXAMPLES[ANY, DAMAGED] == words.damaged("web1", 3, 2)
+    assert TABLE[FAILURE, HOST].example == words.failing("web1", "failed", "REASON")
+    assert TABLE[SUSPECT, HOST].example == words.suspect("web1", "REASON")
+    assert TABLE[SILENT, HOST].example == words.silent("web1", 3 * 86400)
+    assert TABLE[ANY, UNIT].example == words.unit_failed("btrkeep-backup@main.service", "exit-code")
+    assert TABLE[ANY, OFFSITE].example == words.copy_fails("offsite", "cloud", "REASON", [])
+    assert TABLE[SILENT, OFFSITE].example == words.never_copied("offsite", "cloud", 7 * 86400)
+    assert TABLE[ANY, FETCHED_BY].example == words.copy_is_late("fetched_by", "second", 7 * 86400)
+    assert TABLE[ANY, DAMAGED].example == words.damaged("web1", 3, 2)
 
 
 def test_the_pages_of_messages_lead_there() -> None:

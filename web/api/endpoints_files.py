@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from flask import Response, abort, request
 from pydantic import Field
 
 from web import download as downloads
+from web.api.parameters import OneOf, either_way
 from web.api.table import ApiRequest, Bytes, Endpoint, Host, Name, Path, Which
 from web.data import files
 from web.data.files_compare import LIMIT, Compared, compare_at
@@ -16,8 +17,6 @@ from web.data.same_names import of_row
 from web.service_client import agent
 
 FILES = "files"
-_SORTS = Literal["name", "kind", "size", "mode", "owner", "time", "-name", "-kind", "-size", "-mode", "-owner", "-time"]
-_FORMS = Literal["file", "tar", "zip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class BrowseParameters:
     backup: Which = "latest"
     offset: Annotated[int, Field(ge=0, le=999_999_999, description="The number of names to skip.")] = 0
     limit: Annotated[int, Field(ge=1, le=5000, description="The maximum number of names.")] = files.PAGE
-    sort: Annotated[_SORTS, Field(description="The sort order; a minus sign reverses it.")] = "name"
+    sort: Annotated[str, either_way(files.SORTS), Field(description="The sort order; a minus sign reverses it.")] = "name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,9 @@ class DownloadParameters:
     host: Host
     path: Path
     backup: Which = "latest"
-    form: Annotated[_FORMS, Field(description="`file`: a file unchanged; else an archive of a file or folder.")] = "file"
+    form: Annotated[
+        str, OneOf(downloads.KINDS), Field(description="`file`: a file unchanged; else an archive of a file or folder.")
+    ] = "file"
 
 
 @dataclass(frozen=True, slots=True)

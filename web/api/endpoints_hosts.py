@@ -1,11 +1,12 @@
 """Hosts, what runs now and the whole of it: as the overview and the pages of hosts show them."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from flask import abort
 from pydantic import Field
 
+from web.api.parameters import OneOf, either_way
 from web.api.table import ApiRequest, Endpoint, OfHost
 from web.data import hosts as of_hosts
 from web.data.copies import CopiesPage
@@ -20,9 +21,6 @@ from web.data.running import running as of_running
 from web.data.same_names import of_row
 
 HOSTS, STATE = "hosts", "state"
-_ORDERS = Literal[
-    "host", "state", "last", "due", "size", "new", "backups", "-host", "-state", "-last", "-due", "-size", "-new", "-backups"
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +29,12 @@ class HostsParameters:
 
     q: Annotated[str, Field(max_length=200, description="Words that must all occur in the name, group or address.")] = ""
     state: Annotated[
-        Literal["", "ok", "late", "failing", "suspect", "never", "unconfigured", "copy"],
+        str,
+        OneOf(("", *of_hosts.ALL_STATES)),
         Field(description="Only hosts in this state."),
     ] = ""
     group: Annotated[str, Field(max_length=255, description="Only hosts of this group.")] = ""
-    sort: Annotated[_ORDERS, Field(description="The sort order; a minus sign reverses it.")] = "host"
+    sort: Annotated[str, either_way(of_hosts.ORDERS), Field(description="The sort order; a minus sign reverses it.")] = "host"
     page: Annotated[int, Field(ge=1, le=1_000_000, description="The page, of 100 hosts; beyond the end, the last one.")] = 1
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from flask import abort
 from pydantic import Field
@@ -12,6 +12,7 @@ from pydantic import Field
 from btrkeep.errors import UsageError
 from btrkeep.units import parse_time
 from web.access import visible_hosts
+from web.api.parameters import OneOf
 from web.api.table import ApiRequest, Endpoint, Moment, Nothing, OfNumber
 from web.data import jobs as of_jobs
 from web.data import log
@@ -22,7 +23,6 @@ from web.data.log import LogPage, LogRun
 from web.service_client import agent
 
 JOBS, STATE = "jobs", "state"
-_OUTCOMES = Literal["", "complete", "suspect", "failed", "partial", "skipped", "unfinished"]
 Before = Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lower id: `older` of the previous page.")]
 
 
@@ -31,9 +31,7 @@ class JobsParameters:
     """The number of days, and the kind of job."""
 
     days: Annotated[int, Field(ge=1, le=3650, description="The number of days up to now.")] = of_jobs.USUAL
-    kind: Annotated[
-        Literal["", "night", "backup", "expire", "balance", "dedupe", "kernel"], Field(description="Only this kind of job.")
-    ] = ""
+    kind: Annotated[str, OneOf(("", *of_jobs.KINDS)), Field(description="Only this kind of job.")] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class RunsParameters:
     """Filters for runs of hosts."""
 
     host: Annotated[str, Field(max_length=255, description="Only runs of this host.")] = ""
-    outcome: Annotated[_OUTCOMES, Field(description="Only runs with this outcome.")] = ""
+    outcome: Annotated[str, OneOf(("", *log.OUTCOMES)), Field(description="Only runs with this outcome.")] = ""
     since: Annotated[Moment, Field(description="Only runs that began at this time or later.")] | None = None
     before: Before | None = None
     limit: Annotated[int, Field(ge=1, le=500, description="The maximum number of runs.")] = log.PAGE

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from flask import abort
 from pydantic import Field
 
 from web.access import require_folder_right
+from web.api.parameters import OneOf
 from web.api.table import ApiRequest, Endpoint, OfHost, Which
 from web.data import restore as of_restore
 from web.data.restore import PreviewPage, RestoreForm
@@ -18,7 +19,7 @@ TASKS = "tasks"
 _MOST = 1000
 _TASK = r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$"
 Folder = Annotated[str, Field(max_length=900, pattern=r"^/[^\x00-\x1f\x7f-\x9f]*$")]
-Overwrite = Annotated[Literal["never", "older", "all"], Field(description="What to do if a file exists already.")]
+Overwrite = Annotated[str, OneOf(tuple(of_restore.OVERWRITE)), Field(description="What to do if a file exists already.")]
 
 
 @dataclass(frozen=True, slots=True)

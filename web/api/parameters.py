@@ -3,13 +3,14 @@ message.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from urllib.parse import unquote_to_bytes
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core.core_schema import literal_schema
 
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.serving.protocol import decoded
@@ -22,6 +23,21 @@ _HINT = "the OpenAPI document, /api/v1/openapi.json, says what is taken"
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 _YES_OR_NO = {"true": True, "false": False}
 _SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Annotates a text that is one of these words."""
+
+    words: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> Any:
+        return literal_schema(list(self.words))
+
+
+def either_way(orders: Collection[str]) -> OneOf:
+    """Annotates a sort order, reversed with a minus sign."""
+    return OneOf((*orders, *(f"-{order}" for order in orders)))
 
 
 def of_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:

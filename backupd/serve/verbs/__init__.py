@@ -10,7 +10,7 @@ from backupd.serve import arguments as given
 from backupd.serve.arguments import Argument
 from backupd.serve.limits import ConcurrencyLimit
 from backupd.serve.rights import Right
-from btrkeep.choices import CURVES
+from btrkeep.choices import CURVES, OVERWRITE, SERVICE_VERBS
 from btrkeep.serving.answer_size import LIST_BYTES
 from btrkeep.serving.protocol import LONGEST_ANSWER
 from btrkeep.serving.viewer import Viewer
@@ -66,10 +66,10 @@ _RESTORE = {
     **_BACKUP,
     "paths": Argument(given.paths),
     "to": Argument(given.destination, given.HOST),
-    "overwrite": Argument(given.optional(given.choice("never", "older", "all")), None),
+    "overwrite": Argument(given.optional(given.choice(*OVERWRITE)), None),
 }
 
-VERBS: Mapping[str, Verb] = {
+_VERBS: Mapping[str, Verb] = {
     "browse": Verb(
         "files",
         right=Right.HOST,
@@ -146,3 +146,4 @@ VERBS: Mapping[str, Verb] = {
     "retention": Verb("queries", _HOST, Right.HOST, 300, _SHORT),
     "hello": Verb("queries", {}, Right.LISTED, 1200, _SHORT),
 }
+VERBS = {name: _VERBS[name] for name in SERVICE_VERBS}
