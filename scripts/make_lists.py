@@ -12,8 +12,9 @@ from textwrap import fill
 from typing import Any
 
 from backupd.doctor.rules import RULES
+from btrkeep.config.config_key import SECTIONS, ConfigKey
 from btrkeep.config.documents import INSTALLED
-from btrkeep.config.keys import SECTIONS, TABLE, WRITTEN, ConfigKey
+from btrkeep.config.keys import TABLE, WRITTEN
 from btrkeep.config.problems import quoted
 from btrkeep.metric_table import METRICS, Metric
 

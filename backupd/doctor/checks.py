@@ -33,7 +33,8 @@ from btrkeep.capabilities import read_capabilities
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig, page
-from btrkeep.config.keys import NOTIFY, SECRET
+from btrkeep.config.config_key import NOTIFY
+from btrkeep.config.keys import SECRET
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.altered import altered_hint, altered_words

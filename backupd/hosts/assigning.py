@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from btrkeep.config.keys import HOST, LEGAL, RETENTION, WITHIN, ConfigKey
+from btrkeep.config.config_key import HOST, RETENTION, WITHIN, ConfigKey
+from btrkeep.config.keys import LEGAL
 from btrkeep.config.problems import InvalidValue, RefusedItems, nearest
 from btrkeep.config.sources import require_host_name
 from btrkeep.errors import UsageError

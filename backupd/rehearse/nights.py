@@ -21,7 +21,7 @@ from backupd.rehearse.model import NightReading, RehearsalPlan, RehearsedRun, Va
 from backupd.rehearse.pool import Place, throwaway
 from backupd.rehearse.scale import largest_file
 from btrkeep.catalogue import Catalogue
-from btrkeep.config.periods import PERIOD_NAMES
+from btrkeep.config.retention import PERIOD_NAMES
 from btrkeep.errors import OperatorError
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.allocation import Allocation, read_allocation

@@ -9,8 +9,8 @@ from backupd.rehearse.model import Fleet, RehearsalPlan, RehearsedBalance, Varia
 from backupd.rehearse.scale import Scaled, scaled
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention
-from btrkeep.config.periods import PERIODS
 from btrkeep.config.published import published
+from btrkeep.config.retention import PERIODS
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import filesystem_uuid, open_pool

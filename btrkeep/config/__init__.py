@@ -8,20 +8,13 @@ from btrkeep.config.documents import page
 from btrkeep.config.elsewhere import point, state_of
 from btrkeep.config.for_reports import ReportingConfig, load_for_reports
 from btrkeep.config.last_valid import keep_valid
-from btrkeep.config.model import (
-    BalanceSettings,
-    Config,
-    ExpirySettings,
-    HostConfig,
-    NotifySettings,
-    PoolSettings,
-    Retention,
-    SshSettings,
-)
+from btrkeep.config.model import Config, HostConfig
 from btrkeep.config.published import Published, publish, published
 from btrkeep.config.reading import load, load_usable, other_pools
+from btrkeep.config.retention import Retention
 from btrkeep.config.sample import example, is_example
 from btrkeep.config.secret import Url
+from btrkeep.config.settings import BalanceSettings, ExpirySettings, NotifySettings, PoolSettings, SshSettings
 from btrkeep.config.values import Listen, Pace, Window
 
 __all__ = [

@@ -4,19 +4,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from btrkeep.config import model
-from btrkeep.config.documents import reference
-from btrkeep.config.exclusion import NOTHING_EXCLUDED, Exclusion
-from btrkeep.config.keys import (
+from btrkeep.config import model, settings
+from btrkeep.config.config_key import (
     BACKUP,
     BALANCE,
-    DEFAULTS,
     DRILL,
     EXPIRY,
     FETCHED_BY,
     GROUP,
     HOST,
-    LEGAL,
     NOTIFY,
     OFFSITE,
     POOL,
@@ -27,10 +23,13 @@ from btrkeep.config.keys import (
     SSH,
     VERIFY,
     WEB,
-    default_zone,
 )
+from btrkeep.config.documents import reference
+from btrkeep.config.exclusion import NOTHING_EXCLUDED, Exclusion
+from btrkeep.config.keys import DEFAULTS, LEGAL, default_zone
 from btrkeep.config.merge import Sections, TomlSection
 from btrkeep.config.problems import InvalidValue, Problems, dotted, nearest, quoted, show
+from btrkeep.config.retention import Retention
 from btrkeep.config.self_exclusion import SelfExclusion, self_exclusions
 from btrkeep.errors import ConfigError
 from btrkeep.units import counted
@@ -58,16 +57,16 @@ class Policies:
 
     def __init__(self, everybody: Mapping[str, Any]) -> None:
         self._everybody = everybody
-        self._made: dict[tuple[tuple[str, Any], ...], model.Retention] = {}
+        self._made: dict[tuple[tuple[str, Any], ...], Retention] = {}
 
-    def of(self, *sections: Mapping[str, Any]) -> model.Retention:
+    def of(self, *sections: Mapping[str, Any]) -> Retention:
         """Returns the policy set by these sections, the widest first; with none, the policy of all hosts."""
         keys = dict(self._everybody)
         for section in sections:
             keys |= section.get(RETENTION, {})
         key = tuple(keys.items())
         if key not in self._made:
-            self._made[key] = model.Retention(**keys)
+            self._made[key] = Retention(**keys)
         return self._made[key]
 
 
@@ -92,17 +91,17 @@ def build(file: Path, name: str, sections: Sections, problems: Problems, excludi
     return model.Config(
         file=file,
         name=name,
-        pool=model.PoolSettings(**pool),
-        backup=model.BackupSettings(**backup),
-        ssh=model.SshSettings(**sections.single[SSH]),
+        pool=settings.PoolSettings(**pool),
+        backup=settings.BackupSettings(**backup),
+        ssh=settings.SshSettings(**sections.single[SSH]),
         retention=policies.of(),
-        expiry=model.ExpirySettings(**sections.single[EXPIRY]),
-        balance=model.BalanceSettings(**sections.single[BALANCE]),
-        verify=model.VerifySettings(**sections.single[VERIFY]),
-        drill=model.DrillSettings(**sections.single[DRILL]),
-        notify=model.NotifySettings(**sections.single[NOTIFY]),
-        web=model.WebSettings(**sections.single[WEB]),
-        serve=model.ServeSettings(**sections.single[SERVE]),
+        expiry=settings.ExpirySettings(**sections.single[EXPIRY]),
+        balance=settings.BalanceSettings(**sections.single[BALANCE]),
+        verify=settings.VerifySettings(**sections.single[VERIFY]),
+        drill=settings.DrillSettings(**sections.single[DRILL]),
+        notify=settings.NotifySettings(**sections.single[NOTIFY]),
+        web=settings.WebSettings(**sections.single[WEB]),
+        serve=settings.ServeSettings(**sections.single[SERVE]),
         groups={group: _group(group, table.values, policies) for group, table in sections.named[GROUP].items()},
         hosts=_without(hosts, exclusion.hosts),
         replicas=_without(replicas, exclusion.copies),
@@ -229,7 +228,7 @@ def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, mod
                 if key not in table.given:
                     problems.add(table.file, dotted(OFFSITE, name, key), f"missing: such as {key} = {example}", (OFFSITE, name))
         _require_other_name(OFFSITE, name, table, sections, problems)
-        yield name, model.OffsiteSettings(name, retention=model.Retention(**retention) if retention else None, **values)
+        yield name, model.OffsiteSettings(name, retention=Retention(**retention) if retention else None, **values)
 
 
 def _tables(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

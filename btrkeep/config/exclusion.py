@@ -9,7 +9,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from btrkeep.config.keys import BALANCE, DRILL, FETCHED_BY, GROUP, HOST, NAMED, NOTIFY, OFFSITE, PUSH, REPLICA, SERVE, VERIFY, WEB
+from btrkeep.config.config_key import (
+    BALANCE,
+    DRILL,
+    FETCHED_BY,
+    GROUP,
+    HOST,
+    NAMED,
+    NOTIFY,
+    OFFSITE,
+    PUSH,
+    REPLICA,
+    SERVE,
+    VERIFY,
+    WEB,
+)
 from btrkeep.config.line_numbers import headers
 from btrkeep.config.merge import Sections
 from btrkeep.config.model import Config, HostConfig

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.config.build import STATE
+from btrkeep.config.config_key import NOTIFY, POOL
 from btrkeep.config.elsewhere import state_of
 from btrkeep.config.files import Document, documents
-from btrkeep.config.keys import NOTIFY, POOL, default_zone
+from btrkeep.config.keys import default_zone
 from btrkeep.config.last_valid import LastValid, keep_valid, last_valid
 from btrkeep.config.merge import Sections, merged
-from btrkeep.config.model import Config, NotifySettings, PoolSettings
+from btrkeep.config.model import Config
 from btrkeep.config.problems import InvalidValue, Problems
 from btrkeep.config.reading import FOLDER, load_usable, main_and_name
+from btrkeep.config.settings import NotifySettings, PoolSettings
 from btrkeep.config.sources import parse_path
 from btrkeep.errors import ConfigError
 

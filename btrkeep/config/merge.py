@@ -6,8 +6,9 @@ from pathlib import Path
 from string import ascii_letters
 from typing import Any
 
+from btrkeep.config.config_key import NAMED, NOTIFY, OFFSITE, SECTIONS, SINGLE, WITHIN
 from btrkeep.config.files import Document
-from btrkeep.config.keys import LEGAL, NAMED, NOTIFY, OFFSITE, SECRET, SECTIONS, SINGLE, WITHIN, WRITTEN
+from btrkeep.config.keys import LEGAL, SECRET, WRITTEN
 from btrkeep.config.problems import InvalidValue, Problems, RefusedItems, dotted, nearest, nearest_of, quoted, show
 from btrkeep.config.sources import name_fault
 

@@ -1,165 +1,42 @@
 """The configuration as the programs see it: frozen, parsed, complete, with every inherited value in its place.
 
-Sizes are bytes, durations seconds, shares fractions of one. Defaults are those of the table of keys.
+Sizes are bytes, durations seconds, shares fractions of one. Each field that a key fills declares the key.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import time
 from pathlib import Path
-from typing import Any, ClassVar, Literal
-from zoneinfo import ZoneInfo
+from typing import Any, ClassVar
 
-from btrkeep.config.keys import DEFAULTS
-from btrkeep.config.periods import PERIOD_NAMES
-from btrkeep.config.secret import Url
-from btrkeep.config.values import FileSample, Listen, MinFree, Pace, Window
+from btrkeep.config import value_types as kinds
+from btrkeep.config.config_key import EVERY_HOST, HOST, OFFSITE, PUSH, REPLICA, SHARED, ConfigKey, entry, filled_by
+from btrkeep.config.retention import Retention
+from btrkeep.config.settings import (
+    BANDWIDTH,
+    CONCURRENCY,
+    EVERY,
+    MAX_AGE,
+    POOL_NAME,
+    PORT,
+    SSH_OPTIONS,
+    STALL,
+    WINDOW,
+    BackupSettings,
+    BalanceSettings,
+    DrillSettings,
+    ExpirySettings,
+    NotifySettings,
+    PoolSettings,
+    ServeSettings,
+    SshSettings,
+    VerifySettings,
+    WebSettings,
+)
+from btrkeep.config.values import MinFree, Window
 from btrkeep.errors import ConfigError
 
-_FIVE_WEEKS, _SIXTY_DAYS = 35 * 86400.0, 60 * 86400.0
 
-
-@dataclass(frozen=True, slots=True)
-class PoolSettings:
-    path: Path
-    state: Path
-    zone: ZoneInfo
-    min_free: MinFree = DEFAULTS["min_free"]
-
-
-@dataclass(frozen=True, slots=True)
-class BackupSettings:
-    """Settings of the pool as a whole; the rest of [backup] is copied into every host. `bandwidth` is bytes per second, None no
-    limit.
-    """
-
-    concurrency: int = DEFAULTS["concurrency"]
-    bandwidth: int | None = DEFAULTS["bandwidth"]
-    confine: Literal["auto", "always", "never"] = DEFAULTS["confine"]
-
-
-@dataclass(frozen=True, slots=True)
-class SshSettings:
-    key: Path = DEFAULTS["key"]
-    known_hosts: Path = DEFAULTS["known_hosts"]
-    command: str = DEFAULTS["command"]
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How many periods of each length keep a backup. The newest `min_keep` complete backups always stay. `grace` is seconds."""
-
-    daily: int = DEFAULTS["daily"]
-    weekly: int = DEFAULTS["weekly"]
-    monthly: int = DEFAULTS["monthly"]
-    yearly: int = DEFAULTS["yearly"]
-    min_keep: int = DEFAULTS["min_keep"]
-    grace: float = DEFAULTS["grace"]
-
-    @property
-    def missing(self) -> bool:
-        """Returns True if there is no rule at all, so that everything is kept."""
-        return not any(getattr(self, name) for name in PERIOD_NAMES)
-
-
-@dataclass(frozen=True, slots=True)
-class ExpirySettings:
-    """How expired backups are deleted. `mount_option` is the pool's mount option meanwhile; "none" leaves it unchanged."""
-
-    max_orphans: int = DEFAULTS["max_orphans"]
-    pace: Pace | None = DEFAULTS["pace"]
-    mount_option: str = DEFAULTS["mount_option"]
-    yield_to_backups: bool = DEFAULTS["yield_to_backups"]
-
-
-@dataclass(frozen=True, slots=True)
-class NotifySettings:
-    """Who is notified of what. `silent` is seconds; None: as soon as a host is late. `digest` is a time of day in the pool's zone.
-    None disables digest or ping.
-    """
-
-    urls: tuple[Url, ...] = DEFAULTS["urls"]
-    on: tuple[str, ...] = DEFAULTS["on"]
-    silent: float | None = DEFAULTS["silent"]
-    used_limit: float = DEFAULTS["used_limit"]
-    digest: time | None = DEFAULTS["digest"]
-    ping: Url | None = DEFAULTS["ping"]
-    ping_goal: float = DEFAULTS["ping_goal"]
-
-
-@dataclass(frozen=True, slots=True)
-class BalanceSettings:
-    """Limits of `btrfs-balancer run` in this pool: bytes, seconds, a share; None is no limit.
-
-    `min_unallocated` is None for the balancer's default.
-    """
-
-    budget: int | None = DEFAULTS["budget"]
-    time: float | None = DEFAULTS["time"]
-    policy: str = DEFAULTS["policy"]
-    min_unallocated: MinFree | None = DEFAULTS["min_unallocated"]
-    while_backups: bool = DEFAULTS["while_backups"]
-    max_pressure: float | None = DEFAULTS["max_pressure"]
-
-
-@dataclass(frozen=True, slots=True)
-class VerifySettings:
-    """How many of the files that a run fetched get a checksum at once, and how many files a night compares with the host; None
-    disables either. `max_age` and `after_crash`, the time before a crash whose writes are in doubt, are seconds.
-    """
-
-    new_files: FileSample | None = DEFAULTS["new_files"]
-    against_source: FileSample | None = DEFAULTS["against_source"]
-    after_crash: float = DEFAULTS["after_crash"]
-    max_age: float | None = DEFAULTS["max_age"]
-
-    @property
-    def oldest(self) -> float:
-        """Returns the allowed age, in seconds, of each host's last verification."""
-        return self.max_age or _SIXTY_DAYS
-
-
-@dataclass(frozen=True, slots=True)
-class DrillSettings:
-    """How much of a backup a drill restores, how long it may take in seconds, and how backups are booted."""
-
-    time: float | None = DEFAULTS["time"]
-    sample: FileSample = DEFAULTS["sample"]
-    boot_timeout: float = DEFAULTS["boot_timeout"]
-    max_age: float | None = DEFAULTS["max_age"]
-
-    @property
-    def oldest(self) -> float:
-        """The age in seconds from which on the newest proven restore is old."""
-        return self.max_age or _FIVE_WEEKS
-
-
-@dataclass(frozen=True, slots=True)
-class WebSettings:
-    """The dashboard. `names` are the host names it accepts, `behind_proxy` the addresses of trusted proxies; times are seconds."""
-
-    listen: Listen = DEFAULTS["listen"]
-    names: tuple[str, ...] = DEFAULTS["names"]
-    behind_proxy: tuple[str, ...] = DEFAULTS["behind_proxy"]
-    idle: float = DEFAULTS["idle"]
-    longest: float = DEFAULTS["longest"]
-
-
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
-    """The root service. `rates` are requests a minute of one user, `at_once` requests of all users, both by verb.
-
-    `run_distance`: seconds between two requested backups of a host; `runs_a_day`: such backups within 24 hours.
-    """
-
-    no_downloads: bool = DEFAULTS["no_downloads"]
-    no_restores: bool = DEFAULTS["no_restores"]
-    rates: Mapping[str, int] = field(default_factory=dict)
-    at_once: Mapping[str, int] = field(default_factory=dict)
-    run_distance: float = DEFAULTS["run_distance"]
-    runs_a_day: int = DEFAULTS["runs_a_day"]
-
-
+# fmt: off
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """A group's own limits, in addition to the pool's, and in `shared` the parsed values that it sets for its hosts, by key.
@@ -183,36 +60,84 @@ class HostConfig:
     """
 
     name: str
-    group: str | None = None
-    address: str | None = None
-    port: int | None = DEFAULTS["port"]
-    rsync_path: str | None = DEFAULTS["rsync_path"]
-    ssh_options: tuple[str, ...] = DEFAULTS["ssh_options"]
-    paths: tuple[str, ...] = ()
-    enabled: bool = DEFAULTS["enabled"]
-    optional: bool = DEFAULTS["optional"]
-    max_absence: float | None = DEFAULTS["max_absence"]
-    bandwidth: int | None = None
-    window: Window | None = DEFAULTS["window"]
-    every: float = DEFAULTS["every"]
-    late: float | None = DEFAULTS["late"]
-    attempts: int = DEFAULTS["attempts"]
-    stall: float = DEFAULTS["stall"]
-    deadline: float = DEFAULTS["deadline"]
-    max_files: int | None = DEFAULTS["max_files"]
-    max_new_bytes: int | None = DEFAULTS["max_new_bytes"]
-    quota: int | None = DEFAULTS["quota"]
-    max_memory: MinFree = DEFAULTS["max_memory"]
-    inplace: str = DEFAULTS["inplace"]
-    shrink_limit: float = DEFAULTS["shrink_limit"]
-    unreadable_limit: float = DEFAULTS["unreadable_limit"]
-    exclude: tuple[str, ...] = DEFAULTS["exclude"]
-    share_with: str | None = DEFAULTS["share_with"]
-    share_across_groups: bool = DEFAULTS["share_across_groups"]
-    one_file_system: bool = DEFAULTS["one_file_system"]
-    before: tuple[str, ...] = DEFAULTS["before"]
-    boot_checks: tuple[str, ...] = DEFAULTS["boot_checks"]
-    after: tuple[str, ...] = DEFAULTS["after"]
+    group: str | None = entry((HOST,), kinds.GROUP, None, '"debian"',
+        "The group whose settings the host takes. Without it: none.", False, shown=True)
+    address: str | None = entry((HOST,), kinds.ADDRESS, None, '"root@web1.example.org"',
+        "How ssh reaches the host; an IPv6 address in brackets. Without it: this machine.", False, shown=True)
+    share_with: str | None = entry(SHARED, kinds.HOST_NAME, None, '"web1"',
+        "A host like this one, such as with the same distribution. What a run has written shares the data of that host's newest "
+        "complete backup where both have the same bytes under the same path: see :doc:`sharing`. Set in a group, it "
+        "does nothing for that host itself. Without it: nothing is shared between hosts.")
+    share_across_groups: bool = entry(SHARED, kinds.FLAG, False, "true",
+        "Whether ``share_with`` may name a host of another group. Who sees the one host can find out then whether the other has a "
+        "certain file.")
+    paths: tuple[str, ...] = field(default=(), metadata=ConfigKey(SHARED, kinds.SOURCES, None, '["/etc", "/srv"]',
+        "The source paths: absolute, none inside another. Required, in the host or in its group.", shown=True).metadata)
+    enabled: bool = entry(SHARED, kinds.FLAG, True, "false",
+        "false: backed up only when it is named; its backups stay.", shown=True)
+    optional: bool = entry(SHARED, kinds.FLAG, False, "true",
+        "true: for laptops and the like; if the host is not there, that is no failure. It is not there if there is no route to it, "
+        "it does not answer, the connection is refused, or its name does not resolve any more. A refused key or another host key "
+        "is a failure.", shown=True)
+    max_absence: float | None = entry(SHARED, kinds.TIME_LIMIT, "14d", '"30d"',
+        "How old the newest complete backup of an ``optional`` host may be before the host is late, which is a state and a "
+        'message. ``"none"``: it may stay away for ever.', shown=True)
+    port: int | None = filled_by(PORT)
+    rsync_path: str | None = entry(SHARED, kinds.COMMAND, None, '"sudo rsync"',
+        "How rsync is called on the host. What macOS and OpenBSD call rsync is openrsync, which lacks options that are needed: "
+        "install rsync there; Homebrew's is ``/opt/homebrew/bin/rsync``.")
+    ssh_options: tuple[str, ...] = filled_by(SSH_OPTIONS)
+    before: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',
+        "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` are replaced by "
+        "the host's name and address. "
+        "Exit status 75 skips the host in this run, any other failure fails it.")
+    after: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["/usr/local/bin/thaw", "{address}"]',
+        "The same, after the host's transfers.")
+    boot_checks: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["pg_isready", "test -s /var/www/index.html"]',
+        "Lines of the shell that ``backupd drill --boot`` runs in the host's system when it is up; each has to end with 0.")
+    bandwidth: int | None = filled_by(BANDWIDTH)
+    window: Window | None = filled_by(WINDOW)
+    every: float = filled_by(EVERY)
+    late: float | None = entry(EVERY_HOST, kinds.DURATION, None, '"2d"',
+        "How old a host's newest complete backup may be before the host is late, which is a state and a message. Without it: "
+        "1.5 times ``every``, and at least one missed window. For hosts that are ``optional`` see ``max_absence``.", shown=True)
+    attempts: int = entry(EVERY_HOST, kinds.COUNT, 3, "5",
+        "How often a broken transfer is tried in one run.", shown=True)
+    stall: float = filled_by(STALL)
+    deadline: float = entry(EVERY_HOST, kinds.DURATION, "6h", '"12h"',
+        "A host that takes longer than this in one run is ended and continued in the next.", shown=True)
+    max_files: int | None = entry(EVERY_HOST, kinds.COUNT_LIMIT, None, "1000000",
+        "How many files, folders and links may be new in a backup; hard links, and what is replaced, count each time. A host that "
+        'brings more is stopped. Without it, or with ``"none"``: no limit.', shown=True)
+    max_new_bytes: int | None = entry(EVERY_HOST, kinds.SIZE_LIMIT, None, '"200GiB"',
+        "How much new data a backup may have, in its files and their attributes. A host that brings more is stopped. Without it, "
+        'or with ``"none"``: no limit.', shown=True)
+    max_memory: MinFree = entry(EVERY_HOST, kinds.FLOOR, "50%", '"4GiB"',
+        "How much memory a host's rsync may take here: a share of this machine's or a size. If it takes more, it is stopped.")
+    quota: int | None = entry(EVERY_HOST, kinds.SIZE_LIMIT, None, '"500GiB"',
+        "How much of what is on the disks a host may have written, for all of its backups together: see :doc:`quotas`. It holds "
+        'once simple quotas are switched on (``backupd quota enable``). Without it, or with ``"none"``: no limit.', shown=True)
+    inplace: str = entry(EVERY_HOST, kinds.IN_PLACE, "always", '"large"',
+        "Which changed files are written in place, so that unchanged blocks stay shared with earlier backups: "
+        "all, large ones or none.", shown=True)
+    shrink_limit: float = entry(EVERY_HOST, kinds.SHARE, "50%", '"20%"',
+        "How much of a source path, in files or in bytes, may be missing compared with the previous backup. If more is missing, "
+        "the backup is suspect. What was excluded since by a plain path is no loss.", shown=True)
+    unreadable_limit: float = entry(EVERY_HOST, kinds.SHARE, "1%", '"5%"',
+        "How many of a source path's files may be unreadable; a folder counts as everything that the previous backup has below it. "
+        "If more are, or if nothing could be read, the backup is suspect. So it is if more of its files, or of its bytes, are "
+        "missing because something is not mounted.", shown=True)
+    exclude: tuple[str, ...] = entry(EVERY_HOST, kinds.PATTERNS,
+        ["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp/*", "/var/tmp/*", "lost+found"], '["/var/cache/apt/archives/*", "*.iso"]',
+        "Files that are not backed up, see `Exclude patterns`_. In [backup] it replaces the default; in a group or a host it is "
+        "added to the inherited patterns.", shown=True,
+        beside=ConfigKey(EVERY_HOST, kinds.PATTERNS, None, '["/proc/*", "/sys/*", "/dev/*"]',
+        "Replaces all inherited patterns; an ``exclude`` in the same section is added to it.", name="exclude_only"))
+    one_file_system: bool = entry(EVERY_HOST, kinds.FLAG, False, "true",
+        "Do not back up filesystems that are mounted below a source path, nor nested btrfs subvolumes such as ``/home`` of many "
+        "distributions. Each backup names these folders in a warning. What such a mount hides stays in the backups as it was. With "
+        "and without this key, files that lie in a folder below a mount cannot be seen from outside, and no backup has them.",
+        shown=True)
     retention: Retention = field(default_factory=Retention)
     left_out: tuple[str, ...] = ()
     fault: str = ""
@@ -227,12 +152,13 @@ class CopySettings:
     """What the settings of all copies have in common. `kind`: the name of the section. Times are seconds."""
 
     name: str
-    hosts: tuple[str, ...] = DEFAULTS["hosts"]
-    bandwidth: int | None = None
-    window: Window | None = DEFAULTS["window"]
-    every: float = DEFAULTS["every"]
-    max_age: float | None = DEFAULTS["max_age"]
-    stall: float = DEFAULTS["stall"]
+    hosts: tuple[str, ...] = entry((REPLICA, PUSH, OFFSITE), kinds.HOST_PATTERNS, ["*"], '["web*", "db1"]',
+        "The hosts that are fetched, or sent: names, or patterns as the shell has them.", False)
+    bandwidth: int | None = filled_by(BANDWIDTH)
+    window: Window | None = filled_by(WINDOW)
+    every: float = filled_by(EVERY)
+    max_age: float | None = filled_by(MAX_AGE)
+    stall: float = filled_by(STALL)
 
     kind: ClassVar[str]
 
@@ -258,15 +184,22 @@ class ReplicaSettings(CopySettings):
     connection that the other server begins. `retention` is this pool's own for them. Times are seconds.
     """
 
-    address: str | None = None
+    address: str | None = entry((REPLICA,), kinds.COPY_SOURCE, None, '"ssh://root@backup1.example.org"',
+        "Where the backups are fetched from: another backup server, or the folder of a pool on this machine, such as that of a "
+        "disk which comes and goes. ``\"push\"``: the other server sends them, because it cannot be reached from here. Required.",
+        False, name="from")
     folder: Path | None = None
-    pool_name: str = DEFAULTS["pool_name"]
-    port: int | None = DEFAULTS["port"]
-    ssh_options: tuple[str, ...] = DEFAULTS["ssh_options"]
-    concurrency: int = DEFAULTS["concurrency"]
-    newest_only: bool = DEFAULTS["newest_only"]
-    take_holds: bool = DEFAULTS["take_holds"]
-    longest_hold: float | None = DEFAULTS["longest_hold"]
+    pool_name: str = filled_by(POOL_NAME)
+    port: int | None = filled_by(PORT)
+    ssh_options: tuple[str, ...] = filled_by(SSH_OPTIONS)
+    concurrency: int = filled_by(CONCURRENCY)
+    newest_only: bool = entry((REPLICA,), kinds.FLAG, False, "true",
+        "true: of each host only the newest backup is fetched. false: all that this pool's retention keeps.", False)
+    take_holds: bool = entry((REPLICA,), kinds.FLAG, True, "false",
+        "Whether a hold in the other pool also holds the copy here. false: whoever controls the other server cannot fill this pool "
+        "with backups that are never deleted.", False)
+    longest_hold: float | None = entry((REPLICA,), kinds.TIME_LIMIT, "none", '"90d"',
+        "How long a hold that comes with a copy holds it here at most, from the time when it is fetched.", False)
     retention: Retention = field(default_factory=Retention)
 
     kind: ClassVar[str] = "replica"
@@ -293,10 +226,12 @@ class PushSettings(CopySettings):
     seconds.
     """
 
-    address: str = ""
-    pool_name: str = DEFAULTS["pool_name"]
-    port: int | None = DEFAULTS["port"]
-    ssh_options: tuple[str, ...] = DEFAULTS["ssh_options"]
+    address: str = field(default="", metadata=ConfigKey((PUSH,), kinds.COPY_TARGET, None, '"ssh://root@backup2.example.org"',
+        "The backup server that this pool's backups are sent to, because it cannot reach this one. Required.",
+        False, name="to").metadata)
+    pool_name: str = filled_by(POOL_NAME)
+    port: int | None = filled_by(PORT)
+    ssh_options: tuple[str, ...] = filled_by(SSH_OPTIONS)
 
     kind: ClassVar[str] = "push"
 
@@ -325,9 +260,15 @@ class OffsiteSettings(CopySettings):
     `repository` and the password are named here or in `environment_file`. Times are seconds.
     """
 
-    repository: str | None = None
-    password_file: Path | None = None
-    environment_file: Path | None = None
+    repository: str | None = entry((OFFSITE,), kinds.RESTIC_REPOSITORY, None, '"rest:https://copies.example.org/main"',
+        "Where restic keeps it, as :manpage:`restic(1)` names it: a folder, ``sftp:``, ``rest:``, ``s3:``, ``rclone:`` and others. "
+        "One with a password in it belongs into ``environment_file``, as ``RESTIC_REPOSITORY=``.", False)
+    password_file: Path | None = entry((OFFSITE,), kinds.PATH, None, '"/etc/btrkeep/offsite.password"',
+        "The file with the password of the repository, readable by root alone. Without it ``environment_file`` has "
+        "``RESTIC_PASSWORD=`` or ``RESTIC_PASSWORD_COMMAND=``.", False)
+    environment_file: Path | None = entry((OFFSITE,), kinds.PATH, None, '"/etc/btrkeep/offsite.env"',
+        "A file of variables for restic, readable by root alone, one ``NAME=value`` on a line, such as ``AWS_ACCESS_KEY_ID=``.",
+        False)
     retention: Retention | None = None
 
     kind: ClassVar[str] = "offsite"
@@ -338,6 +279,7 @@ class OffsiteSettings(CopySettings):
         return self.repository or f"as {self.environment_file} has it"
 
 
+# fmt: on
 @dataclass(frozen=True, slots=True)
 class Config:
     """The configuration of one pool. `name` is the pool's; `notices` are remarks that are not errors.

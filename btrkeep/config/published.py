@@ -2,7 +2,7 @@
 
 The files in /etc/btrkeep are readable by root alone, because they hold passwords, and the dashboard runs as another user. So
 programs that load the configuration as root write its harmless part into the catalogue, as one fact in JSON, whenever it has
-changed. Keys that are not named here are not published, so each new key must be considered first.
+changed. Of a host only keys that are declared as `shown` are published, so each new key must be considered first.
 """
 
 import json
@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
+from btrkeep.config.config_key import KEY
 from btrkeep.config.keys import DEFAULTS
-from btrkeep.config.model import Config, ExpirySettings, HostConfig, Retention, WebSettings
+from btrkeep.config.model import Config, HostConfig
 from btrkeep.config.reading import backupd_command
-from btrkeep.config.values import Listen, parse_listen, parse_window
+from btrkeep.config.retention import Retention
+from btrkeep.config.settings import ExpirySettings, WebSettings
+from btrkeep.config.values import Listen, Window, parse_listen, parse_window
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_time
 
@@ -26,12 +29,7 @@ LOST, CLOCK = "lost", "clock_doubt"
 """Facts of the catalogue while it knows none of the pool's backups, and while something is against the clock: what."""
 ALIVE = "alive"
 """The fact of what each host wrote and is still alive, as JSON: bytes by host. There is none without simple quotas."""
-_HOST = (
-    "group", "address", "enabled", "optional", "max_absence", "bandwidth", "every", "late", "attempts", "stall", "deadline",
-    "max_files", "max_new_bytes", "quota", "inplace", "shrink_limit", "unreadable_limit", "one_file_system",
-    "fault",
-)  # fmt: skip
-_HOST_LISTS = ("paths", "exclude")
+_SHOWN = (*(one.name for one in fields(HostConfig) if KEY in one.metadata and one.metadata[KEY].shown), "fault")
 _RETENTION = tuple(one.name for one in fields(Retention))
 
 
@@ -186,11 +184,9 @@ def _pool(config: Config) -> dict[str, Any]:
 def _host(host: HostConfig) -> Iterator[tuple[str, Any]]:
     """Yields the settings that differ from the defaults, so that 3,000 hosts take only some hundred kilobytes."""
     usual = HostConfig(host.name)
-    for key in (*_HOST, *_HOST_LISTS):
-        if getattr(host, key) != getattr(usual, key):
-            yield key, getattr(host, key)
-    if host.window:
-        yield "window", str(host.window)
+    for key in _SHOWN:
+        if (value := getattr(host, key)) != getattr(usual, key):
+            yield key, str(value) if isinstance(value, Window) else value
     if host.retention != usual.retention:
         yield "retention", _policy(host.retention)
 
@@ -236,8 +232,9 @@ def _parsed(text: str) -> Published:
 
 
 def _host_of(name: str, given: Mapping[str, Any]) -> HostConfig:
-    values = {key: given[key] for key in _HOST if key in given}
-    values |= {key: tuple(given[key]) for key in _HOST_LISTS if key in given}
+    values: dict[str, Any] = {
+        key: tuple(given[key]) if isinstance(given[key], list) else given[key] for key in _SHOWN if key in given
+    }
     if "window" in given:
         values["window"] = parse_window(given["window"])
     if "retention" in given:

@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from btrkeep.config.build import STATE, build
+from btrkeep.config.config_key import POOL
 from btrkeep.config.exclusion import excluding
 from btrkeep.config.files import documents
-from btrkeep.config.keys import POOL
 from btrkeep.config.last_valid import last_valid
 from btrkeep.config.merge import merged
 from btrkeep.config.model import Config

@@ -14,7 +14,7 @@ from datetime import date, timedelta
 from itertools import groupby
 
 from btrkeep.backup_states import COMPLETE
-from btrkeep.config.periods import PERIODS
+from btrkeep.config.retention import PERIODS
 from btrkeep.decisions.retention import RetentionCode
 
 NONE = "."

@@ -18,9 +18,10 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.backup_states import ALTERED, COMPLETE, FAILED, SUSPECT
 from btrkeep.config import Retention
-from btrkeep.config.keys import RETENTION, TABLE
-from btrkeep.config.periods import PERIOD_NAMES, PERIODS
+from btrkeep.config.config_key import RETENTION
+from btrkeep.config.keys import TABLE
 from btrkeep.config.problems import InvalidValue, nearest
+from btrkeep.config.retention import PERIOD_NAMES, PERIODS
 from btrkeep.decisions.due import latest
 
 ENOUGH = 2  # so many newer complete backups make a suspect or failed one needless

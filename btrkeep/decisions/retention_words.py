@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import lru_cache
 
 from btrkeep.config import Retention
-from btrkeep.config.periods import PERIOD_NAMES
+from btrkeep.config.retention import PERIOD_NAMES
 from btrkeep.decisions.retention import Decision, DeletionRequest, Hold, Reason, RetentionCode
 from btrkeep.units import format_duration, local_time
 

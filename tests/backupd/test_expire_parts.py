@@ -33,7 +33,7 @@ from backupd.repo.reconcile import Reconciled
 from backupd.repo.seals import SealState
 from btrkeep.catalogue import Catalogue, CatalogueUnusable
 from btrkeep.config import Config, Retention
-from btrkeep.config.model import PoolSettings
+from btrkeep.config.settings import PoolSettings
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostBackups, HostPlan, Plan
 from btrkeep.decisions.retention import Candidate, DeletionRequest
 from btrkeep.decisions.safety_limits import DeletedShare, Forced

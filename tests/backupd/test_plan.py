@@ -14,7 +14,7 @@ from backupd.run.scarcity import too_little_room
 from btrkeep.catalogue import HostFacts
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import Config, HostConfig, Window
-from btrkeep.config.model import PoolSettings
+from btrkeep.config.settings import PoolSettings
 from btrkeep.config.values import parse_min_free, parse_window
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.model import Room

@@ -38,7 +38,7 @@ from backupd.files.tree import Entry
 from backupd.files.zip_headers import zip_name
 from backupd.rsync.restore_command import CONTENT, parse_item, restore_command
 from btrkeep.config import Config, HostConfig
-from btrkeep.config.model import PoolSettings, SshSettings
+from btrkeep.config.settings import PoolSettings, SshSettings
 from btrkeep.errors import UsageError
 
 FILE = Entry(

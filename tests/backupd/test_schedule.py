@@ -12,7 +12,7 @@ from backupd.health.crontab import cron_lines, cron_times
 from backupd.health.start_commands import CommandReader, RunCall
 from backupd.health.starters import elapses_of_calendar, read_starts
 from btrkeep.config import Config, HostConfig
-from btrkeep.config.model import PoolSettings
+from btrkeep.config.settings import PoolSettings
 from btrkeep.config.values import parse_window
 from btrkeep.decisions.schedule import (
     ScheduleVerdict,

@@ -21,7 +21,9 @@ COMMANDS = {"backupd": {*BACKUPD, *HIDDEN}, "btrfs-balancer": {*BALANCER}, "btrf
 OURS = ("backupd", "btrfs-balancer", "btrfs-heatmap", "btrkeep-web")
 _PLACES = ("backupd", "btrkeep", "balancer", "heatmap", "web")
 _NO_ADVICE = (
-    "btrkeep/config/keys.py",  # the manual's text of each key
+    "btrkeep/config/model.py",  # the manual's text of each key
+    "btrkeep/config/settings.py",
+    "btrkeep/config/retention.py",
     "btrkeep/metric_table.py",
     "btrkeep/config/sample.py",
     "backupd/drill/boot.py",  # a script for a machine of its own

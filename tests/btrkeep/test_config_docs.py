@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from btrkeep.config import ExpirySettings, HostConfig, Retention, example, load
+from btrkeep.config.config_key import SECTIONS
 from btrkeep.config.documents import INSTALLED
-from btrkeep.config.keys import LEGAL, SECTIONS, TABLE
+from btrkeep.config.keys import LEGAL, TABLE
 from btrkeep.config.problems import quoted
 from btrkeep.errors import ConfigError, UsageError
 from scripts.make_lists import LISTS, refreshed, toml

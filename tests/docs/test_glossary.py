@@ -3,7 +3,7 @@
 import re
 
 import btrkeep.backup_states
-from btrkeep.config.keys import NAMED
+from btrkeep.config.config_key import NAMED
 from tests.beds import TOP
 
 

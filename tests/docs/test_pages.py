@@ -13,7 +13,7 @@ from backupd.rsync.command import passes, rsync_command, ssh_command
 from btrkeep.catalogue.model import RUN_OUTCOMES
 from btrkeep.config import HostConfig, load
 from btrkeep.config.keys import DEFAULTS
-from btrkeep.config.model import SshSettings
+from btrkeep.config.settings import SshSettings
 from btrkeep.decisions.host_state import COPY, STATES
 from btrkeep.decisions.rsync_meaning import _RSYNC_SAYS, _SHELL_SAYS, _SSH_SAYS, MEANING, ExitKind
 from btrkeep.units import format_share

@@ -15,8 +15,9 @@ from flask.testing import FlaskClient
 
 from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Backup, Catalogue, Run
-from btrkeep.config.model import Config, HostConfig, PoolSettings
+from btrkeep.config.model import Config, HostConfig
 from btrkeep.config.published import publish
+from btrkeep.config.settings import PoolSettings
 from btrkeep.decisions.findings import FACT, PoolVerdict, StoredVerdict, as_text
 from btrkeep.serving.viewer import Role
 from btrkeep.units import backup_name

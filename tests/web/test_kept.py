@@ -15,8 +15,9 @@ import pytest
 from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
-from btrkeep.config.model import Config, NotifySettings, PoolSettings
+from btrkeep.config.model import Config
 from btrkeep.config.published import publish
+from btrkeep.config.settings import NotifySettings, PoolSettings
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from tests.web.made import BERLIN, EVENING, FILESYSTEM, backup, client, run, write

@@ -10,7 +10,7 @@ from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_
 from backupd.repo.context import PoolContext, writing
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
-from btrkeep.config.keys import HOST
+from btrkeep.config.config_key import HOST
 from btrkeep.config.problems import dotted
 from btrkeep.process.login import login_name
 from btrkeep.units import counted, format_time

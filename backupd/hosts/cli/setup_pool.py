@@ -16,8 +16,8 @@ from backupd.repo.boot_json import note_new_pool
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention, example
 from btrkeep.config import value_types as kinds
-from btrkeep.config.periods import PERIOD_NAMES
 from btrkeep.config.problems import InvalidValue
+from btrkeep.config.retention import PERIOD_NAMES
 from btrkeep.decisions.retention import parse_policy
 from btrkeep.decisions.retention_words import policy_words
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError

@@ -1,0 +1,61 @@
+"""What a key of the configuration is. Each is declared at the field of the settings class that it fills."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from btrkeep.config.value_types import ValueKind
+
+POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
+BALANCE, VERIFY, DRILL, WEB, SERVE = "balance", "verify", "drill", "web", "serve"
+SSH, GROUP, HOST, REPLICA, PUSH, OFFSITE = "ssh", "group", "host", "replica", "push", "offsite"
+FETCHED_BY = "fetched_by"
+SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, VERIFY, DRILL, NOTIFY, WEB, SERVE, SSH)  # sections of which there is one
+NAMED = (GROUP, HOST, REPLICA, PUSH, FETCHED_BY, OFFSITE)  # sections of which each has a name: [host.web1]
+SECTIONS = SINGLE + NAMED
+WITHIN = dict.fromkeys(
+    (GROUP, HOST, REPLICA, OFFSITE), (RETENTION,)
+)  # sections that may stand in a named one too: [host.web1.retention]
+EVERY_HOST, SHARED = (BACKUP, GROUP, HOST), (GROUP, HOST)
+WITH_COPIES = (*EVERY_HOST, REPLICA, PUSH, OFFSITE)
+
+
+KEY = "key"  # of a field's metadata
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """A key. `sections` are the sections that may contain it, the widest first; `example` is TOML.
+
+    `default` is written as in TOML and parsed like an operator's value; None means that there is none.
+    """
+
+    sections: tuple[str, ...]
+    kind: ValueKind
+    default: Any
+    example: str
+    meaning: str
+    inherited: bool = True  # whether a host takes it from its group, and a group from the section for all hosts
+    secret: bool = False  # never shown, not even when it is wrong
+    shown: bool = False  # whether the dashboard may read it, of a host
+    name: str = ""  # "": that of the field
+    beside: "ConfigKey | None" = None  # another key that fills the same field
+
+    @property
+    def value(self) -> Any:
+        """Returns the default as the program uses it."""
+        return None if self.default is None else self.kind(self.default)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Returns what the field has that it fills."""
+        return {KEY: self}
+
+
+def entry(*words: Any, **more: Any) -> Any:
+    """Returns the field that a ConfigKey of these words fills."""
+    return filled_by(ConfigKey(*words, **more))
+
+
+def filled_by(declared: ConfigKey) -> Any:
+    """Returns a field with the default of the key."""
+    return field(default=declared.value, metadata=declared.metadata)
