@@ -4,37 +4,18 @@ Reading, docs/configuration.rst and man/btrkeep.toml.5 are made from this table.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from btrkeep.config import model, settings
+from btrkeep.config import model, retention, settings
 from btrkeep.config import value_types as kinds
 from btrkeep.config.config_key import KEY, NAMED, POOL, SECTIONS, WITHIN, ConfigKey
-from btrkeep.config.retention import Retention
-
-_CLASSES: tuple[type[Any], ...] = (
-    settings.PoolSettings,
-    settings.BackupSettings,
-    model.HostConfig,
-    Retention,
-    settings.ExpirySettings,
-    settings.BalanceSettings,
-    settings.VerifySettings,
-    settings.DrillSettings,
-    settings.NotifySettings,
-    settings.WebSettings,
-    settings.ServeSettings,
-    settings.SshSettings,
-    model.ReplicaSettings,
-    model.PushSettings,
-    model.CopySettings,
-    model.OffsiteSettings,
-)
 
 
 def _declared() -> Iterator[ConfigKey]:
-    for one in _CLASSES:
+    classes = [one for module in (settings, model, retention) for one in vars(module).values() if is_dataclass(one)]
+    for one in classes:
         for name in one.__annotations__:
             declared = one.__dataclass_fields__[name].metadata.get(KEY)
             while declared:

@@ -8,30 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from btrkeep.config import settings
 from btrkeep.config import value_types as kinds
 from btrkeep.config.config_key import EVERY_HOST, HOST, OFFSITE, PUSH, REPLICA, SHARED, ConfigKey, entry, filled_by
 from btrkeep.config.retention import Retention
-from btrkeep.config.settings import (
-    BANDWIDTH,
-    CONCURRENCY,
-    EVERY,
-    MAX_AGE,
-    POOL_NAME,
-    PORT,
-    SSH_OPTIONS,
-    STALL,
-    WINDOW,
-    BackupSettings,
-    BalanceSettings,
-    DrillSettings,
-    ExpirySettings,
-    NotifySettings,
-    PoolSettings,
-    ServeSettings,
-    SshSettings,
-    VerifySettings,
-    WebSettings,
-)
 from btrkeep.config.values import MinFree, Window
 from btrkeep.errors import ConfigError
 
@@ -82,11 +62,11 @@ class HostConfig:
     max_absence: float | None = entry(SHARED, kinds.TIME_LIMIT, "14d", '"30d"',
         "How old the newest complete backup of an ``optional`` host may be before the host is late, which is a state and a "
         'message. ``"none"``: it may stay away for ever.', shown=True)
-    port: int | None = filled_by(PORT)
+    port: int | None = filled_by(settings.PORT)
     rsync_path: str | None = entry(SHARED, kinds.COMMAND, None, '"sudo rsync"',
         "How rsync is called on the host. What macOS and OpenBSD call rsync is openrsync, which lacks options that are needed: "
         "install rsync there; Homebrew's is ``/opt/homebrew/bin/rsync``.")
-    ssh_options: tuple[str, ...] = filled_by(SSH_OPTIONS)
+    ssh_options: tuple[str, ...] = filled_by(settings.SSH_OPTIONS)
     before: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',
         "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` are replaced by "
         "the host's name and address. "
@@ -95,15 +75,15 @@ class HostConfig:
         "The same, after the host's transfers.")
     boot_checks: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["pg_isready", "test -s /var/www/index.html"]',
         "Lines of the shell that ``backupd drill --boot`` runs in the host's system when it is up; each has to end with 0.")
-    bandwidth: int | None = filled_by(BANDWIDTH)
-    window: Window | None = filled_by(WINDOW)
-    every: float = filled_by(EVERY)
+    bandwidth: int | None = filled_by(settings.BANDWIDTH)
+    window: Window | None = filled_by(settings.WINDOW)
+    every: float = filled_by(settings.EVERY)
     late: float | None = entry(EVERY_HOST, kinds.DURATION, None, '"2d"',
         "How old a host's newest complete backup may be before the host is late, which is a state and a message. Without it: "
         "1.5 times ``every``, and at least one missed window. For hosts that are ``optional`` see ``max_absence``.", shown=True)
     attempts: int = entry(EVERY_HOST, kinds.COUNT, 3, "5",
         "How often a broken transfer is tried in one run.", shown=True)
-    stall: float = filled_by(STALL)
+    stall: float = filled_by(settings.STALL)
     deadline: float = entry(EVERY_HOST, kinds.DURATION, "6h", '"12h"',
         "A host that takes longer than this in one run is ended and continued in the next.", shown=True)
     max_files: int | None = entry(EVERY_HOST, kinds.COUNT_LIMIT, None, "1000000",
@@ -154,11 +134,11 @@ class CopySettings:
     name: str
     hosts: tuple[str, ...] = entry((REPLICA, PUSH, OFFSITE), kinds.HOST_PATTERNS, ["*"], '["web*", "db1"]',
         "The hosts that are fetched, or sent: names, or patterns as the shell has them.", False)
-    bandwidth: int | None = filled_by(BANDWIDTH)
-    window: Window | None = filled_by(WINDOW)
-    every: float = filled_by(EVERY)
-    max_age: float | None = filled_by(MAX_AGE)
-    stall: float = filled_by(STALL)
+    bandwidth: int | None = filled_by(settings.BANDWIDTH)
+    window: Window | None = filled_by(settings.WINDOW)
+    every: float = filled_by(settings.EVERY)
+    max_age: float | None = filled_by(settings.MAX_AGE)
+    stall: float = filled_by(settings.STALL)
 
     kind: ClassVar[str]
 
@@ -189,10 +169,10 @@ class ReplicaSettings(CopySettings):
         "disk which comes and goes. ``\"push\"``: the other server sends them, because it cannot be reached from here. Required.",
         False, name="from")
     folder: Path | None = None
-    pool_name: str = filled_by(POOL_NAME)
-    port: int | None = filled_by(PORT)
-    ssh_options: tuple[str, ...] = filled_by(SSH_OPTIONS)
-    concurrency: int = filled_by(CONCURRENCY)
+    pool_name: str = filled_by(settings.POOL_NAME)
+    port: int | None = filled_by(settings.PORT)
+    ssh_options: tuple[str, ...] = filled_by(settings.SSH_OPTIONS)
+    concurrency: int = filled_by(settings.CONCURRENCY)
     newest_only: bool = entry((REPLICA,), kinds.FLAG, False, "true",
         "true: of each host only the newest backup is fetched. false: all that this pool's retention keeps.", False)
     take_holds: bool = entry((REPLICA,), kinds.FLAG, True, "false",
@@ -229,9 +209,9 @@ class PushSettings(CopySettings):
     address: str = field(default="", metadata=ConfigKey((PUSH,), kinds.COPY_TARGET, None, '"ssh://root@backup2.example.org"',
         "The backup server that this pool's backups are sent to, because it cannot reach this one. Required.",
         False, name="to").metadata)
-    pool_name: str = filled_by(POOL_NAME)
-    port: int | None = filled_by(PORT)
-    ssh_options: tuple[str, ...] = filled_by(SSH_OPTIONS)
+    pool_name: str = filled_by(settings.POOL_NAME)
+    port: int | None = filled_by(settings.PORT)
+    ssh_options: tuple[str, ...] = filled_by(settings.SSH_OPTIONS)
 
     kind: ClassVar[str] = "push"
 
@@ -292,17 +272,17 @@ class Config:
 
     file: Path
     name: str
-    pool: PoolSettings
-    backup: BackupSettings = field(default_factory=BackupSettings)
-    ssh: SshSettings = field(default_factory=SshSettings)
+    pool: settings.PoolSettings
+    backup: settings.BackupSettings = field(default_factory=settings.BackupSettings)
+    ssh: settings.SshSettings = field(default_factory=settings.SshSettings)
     retention: Retention = field(default_factory=Retention)
-    expiry: ExpirySettings = field(default_factory=ExpirySettings)
-    balance: BalanceSettings = field(default_factory=BalanceSettings)
-    verify: VerifySettings = field(default_factory=VerifySettings)
-    drill: DrillSettings = field(default_factory=DrillSettings)
-    notify: NotifySettings = field(default_factory=NotifySettings)
-    web: WebSettings = field(default_factory=WebSettings)
-    serve: ServeSettings = field(default_factory=ServeSettings)
+    expiry: settings.ExpirySettings = field(default_factory=settings.ExpirySettings)
+    balance: settings.BalanceSettings = field(default_factory=settings.BalanceSettings)
+    verify: settings.VerifySettings = field(default_factory=settings.VerifySettings)
+    drill: settings.DrillSettings = field(default_factory=settings.DrillSettings)
+    notify: settings.NotifySettings = field(default_factory=settings.NotifySettings)
+    web: settings.WebSettings = field(default_factory=settings.WebSettings)
+    serve: settings.ServeSettings = field(default_factory=settings.ServeSettings)
     groups: Mapping[str, GroupSettings] = field(default_factory=dict)
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
     replicas: Mapping[str, ReplicaSettings] = field(default_factory=dict)

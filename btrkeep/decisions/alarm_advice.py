@@ -5,40 +5,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from btrkeep.catalogue.model_alarm import (
-    ALTERED_BACKUPS,
-    BALANCE,
-    CATALOGUE,
-    CLOCK,
-    CONDITION,
-    CONFIGURATION,
-    DAMAGED,
-    DEVICES,
-    DRILL,
-    EXPIRY,
-    FAILURE,
-    FETCHED_BY,
-    HOST,
-    HOST_KEY,
-    MIN_FREE,
-    OFFSITE,
-    POOL,
-    PUSH,
-    READ_ONLY,
-    REPLICA,
-    ROOM,
-    SCHEDULE,
-    SERVICE,
-    SILENT,
-    STATE_FULL,
-    STEP,
-    SUSPECT,
-    UNALLOCATED,
-    UNIT,
-    USED,
-    VERIFICATION,
-    StoredAlarm,
-)
+from btrkeep.catalogue import model_alarm as kinds
+from btrkeep.catalogue.model_alarm import StoredAlarm
 
 _UNIT_NAME = re.compile(r"[A-Za-z0-9@:_.\\-]+", re.ASCII)
 ANY = ""
@@ -61,160 +29,86 @@ _REPLICA = Advice(
     "See why it cannot be updated; the other pool may be away or full.", "backupd replicate {name} --dry-run", "copies"
 )
 TABLE: Mapping[tuple[str, str], Advice] = {
-    (FAILURE, HOST): Advice(
-        "Look at its last run. When the reason is mended, let it run again.",
-        "backupd log {name}",
-        example="web1: the backup failed: REASON",
-    ),
-    (SUSPECT, HOST): Advice(
+    (kinds.FAILURE, kinds.HOST): Advice("Look at its last run. When the reason is mended, let it run again.", "backupd log {name}",
+        example="web1: the backup failed: REASON"),
+    (kinds.SUSPECT, kinds.HOST): Advice(
         "See what is missing. If it was deleted on purpose, accept the backup.",
-        "backupd list {name}",
-        example="web1: the newest backup is suspect: REASON",
-    ),
-    (SILENT, HOST): Advice(
-        "Is the machine switched on, and is its window long enough?",
-        "backupd run {name}",
-        example="web1: no complete backup for 3d",
-    ),
-    (FAILURE, POOL): Advice(
+        "backupd list {name}", example="web1: the newest backup is suspect: REASON"),
+    (kinds.SILENT, kinds.HOST): Advice("Is the machine switched on, and is its window long enough?", "backupd run {name}",
+        example="web1: no complete backup for 3d"),
+    (kinds.FAILURE, kinds.POOL): Advice(
         "See that the pool is mounted, writable, and the right filesystem.",
-        "backupd doctor",
-        "doctor",
-        example="the pool cannot be used: REASON",
-    ),
-    (FAILURE, EXPIRY): Advice(
+        "backupd doctor", "doctor", example="the pool cannot be used: REASON"),
+    (kinds.FAILURE, kinds.EXPIRY): Advice(
         "See why it ended; nothing is deleted meanwhile, so the pool grows.",
-        "backupd expire --dry-run",
-        "jobs",
-        example="expiry failed: REASON",
-    ),
-    (FAILURE, BALANCE): Advice(
+        "backupd expire --dry-run", "jobs", example="expiry failed: REASON"),
+    (kinds.FAILURE, kinds.BALANCE): Advice(
         "See why it ended; fragmented free space is not given back meanwhile.",
-        "btrfs-balancer plan --pool {pool}",
-        "jobs",
-        example="balance failed: REASON",
-    ),
-    (FAILURE, DRILL): Advice(
+        "btrfs-balancer plan --pool {pool}", "jobs", example="balance failed: REASON"),
+    (kinds.FAILURE, kinds.DRILL): Advice(
         "A backup did not come back as it was, or none was restored for long: see what differs, and try it again.",
-        "backupd drill",
-        example="drill: no restore was proven for 30d",
-    ),
-    (FAILURE, VERIFICATION): Advice(
+        "backupd drill", example="drill: no restore was proven for 30d"),
+    (kinds.FAILURE, kinds.VERIFICATION): Advice(
         "Is the timer btrkeep-verify@ or btrkeep-scrub@ enabled? What is not read is not known to be there.",
-        "backupd verify",
-        example="verification: no backup of web1 was read for 90d",
-    ),
-    (FAILURE, READ_ONLY): Advice(
+        "backupd verify", example="verification: no backup of web1 was read for 90d"),
+    (kinds.FAILURE, kinds.READ_ONLY): Advice(
         "Look at the kernel's messages (dmesg) for what made it so, before it is mounted read-write again.",
-        "backupd doctor",
-        "doctor",
-        example="/srv/backup is mounted read-only: no backup can be made",
-    ),
-    (FAILURE, CONFIGURATION): Advice(
-        "Mend that line: what it is about is not backed up until then.",
-        "backupd check",
-        example="the configuration is wrong: FILE:LINE: REASON",
-    ),
-    (FAILURE, CATALOGUE): Advice(
+        "backupd doctor", "doctor", example="/srv/backup is mounted read-only: no backup can be made"),
+    (kinds.FAILURE, kinds.CONFIGURATION): Advice("Mend that line: what it is about is not backed up until then.", "backupd check",
+        example="the configuration is wrong: FILE:LINE: REASON"),
+    (kinds.FAILURE, kinds.CATALOGUE): Advice(
         "The command prints what helps: another `state` for this pool, a `chmod`, or to rebuild the catalogue from the pool.",
-        "backupd check",
-        example="the catalogue knows none of the backups that are in the pool",
-    ),
-    (FAILURE, STATE_FULL): Advice(
+        "backupd check", example="the catalogue knows none of the backups that are in the pool"),
+    (kinds.FAILURE, kinds.STATE_FULL): Advice(
         "Make space on the filesystem of the state folder, or enlarge it. Backups are made meanwhile, and recorded afterwards.",
-        "df -h {name}; df -i {name}",
-        example="there is no room for the catalogue /var/lib/btrkeep/main/catalogue.sqlite",
-    ),
-    (FAILURE, CLOCK): Advice(
+        "df -h {name}; df -i {name}", example="there is no room for the catalogue /var/lib/btrkeep/main/catalogue.sqlite"),
+    (kinds.FAILURE, kinds.CLOCK): Advice(
         "Compare the clock with another machine's, and set it if it is wrong. Nothing expires meanwhile.",
-        "timedatectl",
-        example="the clock went backwards: it says 2026-11-20T22:00:00Z, and it was 2026-11-23T22:00:00Z already",
-    ),
-    (FAILURE, ALTERED_BACKUPS): Advice(
+        "timedatectl", example="the clock went backwards: it says 2026-11-20T22:00:00Z, and it was 2026-11-23T22:00:00Z already"),
+    (kinds.FAILURE, kinds.ALTERED_BACKUPS): Advice(
         "Somebody made a backup writable and changed it: see which files. Accept it, delete it, or fetch a copy again.",
-        "backupd verify",
-        example="1 backup was changed after it was final: web1@2026-11-20T220003Z",
-    ),
-    (ROOM, MIN_FREE): Advice(
+        "backupd verify", example="1 backup was changed after it was final: web1@2026-11-20T220003Z"),
+    (kinds.ROOM, kinds.MIN_FREE): Advice(
         "Nothing is backed up until there is room: keep less, balance, or add a device.",
-        "backupd forecast",
-        "pool",
-        example="there is less free space than min_free",
-    ),
-    (ROOM, UNALLOCATED): Advice(
+        "backupd forecast", "pool", example="there is less free space than min_free"),
+    (kinds.ROOM, kinds.UNALLOCATED): Advice(
         "Expire, then balance what is sparsely used: metadata needs unallocated space.",
-        "backupd doctor",
-        "doctor",
-        example="there is too little unallocated space",
-    ),
-    (FAILURE, SCHEDULE): Advice(
+        "backupd doctor", "doctor", example="there is too little unallocated space"),
+    (kinds.FAILURE, kinds.SCHEDULE): Advice(
         "Start runs often enough: enable the timer btrkeep-backup@, or see why it is not.",
-        "backupd check",
-        "doctor",
-        example="web1 will not be backed up in time",
-    ),
-    (ROOM, USED): Advice(
-        "Keep less, or add a device, before it is full.", "backupd forecast", "pool", example="the pool is fuller than the limit"
-    ),
-    (ANY, UNIT): Advice(
-        "Read what it said last, mend that, and start it again.",
-        "journalctl -u {name} -n 50",
-        "log",
-        example="btrkeep-backup@main.service failed: exit-code",
-    ),
-    (SILENT, OFFSITE): Advice(
+        "backupd check", "doctor", example="web1 will not be backed up in time"),
+    (kinds.ROOM, kinds.USED): Advice("Keep less, or add a device, before it is full.", "backupd forecast", "pool",
+        example="the pool is fuller than the limit"),
+    (ANY, kinds.UNIT): Advice("Read what it said last, mend that, and start it again.", "journalctl -u {name} -n 50", "log",
+        example="btrkeep-backup@main.service failed: exit-code"),
+    (kinds.SILENT, kinds.OFFSITE): Advice(
         "Nothing was sent there yet: make the repository, then send to it.",
-        "backupd offsite init {name}",
-        "copies",
-        example="offsite cloud: never sent to, 7d after it was first looked for",
-    ),
-    (ANY, OFFSITE): Advice(
+        "backupd offsite init {name}", "copies", example="offsite cloud: never sent to, 7d after it was first looked for"),
+    (ANY, kinds.OFFSITE): Advice(
         "See why it cannot be updated; the repository may be away or full.",
-        "backupd offsite run {name} --dry-run",
-        "copies",
-        example="offsite cloud: REASON",
-    ),
-    (ANY, REPLICA): replace(_REPLICA, example="replica second: REASON"),
-    (ANY, PUSH): replace(_REPLICA, example="push second: REASON"),
-    (ANY, FETCHED_BY): Advice(
+        "backupd offsite run {name} --dry-run", "copies", example="offsite cloud: REASON"),
+    (ANY, kinds.REPLICA): replace(_REPLICA, example="replica second: REASON"),
+    (ANY, kinds.PUSH): replace(_REPLICA, example="push second: REASON"),
+    (ANY, kinds.FETCHED_BY): Advice(
         "Nobody has fetched from this pool: the other server, or the disk, stays away.",
-        "backupd status",
-        "copies",
-        example="fetched_by second: not fetched for 7d",
-    ),
-    (ANY, DAMAGED): Advice(
-        "Other backups of the host, or a copy elsewhere, may have these files.",
-        "backupd list {name}",
-        example="web1: 3 backups damaged, up to 2 files in each",
-    ),
-    (DEVICES, ANY): Advice(
+        "backupd status", "copies", example="fetched_by second: not fetched for 7d"),
+    (ANY, kinds.DAMAGED): Advice("Other backups of the host, or a copy elsewhere, may have these files.", "backupd list {name}",
+        example="web1: 3 backups damaged, up to 2 files in each"),
+    (kinds.DEVICES, ANY): Advice(
         "Look at the device's health (smartctl) and scrub the pool; replace it before a second one fails.",
-        "backupd doctor",
-        "doctor",
-        example="a device is missing, or has errors",
-    ),
-    (ANY, CONDITION): Advice(
+        "backupd doctor", "doctor", example="a device is missing, or has errors"),
+    (ANY, kinds.CONDITION): Advice(
         "It has lasted for several nights: let root read it on the host, or exclude it. What was deleted there may still be here.",
-        "backupd status {name}",
-        example="web1: something has lasted for several nights: REASON",
-    ),
-    (ANY, HOST_KEY): Advice(
+        "backupd status {name}", example="web1: something has lasted for several nights: REASON"),
+    (ANY, kinds.HOST_KEY): Advice(
         "Compare the key with the host's own before you remove the recorded one: somebody else may answer there.",
-        "backupd host test {name}",
-        example="web1: the host answers with another host key",
-    ),
-    (ANY, STEP): Advice(
+        "backupd host test {name}", example="web1: the host answers with another host key"),
+    (ANY, kinds.STEP): Advice(
         "It has not come to its end several times in a row. The alarm has the command; see its log.",
-        "",
-        "log",
-        example="a step has failed several times in a row: REASON",
-    ),
-    (SERVICE, ANY): Advice(
-        "Alarms do not reach anybody by this service: see its URL in [notify].",
-        "backupd notify --test",
-        example="a service of [notify] urls does not work: REASON",
-    ),
-}
+        "", "log", example="a step has failed several times in a row: REASON"),
+    (kinds.SERVICE, ANY): Advice("Alarms do not reach anybody by this service: see its URL in [notify].", "backupd notify --test",
+        example="a service of [notify] urls does not work: REASON"),
+}  # fmt: skip
 """By event and kind of subject; ANY where one of them does not matter. docs/what-to-do.rst has the same entries."""
 ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
@@ -227,9 +121,9 @@ def advice(row: StoredAlarm, pool: str = "main", call: str = "") -> Advice:
     kind, name = row.about.kind, row.about.name
     keys = ((row.what, kind), (ANY, kind), (row.what, ANY))
     entry = next((TABLE[key] for key in keys if key in TABLE), ELSE)
-    if kind == UNIT and not _UNIT_NAME.fullmatch(name):
+    if kind == kinds.UNIT and not _UNIT_NAME.fullmatch(name):
         name = "UNIT"
-    if kind == STATE_FULL:
+    if kind == kinds.STATE_FULL:
         name = shlex.quote(name)
     return Advice(entry.words, command_for(entry.command.format(name=name, pool=pool), pool, call), entry.page)
 
