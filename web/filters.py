@@ -16,7 +16,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, printable
 from web.access import logged_in_viewer
 from web.data.health import is_copy_old
-from web.pages import PAGES
+from web.navigation import PAGES
 from web.paths import path_query
 from web.source import source
 from web.words import absolute, ago, browser, day, exact, relative

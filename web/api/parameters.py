@@ -6,11 +6,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import unquote_to_bytes
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core.core_schema import literal_schema
 
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.serving.protocol import decoded
@@ -31,8 +30,8 @@ class OneOf:
 
     words: tuple[str, ...]
 
-    def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> Any:
-        return literal_schema(list(self.words))
+    def __get_pydantic_core_schema__(self, _source: object, handler: Any) -> Any:
+        return handler.generate_schema(Literal[self.words])
 
 
 def either_way(orders: Collection[str]) -> OneOf:
