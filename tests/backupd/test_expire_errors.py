@@ -28,7 +28,7 @@ from backupd.expire.run import EVERYTHING, ExpiryRunner, dry_run_plan
 from backupd.repo.reconcile import Reconciled
 from btrkeep.catalogue import Catalogue, CatalogueBusy
 from btrkeep.config import Config
-from btrkeep.config.model import PoolSettings
+from btrkeep.config.settings import PoolSettings
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import ConfigError
