@@ -48,16 +48,15 @@ class GroupWriter:
         is_complete = {file.inode for file in files}.issuperset(file.inode for file in further)
 
         def copied(plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> None:
-            folder.waiting -= 1
             left_over = self._count(plain, files, handled)
             if handled.is_bare and is_complete and plain.group.number >= 0:
                 self.bare.add(plain.group.number)
-            if self.is_ended():
-                return
-            for visit in self.each(plain, left_over):
-                self.restore(visit)
-            for visit in self._linked(plain, further):
-                self.restore(visit)
+            if not self.is_ended():
+                for visit in self.each(plain, left_over):
+                    self.restore(visit)
+                for visit in self._linked(plain, further):
+                    self.restore(visit)
+            folder.waiting -= 1
 
         folder.waiting += 1
         if self.workers.do(plain, files, copied):
@@ -72,11 +71,11 @@ class GroupWriter:
         """Has a folder copied into the folder `above`, which is fresh."""
 
         def copied(visit: PlainFolderVisit, handled: Handled) -> None:
-            above.waiting -= 1
             if not handled.is_folder_done:
                 if not self.is_ended():
                     for part in visit.parts(self.unreadable):
                         self.restore_part(part)
+                above.waiting -= 1
                 return
             self.result.counts[NEW].add_at(self.name, visit.place)
             self.progress.files += 1
@@ -89,6 +88,7 @@ class GroupWriter:
                         for single in self.each(part, left_over):
                             self.restore(single)
                 self.give_time(visit.of_folder(left=True))
+            above.waiting -= 1
 
         above.waiting += 1
         self.workers.do_folder(visit, copied)

@@ -93,7 +93,7 @@ class LocalRestore:
         self._tell = tell
         self._folders: list[PlacedFolder] = []  # on the way to where the walk is
         self._staging: Staging | None = None
-        self._late: list[tuple[Visit, int]] = []  # open folders that are left, and have no time yet
+        self._late: list[tuple[Visit, int, PlacedFolder]] = []  # open folders that are left, and have no time yet
         self._is_ended = False  # the destination is full: what the processes have done by then is only counted
         self._walks = RepeatedWalk()
         self._bare = NumberSet()
@@ -340,8 +340,8 @@ class LocalRestore:
             if not folder.waiting:
                 self._give_time(visit, fd, writer)
                 return
-            self._late.append((visit, os.dup(fd)))
-            if len(self._late) == _LATE:
+            self._late.append((visit, os.dup(fd), folder))
+            if len(self._late) >= _LATE:
                 self._finish_late(writer, workers)
             return
         workers.finish()
@@ -360,10 +360,14 @@ class LocalRestore:
         self._lost(writer)
 
     def _finish_late(self, writer: Writer, workers: GroupWorkers) -> None:
-        """Sets the times of folders that were left while files were still being copied into them."""
+        """Sets the times of folders that were left while files were still being copied into them.
+
+        Amid the results of a batch others of it may still have to be restored by themselves: their folders go on waiting.
+        """
         workers.finish()
-        while self._late:
-            visit, fd = self._late.pop()
+        for late in [late for late in self._late if not late[2].waiting]:
+            self._late.remove(late)
+            visit, fd, _ = late
             with ClosingFd(fd):
                 self._give_late_time(visit, fd, writer)
 

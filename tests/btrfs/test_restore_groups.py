@@ -406,3 +406,20 @@ def test_folders_that_go_to_one_place_together_are_all_there(nights: Nights, tmp
     assert done.good
     assert differences(manifest(top), manifest(out / "tree")) == []
     assert done.counts["new"].number == 1 + 150 + sum(number % 4 for number in range(150))
+
+
+def test_folders_that_are_given_back_together_do_not_change_the_time_of_the_folder_above(nights: Nights, tmp_path: Path) -> None:
+    """Another filesystem does not take their compression. Files of each are still being copied when the next one is made."""
+    top, out = nights.source / "tree", tmp_path / "out"
+    for number in range(50):
+        write(top / "above" / f"{number:02}" / "file", "t" * 70_000)
+        work("btrfs", "property", "set", top / "above" / f"{number:02}", "compression", "zstd")
+    for name in ("above", ""):
+        os.utime(top / name, ns=(0, 10**18 + 7))
+    nights.host("web1", top)
+    nights.run("web1")
+    with Tree(nights.backup("web1")) as tree:
+        doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False)
+        done = doing.run(doing.preview())
+    assert done.differences.samples == []
+    assert (out / "tree" / "above").stat().st_mtime_ns == 10**18 + 7
