@@ -72,7 +72,8 @@ class FileComparer:
         done = 0
         with ExitStack() as stack:
             # Two disks, or two parts of one, read at a time. The thread is gone before any fork.
-            aside = stack.enter_context(_thread()) if size >= _LARGE else None
+            if aside := _thread() if size >= _LARGE else None:
+                stack.enter_context(aside)
             for runs in _together(chain(data_runs(ours, size), ((size, size),))):  # a host may have made millions
                 is_short = len(runs) > 1
                 for fd in (ours, theirs) if is_short else ():
@@ -156,10 +157,14 @@ def _together(runs: Iterable[Run]) -> Iterator[list[Run]]:
         yield short
 
 
-def _thread() -> "ThreadPoolExecutor":
-    from concurrent.futures import ThreadPoolExecutor  # it takes time to load
+def _thread() -> "ThreadPoolExecutor | None":
+    """Returns None if the limit of processes is reached: one side is read after the other then."""
+    from btrkeep.process.threads import NoThread, running_threads  # it takes time to load
 
-    return ThreadPoolExecutor(1)
+    try:
+        return running_threads(1, "compare")
+    except NoThread:
+        return None
 
 
 def _buffers() -> tuple[PieceBuffer, PieceBuffer, PieceBuffer]:

@@ -9,6 +9,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -296,3 +297,20 @@ def test_a_byte_that_differs_is_found_in_data_and_in_holes(
         assert comparer.same(Visit(found.entry, found.folder, found.name, (b"holey",), False)) == (at is None)
     assert at is not None or comparer.read == (3 << 20) + (200 << 13)  # holes are not read
     assert threading.active_count() == threads  # else no process is forked any more
+
+
+def test_a_large_file_is_compared_without_a_thread_where_none_can_be_started(
+    shared_btrfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place_comparer, "_LARGE", 1 << 20)
+    monkeypatch.setattr("threading.Thread.start", Mock(side_effect=RuntimeError))
+    work("cp", _holey(shared_btrfs / "data" / "holey"), tmp_path / "holey")
+    work("sync", "-f", tmp_path)
+    with Tree(shared_btrfs) as tree, Destination(tmp_path, make=True) as to:
+        names = walk(tree, b"/holey")
+        found = next(names)
+        visit = Visit(found.entry, found.folder, found.name, (b"holey",), False)
+        assert FileComparer(to, False, lambda _: None).same(visit)
+        with (tmp_path / "holey").open("r+b") as copy:
+            copy.write(b"changed")
+        assert not FileComparer(to, False, lambda _: None).same(visit)
