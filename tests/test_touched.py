@@ -143,6 +143,30 @@ def test_a_bed_touches_who_imports_it_through_another_one_and_who_asks_for_its_f
     }
 
 
+def test_a_bed_that_is_started_as_a_program_touches_who_starts_it() -> None:
+    """No import names it, and no line of it is recorded."""
+    sources = {
+        "tests/beds/liar.py": "from tests.beds import session",
+        "tests/beds/session.py": "",
+        "tests/beds/holding.py": "",
+        "tests/beds/strangers.py": "HOLDER = Path('tests/beds/holding.py')",
+        "tests/conftest.py": "import pytest\n@pytest.fixture\ndef badssh():\n    return HERE / 'beds' / 'liar.py'",
+        "tests/test_path.py": "LIAR = TOP / 'beds' / 'liar.py'",
+        "tests/test_module.py": "WORDS = (sys.executable, '-m', 'tests.beds.holding')",
+        "tests/test_through.py": "from tests.beds.strangers import hold",
+        "tests/test_fixture.py": "def test_a(badssh): pass",
+        "tests/test_words.py": "'''See tests/beds/liar.py, or liar.py for short.'''",
+    }
+    liar, holding = {"tests/beds/liar.py", "tests/beds/session.py"}, {"tests/beds/holding.py"}
+    assert helpers_used(sources) == {
+        "tests/test_path.py": liar,
+        "tests/test_module.py": holding,
+        "tests/test_through.py": holding | {"tests/beds/strangers.py"},
+        "tests/test_fixture.py": liar | {"tests/conftest.py"},
+        "tests/test_words.py": set(),
+    }
+
+
 def test_beds_of_real_fixtures_are_among_what_a_test_module_uses() -> None:
     """Otherwise CI would not run the tests of a changed bed."""
     folders = ("tests", "tests/beds", "tests/btrfs", "tests/web")

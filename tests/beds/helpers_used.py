@@ -1,7 +1,8 @@
-"""Which files below tests/ a test module uses: beds that it imports, those that these import, and those of its fixtures.
+"""Which files below tests/ a test module uses: beds that it imports or starts, those that these import, and those of its fixtures.
 
 By the syntax tree, for no line of a bed is recorded (tests/beds/touched.py). Fixtures are found by the names of arguments, in
-`usefixtures` and in `getfixturevalue`; one with `autouse` has no name there.
+`usefixtures` and in `getfixturevalue`; one with `autouse` has no name there. A bed that is started as a program is found by a text
+that names it and nothing else: "tests.beds.holding", "tests/beds/liar.py", "liar.py".
 """
 
 import ast
@@ -17,8 +18,8 @@ _BEDS = "tests/beds/__init__.py"  # it passes names of other beds on
 class _File:
     """What the syntax tree of a file below tests/ has."""
 
-    imports: Mapping[str, str]  # name in the file: path below tests/ that it comes from
-    functions: Mapping[str, frozenset[str]]  # each function at the top: the names and arguments in it
+    imports: Mapping[str, str]  # name in the file, or text that names a program: path below tests/ that it comes from
+    functions: Mapping[str, frozenset[str]]  # each function at the top: the names, arguments and texts in it
     fixtures: frozenset[str]  # names of arguments, of any function
 
 
@@ -76,6 +77,9 @@ def _read(source: str, paths: Iterable[str]) -> _File:
             for name in node.names:
                 if path := _path(f"{node.module}.{name.name}", known_paths) or _path(node.module or "", known_paths):
                     imports[name.asname or name.name] = path
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if path := _program(node.value, known_paths):
+                imports[node.value] = path
         elif isinstance(node, ast.arg):
             fixtures.add(node.arg)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("usefixtures", "getfixturevalue")):
@@ -89,8 +93,17 @@ def _path(module: str, paths: frozenset[str]) -> str | None:
     return next((file for file in (f"{path}.py", f"{path}/__init__.py") if file in paths), None)
 
 
+def _program(text: str, paths: frozenset[str]) -> str | None:
+    """The file of tests/beds that `text` names as a module, or by the end of its path."""
+    name = text.removeprefix("tests.beds.") + ".py" if text.startswith("tests.beds.") else PurePosixPath(text).name
+    path = f"tests/beds/{name}"
+    return path if path in paths and path != _BEDS else None
+
+
 def _names(function: ast.AST) -> frozenset[str]:
     nodes = list(ast.walk(function))
     return frozenset(
-        {node.id for node in nodes if isinstance(node, ast.Name)} | {node.arg for node in nodes if isinstance(node, ast.arg)}
+        {node.id for node in nodes if isinstance(node, ast.Name)}
+        | {node.arg for node in nodes if isinstance(node, ast.arg)}
+        | {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     )
