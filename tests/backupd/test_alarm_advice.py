@@ -1,5 +1,6 @@
 """Messages say what is wrong, since when, what to do and the command, with names that can be copied."""
 
+from dataclasses import fields
 from datetime import UTC, datetime
 
 import pytest
@@ -93,3 +94,8 @@ def test_each_entry_of_the_table_is_reached() -> None:
     subjects = {kind: f"{kind} name" if named else kind or "x" for kind, named in is_named.items()}
     kinds = {(what, kind): alarm(subjects[kind], "x", what or "failure") for what, kind in TABLE}
     assert {advice(row).words for row in kinds.values()} == {entry.words for entry in TABLE.values()}
+
+
+def test_an_advice_has_the_fields_of_the_api_and_no_other() -> None:
+    """The API and its document have each field. The examples of the manual are none of them."""
+    assert [field.name for field in fields(advice(alarm("host web1", "x")))] == ["words", "command", "page"]

@@ -28,7 +28,6 @@ _NO_ADVICE = (
     "btrkeep/config/sample.py",
     "backupd/drill/boot.py",  # a script for a machine of its own
     "backupd/rehearse/",
-    "backupd/cli/rehearse_",
     "btrkeep/cli/progress.py",
     "web/api/document.py",
     "heatmap/cli/draw.py",  # help
