@@ -4,17 +4,18 @@
 
 The change is what differs from the commit BASE, else from that in BTRKEEP_BASE, else from the newest commit that is a day older
 than HEAD. The turn is the number of commits up to HEAD; in a shallow clone it is HEAD's hash. With a BASE the commits after it have
-their turns too, as far as there is time. A merge counts as one commit, and its branch as its change. A summary of the choice goes
-to standard error, with what there was no time for.
+their turns too, as far as there is time. With a changed module that no record has, it is two turns at least. A merge counts as one
+commit, and its branch as its change. A summary of the choice goes to standard error, with what there was no time for.
 """
 
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 from tests.beds import TOP
 from tests.beds.helpers_used import helpers_used
-from tests.beds.touched import TURNS, Record, chosen, is_wide, read_records, turns_wanted
+from tests.beds.touched import TURNS, Record, chosen, is_wide, read_records, turns_wanted, without_users
 
 DAY = 24 * 60 * 60
 NOTHING = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's name of an empty tree
@@ -74,8 +75,9 @@ def main() -> None:
     records = recorded()
     paths = {path.relative_to(TOP).as_posix(): path for path in (TOP / "tests").rglob("*.py")}
     helpers = helpers_used({name: path.read_text(encoding="utf-8") for name, path in paths.items()})
-    with_helpers = {module: Record(record.seconds, record.uses | helpers.get(module, set())) for module, record in records.items()}
-    turns = turns_wanted(turn(), commits_since(given) if given else 1, changed)
+    with_helpers = {module: replace(record, uses=record.uses | helpers.get(module, set())) for module, record in records.items()}
+    unused = [path for path in without_users(with_helpers, changed) if (TOP / path).is_file()]
+    turns = turns_wanted(turn(), max(commits_since(given) if given else 1, 2 if unused else 1), changed)
     choice = chosen(with_helpers, helpers, changed, turns)
     report = (
         f"since {base[:12]} {len(changed)} files differ; they touch {len(choice.touched)} test modules that run, "
@@ -85,6 +87,8 @@ def main() -> None:
     print(report, file=sys.stderr)
     if unrecorded := set(helpers).difference(records):
         print(f"without a record: {len(unrecorded)} test modules (scripts/record_tests.py)", file=sys.stderr)
+    if unused:
+        print(f"no record has these files, so there is a second turn: {' '.join(unused)}", file=sys.stderr)
     if choice.no_time:
         print(f"no time left for {len(choice.no_time)} that it may touch: {' '.join(choice.no_time)}", file=sys.stderr)
     if choice.turns_left_out:

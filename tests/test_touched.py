@@ -14,7 +14,7 @@ from scripts.record_tests import lines_within_functions, modules_used, seconds_o
 from scripts.touched_tests import NOTHING, commits_since, default_base, main, turn
 from tests.beds import TOP, work
 from tests.beds.helpers_used import helpers_used
-from tests.beds.touched import TURNS, Record, chosen, merged, read_records, turns_wanted, write_records
+from tests.beds.touched import TURNS, Record, chosen, merged, read_records, turns_wanted, without_users, write_records
 
 OTHERS = {f"tests/test_{number}.py": Record(100, frozenset({"web/app.py"}), number % TURNS) for number in range(40)}
 
@@ -185,6 +185,32 @@ def test_what_all_tests_stand_on_asks_for_a_second_turn(path: str) -> None:
     assert turns == (0, 9)
     choice = chosen(OTHERS, OTHERS, {path}, turns)
     assert (len(choice.in_turn), choice.turns_left_out) == (8, ())
+
+
+def test_a_changed_module_that_no_record_has_is_named_and_asks_for_a_second_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A new module, or one that only declares: otherwise CI would pass without any test chosen for it, and not report that."""
+    changed = ["btrkeep/new.py", "web/app.py", "docs/conf.py", "tests/web/test_new.py", "README.rst", "backupd/used.py"]
+    assert without_users({"tests/test_a.py": Record(1, frozenset({"backupd/used.py"}), 0)}, changed) == ["btrkeep/new.py"]
+    monkeypatch.setattr("scripts.touched_tests.TOP", tmp_path)
+    (tmp_path / "tests").mkdir()
+    for number in range(40):
+        (tmp_path / "tests" / f"test_{number}.py").touch()
+    (tmp_path / "tests" / "recorded.json").write_text(write_records(OTHERS))
+    work("git", "init", "--quiet", tmp_path)
+    committed(tmp_path, "2026-03-01T10:00:00Z")
+    for name, turns in (("notes.rst", 1), ("settings.py", 2)):
+        (tmp_path / name).touch()
+        work("git", "-C", tmp_path, "add", name)
+        committed(tmp_path, "2026-03-01T11:00:00Z")
+        monkeypatch.setattr(sys, "argv", ["touched_tests", "HEAD~1"])
+        main()
+        output, errors = capfd.readouterr()
+        wanted = {"tests/test_2.py"} if turns == 1 else {"tests/test_2.py", "tests/test_3.py"}  # by the turns of the record
+        assert wanted <= set(output.split())
+        assert len(output.split()) == turns * 4, errors
+        assert ("no record has these files, so there is a second turn: settings.py" in errors) == (turns == 2)
 
 
 def test_a_push_of_several_commits_has_the_turns_of_all_as_far_as_there_is_time() -> None:

@@ -66,6 +66,17 @@ def is_wide(changed: Iterable[str]) -> bool:
     return any(path.startswith(_WIDE) or path.endswith("/conftest.py") for path in changed)
 
 
+def without_users(records: Mapping[str, Record], changed: Iterable[str]) -> list[str]:
+    """Python files among `changed` that no record has: new modules, and those that only declare. No tests are chosen by them."""
+    used = {name for record in records.values() for name in record.uses}
+    by_folder = tuple(files for files, _ in _BY_FOLDER)
+    return sorted(
+        path
+        for path in changed
+        if path.endswith(".py") and path not in used and not path.startswith(by_folder) and "/test_" not in path
+    )
+
+
 def turns_wanted(newest: int, commits: int, changed: Iterable[str]) -> tuple[int, ...]:
     """The turns of the newest commit and of those before it, `commits` in all, newest first; after a wide change two at least."""
     count = max(commits, 2 if is_wide(changed) else 1)
