@@ -151,19 +151,23 @@ def test_what_measures_is_tried_again_at_last_alone_and_then_fails(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ci", "status"),
-    [pytest.param("true", 1, id="where it decides"), pytest.param("", 0, id="elsewhere", marks=pytest.mark.long)],
+    ("why", "ci", "status"),
+    [
+        pytest.param("x is not installed", "true", 1, id="where it decides"),
+        pytest.param("left out: on a real btrfs (no btrfs on a loop device: x)", "true", 1, id="no loop device"),
+        pytest.param("x is not installed", "", 0, id="elsewhere", marks=pytest.mark.long),
+    ],
 )
-def test_what_could_be_installed_is_not_left_out_where_the_tests_decide(tmp_path: Path, ci: str, status: int) -> None:
+def test_what_could_be_installed_is_not_left_out_where_the_tests_decide(tmp_path: Path, why: str, ci: str, status: int) -> None:
     (tmp_path / "test_it.py").write_text(
-        "import pytest\n\n@pytest.mark.skipif(True, reason='x is not installed')\ndef test_a(): pass\n\ndef test_b(): pass\n"
+        f"import pytest\n\n@pytest.mark.skipif(True, reason={why!r})\ndef test_a(): pass\n\ndef test_b(): pass\n"
     )
     words = ("-n2", "-p", "tests.conftest", "-p", "no:cacheprovider", "-c", TOP / "pyproject.toml", "--rootdir", tmp_path)
     env = {"PYTHONPATH": str(TOP), "CI": ci}
     done = work(sys.executable, "-m", "pytest", "-q", *words, tmp_path / "test_it.py", cwd=tmp_path, env=env, check=False)
     assert "1 passed, 1 skipped" in done.stdout, done.stdout
     assert done.returncode == status
-    assert ("must not be left out here: Skipped: x is not installed" in done.stdout) == bool(status)
+    assert (f"must not be left out here: Skipped: {why}" in done.stdout) == bool(status)
 
 
 @pytest.mark.slow

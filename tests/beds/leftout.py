@@ -75,6 +75,11 @@ def reason(words: str, why: str) -> str:
     return f"left out: {words} ({why})"
 
 
+def must_run(skipped: str) -> bool:
+    """Whether a machine that decides about changes has to run what was skipped with these words."""
+    return "not installed" in skipped or any(f"left out: {need.words} (" in skipped for need in NEEDS)
+
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason=reason("as root", "no root"))
 """For a quick test that needs root. The marker `root` would leave it out of `--unit` for root too."""
 
