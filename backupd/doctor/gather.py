@@ -57,7 +57,7 @@ def parse(text: str, uuid: str) -> Mapping[int, Mapping[str, int]]:
 
 
 def of_devices(found: Mapping[int, Mapping[str, int]], devids: frozenset[int], *, running: bool) -> Scrub:
-    """All together: as old as the one that is the longest ago."""
+    """The scrubs of all devices as one, which is as old as the oldest of them."""
     complete = {devid: fields for devid, fields in found.items() if fields.get("finished") and not fields.get("canceled")}
     all_complete = bool(devids) and devids <= set(complete)
     return Scrub(

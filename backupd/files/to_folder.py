@@ -208,7 +208,7 @@ class LocalRestore:
                 self._write_all(comparer, writer, workers, reflinks)
         if self._staging.left:
             place = place_path(self.to, (STAGING,))
-            self.result.problems.add(place, f"it is only for the restore, and could not be deleted: {self._staging.left}")
+            self.result.problems.add(place, f"could not delete this temporary folder of the restore: {self._staging.left}")
         self.result.compared = content.read if content else 0
 
     def _write_all(self, comparer: PlaceComparer, writer: Writer, workers: GroupWorkers, reflinks: bool) -> None:

@@ -86,7 +86,7 @@ SMALL = 1 << 20
 """Bytes of a file that is read at once."""
 _MANY = 64  # files of one group at the most
 MUCH = 4 << 20
-"""Bytes of a group from which on no further file is added."""
+"""Bytes: a group that has reached this size gets no further file."""
 
 
 def entries(tree: Tree, path: bytes, skip: Skip = lambda _: False) -> Iterator[Entry]:

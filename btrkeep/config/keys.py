@@ -13,17 +13,18 @@ from btrkeep.config import value_types as kinds
 from btrkeep.config.config_key import KEY, NAMED, POOL, SECTIONS, WITHIN, ConfigKey
 
 
-def _declared() -> Iterator[ConfigKey]:
-    classes = [one for module in (settings, model, retention) for one in vars(module).values() if is_dataclass(one)]
-    for one in classes:
-        for name in one.__annotations__:
-            declared = one.__dataclass_fields__[name].metadata.get(KEY)
+def declared_keys() -> Iterator[ConfigKey]:
+    """Yields the key of each field of the settings classes. One that fills fields of several classes comes several times."""
+    classes = [value for module in (settings, model, retention) for value in vars(module).values() if is_dataclass(value)]
+    for of in classes:
+        for name in of.__annotations__:
+            declared = of.__dataclass_fields__[name].metadata.get(KEY)
             while declared:
                 yield replace(declared, name=declared.name or name)
                 declared = declared.beside
 
 
-TABLE = tuple({key.name: key for key in _declared()}.values())
+TABLE = tuple({key.name: key for key in declared_keys()}.values())
 
 WRITTEN = {
     section: (

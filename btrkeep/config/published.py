@@ -29,7 +29,7 @@ LOST, CLOCK = "lost", "clock_doubt"
 """Facts of the catalogue while it knows none of the pool's backups, and while something is against the clock: what."""
 ALIVE = "alive"
 """The fact of what each host wrote and is still alive, as JSON: bytes by host. There is none without simple quotas."""
-_SHOWN = (*(one.name for one in fields(HostConfig) if KEY in one.metadata and one.metadata[KEY].shown), "fault")
+_SHOWN = (*(key.name for key in fields(HostConfig) if KEY in key.metadata and key.metadata[KEY].shown), "fault")
 _RETENTION = tuple(one.name for one in fields(Retention))
 
 

@@ -63,5 +63,5 @@ class Retention:
 # fmt: on
 
 
-PERIODS = tuple(RetentionPeriod(one.name, *one.metadata["period"]) for one in fields(Retention) if "period" in one.metadata)
+PERIODS = tuple(RetentionPeriod(key.name, *key.metadata["period"]) for key in fields(Retention) if "period" in key.metadata)
 PERIOD_NAMES = tuple(period.name for period in PERIODS)

@@ -44,7 +44,10 @@ SUSPECT = StripLetter("?", "suspect", 166, "suspect or failed", "suspect")
 GOES = StripLetter("x", "goes", 160, "to be deleted", "goes")
 _RULES: Mapping[str, StripLetter] = {
     RetentionCode.HELD: HELD,
-    **{one.name: StripLetter(one.letter, one.name, one.colour, one.name, one.style) for one in reversed(PERIODS)},
+    **{
+        period.name: StripLetter(period.letter, period.name, period.colour, period.name, period.style)
+        for period in reversed(PERIODS)
+    },
 }
 KINDS = (*_RULES.values(), KEPT, SUSPECT, GOES)  # of a day's backups the first of these is shown
 

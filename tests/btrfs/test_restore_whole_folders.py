@@ -246,7 +246,7 @@ def test_a_staging_folder_that_cannot_be_deleted_is_reported(nights: Nights, tmp
         with Tree(nights.backup("web1")) as tree:
             doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False, tell=hold)
             done = doing.run(doing.preview())
-        why = "it is only for the restore, and could not be deleted: Operation not permitted"
+        why = "could not delete this temporary folder of the restore: Operation not permitted"
         assert done.problems.samples == [(os.fsencode(out / STAGING), why)]
     finally:
         work("chattr", "-i", out / STAGING)

@@ -12,7 +12,7 @@ import pytest
 from btrkeep.config import ExpirySettings, HostConfig, Retention, example, load
 from btrkeep.config.config_key import SECTIONS
 from btrkeep.config.documents import INSTALLED
-from btrkeep.config.keys import LEGAL, TABLE
+from btrkeep.config.keys import LEGAL, TABLE, declared_keys
 from btrkeep.config.problems import quoted
 from btrkeep.errors import ConfigError, UsageError
 from scripts.make_lists import LISTS, refreshed, toml
@@ -143,3 +143,9 @@ def test_the_first_configurations_suggestions_load_when_uncommented(tmp_path: Pa
 def test_a_path_that_no_configuration_can_name_is_refused(path: str) -> None:
     with pytest.raises(UsageError):
         example(Path(path))
+
+
+def test_a_key_of_several_sections_is_declared_once_for_all() -> None:
+    """Of two declarations with one name the table would have the last, and its sections alone, without a word."""
+    table = {key.name: key for key in TABLE}
+    assert [key.name for key in declared_keys() if key != table[key.name]] == []
