@@ -124,7 +124,7 @@ def catalogue_with_history(state: Path) -> "Iterator[Catalogue | None]":
 
 
 def sample(filesystem: str, taken: datetime, survey: Survey, unallocated: int) -> "FreeSpaceScore":
-    """A survey as the catalogue keeps it. `unallocated` is that of `btrkeep.pool.read_room`."""
+    """A survey as the catalogue keeps it. `unallocated` is that of `btrkeep.pool.room.read_room`."""
     from btrkeep.catalogue import FreeSpaceScore
 
     groups = survey.groups
