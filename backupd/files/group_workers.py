@@ -23,8 +23,8 @@ FolderWork = Callable[..., Handled]
 """Gets the same of the folder that a folder is in, the folder (FolderFields), and its files."""
 Then = Callable[[PlainVisits, Sequence[PlainFile], Handled], None]
 """Gets the group, the files that were given, and what became of them. The folder of the group is open then."""
-FolderThen = Callable[[PlainFolderVisit, Handled], None]
-"""The same for a folder with its files."""
+FolderThen = Callable[[PlainFolderVisit, Handled], Callable[[], None] | None]
+"""The same for a folder with its files. What it returns is called after it was called for all folders that were done together."""
 
 
 class _Given(NamedTuple):
@@ -131,11 +131,15 @@ class GroupWorkers:
         source, given = folders.source, folders.given
 
         def handled(answers: Sequence[Sequence[Any]]) -> None:
+            rest = []
             for (visit, _, then), answer in zip(given, answers, strict=True):
                 result = Handled(*answer)
                 if result.left_over or not result.is_folder_done:
                     visit = visit._replace(plain=visit.plain._replace(folder=source))
-                then(visit, result)
+                rest.append(then(visit, result))
+            for act in rest:
+                if act:
+                    act()
             self._close(source)
 
         workers = None if self._is_small(folders.names, folders.size) else self._free_workers()

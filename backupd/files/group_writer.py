@@ -70,19 +70,22 @@ class GroupWriter:
     def copy_folder(self, visit: PlainFolderVisit, above: PlacedFolder) -> None:
         """Has a folder copied into the folder `above`, which is fresh."""
 
-        def copied(visit: PlainFolderVisit, handled: Handled) -> None:
+        def copied(visit: PlainFolderVisit, handled: Handled) -> Callable[[], None]:
             if not handled.is_folder_done:
-                if not self.is_ended():
-                    for part in visit.parts(self.unreadable):
-                        self.restore_part(part)
-                above.waiting -= 1
-                return
+                return lambda: restore_rest(visit, None)
             self.result.counts[NEW].add_at(self.name, visit.place)
             self.progress.files += 1
             if handled.is_bare:
                 self.bare.add(visit.plain.number)
             left_over = self._count(visit.group(), visit.plain.files, handled)
-            if left_over and not self.is_ended():
+            return lambda: restore_rest(visit, left_over)
+
+        def restore_rest(visit: PlainFolderVisit, left_over: Sequence[PlainFile] | None) -> None:
+            """Restores those files by themselves, or, for None, the folder too. A full destination ends it."""
+            if left_over is None and not self.is_ended():
+                for part in visit.parts(self.unreadable):
+                    self.restore_part(part)
+            elif left_over and not self.is_ended():
                 for part in visit.parts(self.unreadable):
                     if isinstance(part, PlainVisits):
                         for single in self.each(part, left_over):

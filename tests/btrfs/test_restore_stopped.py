@@ -197,3 +197,23 @@ def test_the_comparison_of_one_large_file_says_how_far_it_is_and_can_be_stopped(
             LocalRestore(tree, request, reflinks=False, tell=stop).run(LocalRestore(tree, request, reflinks=False).preview())
     assert sizes == [1 << 20, 2 << 20, 3 << 20]
     assert (tmp_path / "out" / "large").stat().st_size == 6_000_000
+
+
+def test_folders_that_a_full_filesystem_has_in_part_are_counted_too(nights: Nights, tmp_path: Path) -> None:
+    top, point = nights.source / "tree", tmp_path / "small"
+    for number in range(400):
+        write(top / f"{number // 2}" / f"file{number % 2}", "t" * 5000)
+    nights.host("web1", top)
+    nights.run("web1")
+    point.mkdir()
+    work("mount", "-t", "tmpfs", "-o", "size=1250000,mode=700", "tmpfs", point)
+    try:
+        with Tree(nights.backup("web1")) as tree:
+            doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(point)), reflinks=False)
+            found = doing.preview()
+            found.free = None  # else it does not begin
+            with pytest.raises(OperatorError) as ended:
+                doing.run(found)
+        assert f"No space left on device; {len(list(point.rglob('*')))} names had been restored" in str(ended.value)
+    finally:
+        work("umount", point)
