@@ -15,6 +15,7 @@ from backupd.serve.limits import RateLimit, VerbLimits
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load_usable
+from btrkeep.config.reading import main_and_name
 from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool.marker import Pool, open_pool
@@ -67,10 +68,12 @@ class ServiceContext:
         leaves open who may do what.
         """
         with self._lock:
-            if not self._loaded or self._loaded[0] != _signature(self._loaded[1].file):
+            # Taken before the files are read: a change that comes meanwhile is read at the next request.
+            signature = _signature(main_and_name(self.pool_name, self.config_file)[0])
+            if not self._loaded or self._loaded[0] != signature:
                 config = load_usable(self.pool_name, self.config_file)
                 show_times_in(config.pool.zone)
-                self._loaded, self._untold = (_signature(config.file), config), True
+                self._loaded, self._untold = (signature, config), True
             self._loaded[1].require_rights()
             return self._loaded[1]
 

@@ -70,7 +70,7 @@ def load_usable(
     return build(main, name, sections, problems, excluding(main, last))
 
 
-def main_and_name(pool: str, file: Path | None, folder: Path) -> tuple[Path, str]:
+def main_and_name(pool: str, file: Path | None, folder: Path = FOLDER) -> tuple[Path, str]:
     """Returns the main file and the pool's name. Raises ConfigError for a name that no pool can have."""
     main = folder / f"{pool}.toml" if file is None else file
     name = pool if file is None else file.stem

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backupd.serve import context
 from backupd.serve.limits import RateLimit, VerbLimits
 from backupd.serve.rights import Right, require, viewer_of
 from backupd.serve.verbs import VERBS
-from btrkeep.config import load
+from btrkeep.clock import Clock
+from btrkeep.config import Config, load, load_usable
 from btrkeep.errors import ConfigError
 from btrkeep.serving.peer import Peer
 from btrkeep.serving.protocol import Request, RequestRefused
@@ -131,3 +133,25 @@ def test_the_documentation_has_the_rate_of_each_verb() -> None:
     text = (TOP / "docs" / "serve.rst").read_text(encoding="utf-8")
     told = dict(re.findall(r"^``(\w+)`` +(\d+) ", text, re.MULTILINE))
     assert {verb: int(number) for verb, number in told.items()} == {verb: one.per_minute for verb, one in VERBS.items()}
+
+
+def test_a_change_of_the_configuration_that_comes_while_it_is_read_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A right or a limit that was changed at that moment was never used, until the next change or restart."""
+    file = tmp_path / "main.toml"
+
+    def write(rate: int) -> None:
+        file.write_text(f'[pool]\npath = "/srv/backup"\nstate = "{tmp_path}"\n[serve]\nrates = ["retention {rate}"]\n')
+
+    def read_and_change(pool: str, path: Path) -> Config:
+        config = load_usable(pool, path)
+        monkeypatch.undo()
+        write(10)
+        return config
+
+    write(5)
+    monkeypatch.setattr(context, "load_usable", read_and_change)
+    service = context.ServiceContext("main", file, Clock(), systemd=False)
+    assert service.config().serve.rates["retention"] == 5
+    assert service.config().serve.rates["retention"] == 10
