@@ -1,6 +1,5 @@
 """A night without something that a machine has enough of as a rule: open files, processes, memory."""
 
-import asyncio
 import json
 import multiprocessing
 import os
@@ -9,18 +8,15 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from backupd.run.rlimits import OPEN, possible_at_once
-from btrkeep.process.group import Group
-from btrkeep.process.programs import ProgramFailed
 from tests.beds import cgroups
 from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights
-from tests.beds.watch import ENVIRONMENT, disagreements, hold, processes, transferring, wait_for, writable_finals
+from tests.beds.watch import ENVIRONMENT, disagreements, hold, transferring, wait_for, writable_finals
 
 pytestmark = pytest.mark.slow
 
@@ -163,20 +159,3 @@ def test_the_limit_is_raised_only_as_far_as_the_hosts_need(free: int, wanted: in
         assert soft <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= soft + 1000
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-async def _started(words: Sequence[str]) -> None:
-    Group.start(words, on_stdout=lambda _: None, on_stderr=lambda _: None)
-
-
-def test_a_program_that_cannot_be_watched_does_not_go_on_unwatched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def no_more(pid: int) -> int:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(os, "pidfd_open", no_more)
-    script = tmp_path / "goes-on"
-    script.write_text("#!/bin/sh\nsleep 60\n")
-    script.chmod(0o755)
-    with pytest.raises(ProgramFailed, match="Too many open files"):
-        asyncio.run(_started([str(script)]))
-    assert processes(script) == {}
