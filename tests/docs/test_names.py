@@ -65,8 +65,8 @@ def test_every_call_of_our_command_on_a_page_can_be_made(page: Read, name: str) 
     assert calls
 
 
-def test_every_call_of_our_command_in_the_readme_can_be_made() -> None:
-    readme = (TOP / "README.rst").read_text(encoding="utf-8")
+def test_every_call_of_our_command_in_the_readme_and_the_tour_can_be_made() -> None:
+    readme = "".join((TOP / name).read_text(encoding="utf-8") for name in ("README.rst", "docs/tour.rst"))
     calls = ["".join(pair) for pair in re.findall(r"``backupd ([^`]+)``|^ +backupd(.*)$", readme, re.MULTILINE)]
     assert len(calls) > 10
     assert {call: wrong for call in calls if (wrong := faults(call))} == {}

@@ -1,4 +1,4 @@
-"""The lines of README.rst that a user can type, typed one after the other in a fresh folder, on a real pool."""
+"""The commands of README.rst and of the tour, typed one after the other in a fresh folder, on a real pool."""
 
 import re
 import shlex
@@ -12,23 +12,21 @@ import pytest
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
 
-README = (TOP / "README.rst").read_text(encoding="utf-8")
+PAGES = [(TOP / name).read_text(encoding="utf-8") for name in ("README.rst", "docs/tour.rst")]
 BLOCK = re.compile(r"::\n\n((?: {4,}\S.*\n)+)")
 PROGRAMS = {"backupd": "backupd", "btrfs-heatmap": "heatmap", "btrfs-balancer": "balancer"}
 FIRST = "2026-11-19"
-"""The day of a backup that README names."""
+"""The day of a backup that the tour names."""
 
 NOT_TYPED = {
     "sudo ./demo.sh": "it has a run of its own",
     "sudo ./test.sh": "it would run this test",
     "sudo ./install.sh": "tests/install",
+    "sudo ./install.sh --enable main": "tests/install",
+    "sudo backupd setup": "it asks; tests/backupd/test_cli_setup.py",
     "sudo ./install.sh --web main": "tests/install",
     "sudo btrkeep-web user add alice --role operator": "it asks for a password; tests/web",
     "xdg-open http://127.0.0.1:8765": "it needs a screen",
-    "ssh-keygen -t ed25519 -N '' -C backup -f /etc/btrkeep/id_ed25519": "it writes to /etc",
-    "ssh-keygen -lf /etc/btrkeep/known_hosts": "it needs a real host",
-    "ssh-keyscan -t ed25519 web1.example.org >>/etc/btrkeep/known_hosts": "it needs a real host",
-    'restrict,command="rrsync -ro /" ssh-ed25519 AAAA... backup': "a line of authorized_keys; test_restricted_keys",
     "backupd restore web1 /srv/shop --to-host --dry-run": "it needs a real host; tests/btrfs/test_restore_to_host.py",
     "backupd notify --test": "it needs somebody to send to; tests/backupd/test_alarms_send.py",
     "backupd replicate office --dry-run": "it needs another server; tests/btrfs/test_replicate.py",
@@ -45,7 +43,7 @@ MAY_ATTEND = {"backupd check", "backupd check --connect", "backupd doctor"}
 
 
 def lines() -> list[str]:
-    return [line.strip() for block in BLOCK.findall(README) for line in block.splitlines()]
+    return [line.strip() for page in PAGES for block in BLOCK.findall(page) for line in block.splitlines()]
 
 
 def test_the_lines_that_are_not_typed_are_lines_of_it() -> None:
@@ -77,6 +75,7 @@ def test_each_line_works_in_a_fresh_folder(shared_btrfs: Path, tmp_path: Path) -
         "/srv/backup": str(site.pool),
         "/etc": str(etc),
         "/root/restored": str(tmp_path / "restored"),
+        "/var/tmp": str(tmp_path / "latest"),
         FIRST: f"{first:%Y-%m-%d}",
     }
     path = f"{programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -100,6 +99,7 @@ def test_each_line_works_in_a_fresh_folder(shared_btrfs: Path, tmp_path: Path) -
         assert "Traceback" not in text
         assert done.returncode == 0 or (done.returncode == 1 and line in MAY_ATTEND), text
     assert (tmp_path / "restored" / "fstab").read_text() == "nothing\n"
+    assert (tmp_path / "latest" / "fstab").read_text() == "changed\n"
     assert "fstab" in work("tar", "tf", folder / "etc.tar").stdout
     assert list((folder / "pictures").glob("*.png"))
     assert (folder / "year.gif").stat().st_size
