@@ -1,4 +1,7 @@
-"""What `backupd check` has to say of copies: how each is doing, and with a connection whether the other side answers."""
+"""What `backupd check` and `doctor` report of copies and of optional steps: a drill, a scrub, verification, an offsite check.
+
+With a connection they also report whether the other server of each copy answers.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -8,6 +11,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
+from backupd.health.status_report import looks_of
 from backupd.replicate.connecting import connected, own_modules, push_command, remote_shell, send_command
 from backupd.replicate.far_answers import size_in, time_in
 from backupd.replicate.far_pool import unreached_hint
@@ -24,6 +28,7 @@ from btrkeep import __version__
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings, PushSettings, ReplicaSettings
+from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.copies import (
     COPIES,
     OFFSITE,
@@ -36,8 +41,9 @@ from btrkeep.decisions.copies import (
     offsite_newest,
 )
 from btrkeep.decisions.copy_words import age_words, done_words, remedy
-from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.findings import WARNING, Finding
 from btrkeep.decisions.pool_room import MAKE_ROOM
+from btrkeep.decisions.repeated import CHECK, read_steps, repeated_failures, repeated_findings
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.room import read_room
@@ -259,3 +265,28 @@ def _runs_any_command(config: Config, replica: ReplicaSettings | PushSettings) -
     except ProgramFailed:
         return False
     return _MARK in done.stdout
+
+
+_VERIFICATION = "verification"
+
+
+def check_steps(config: Config, now: datetime) -> Iterator[Finding]:
+    """Yields a finding for each step that did not come to its end several times in a row, and one for hosts whose data was not read
+    for too long. A catalogue that cannot be read has a finding of its own.
+    """
+    command = backupd_command(config.name, config.file)
+    try:
+        filesystem = None
+        with suppress(OperatorError, OSError):  # the pool has findings of its own
+            filesystem = open_configured(config).filesystem
+        with Catalogue.open_readonly(config.pool.state) as catalogue:
+            failures = repeated_failures(read_steps(catalogue, filesystem), now)
+            _, unverified = looks_of(config, catalogue, now)
+    except (OperatorError, OSError):
+        return
+    yield from repeated_findings(failures, command)
+    if unverified:
+        more = f" and {counted(len(unverified) - 1, 'more host')}" if len(unverified) > 1 else ""
+        text = f"no backup of {unverified[0]}{more} was read for {format_duration(config.verify.oldest)}"
+        hint = f"is the timer btrkeep-verify@ or btrkeep-scrub@ enabled? {command} verify {unverified[0]}"
+        yield Finding(CHECK, WARNING, text, hint, subject=_VERIFICATION)

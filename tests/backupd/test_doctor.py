@@ -17,7 +17,7 @@ from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts, KeyF
 from backupd.doctor.finding import SEVERITIES, DoctorRule
 from backupd.doctor.fix import fix, refusal, rule_named
 from backupd.doctor.rules import BY_NAME, RULES, examine
-from backupd.doctor.rules.shape import is_accelerated
+from backupd.doctor.rules.storage import is_accelerated
 from btrkeep.capabilities import Capabilities
 from btrkeep.config.values import MinFree
 from btrkeep.decisions.findings import Finding

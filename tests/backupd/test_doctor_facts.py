@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from backupd.doctor.facts import Layer, Scrub
-from backupd.doctor.gather import read_scrub
-from backupd.doctor.layers import device, stacks
-from backupd.doctor.schedule import scheduled_by
+from backupd.doctor.filesystem import device, stacks
+from backupd.doctor.gather import read_scrub, scheduled_by
 from tests.beds import TOP, work
 
 

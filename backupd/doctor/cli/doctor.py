@@ -20,10 +20,10 @@ from backupd.cli.context import load_config, pass_context, present
 from backupd.doctor.cli.check import show
 from backupd.doctor.copies import reach_copies
 from backupd.doctor.facts import DoctorFacts
+from backupd.doctor.filesystem import stacks
 from backupd.doctor.finding import DoctorReport
 from backupd.doctor.fix import findings_of, fix, refusal, rule_named
 from backupd.doctor.gather import gather
-from backupd.doctor.layers import stacks
 from backupd.doctor.room_fix import RoomFix, RoomFixed, attach_left
 from backupd.doctor.room_words import attached_error, plan_lines
 from backupd.doctor.rules import BY_NAME, RULES, examine

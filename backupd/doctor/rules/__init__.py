@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.finding import SEVERITIES, DoctorReport, DoctorRule, Unlooked
-from backupd.doctor.rules import mount, shape, site, ssd, state, storage
+from backupd.doctor.rules import mount, site, state, storage
 from btrkeep.decisions.findings import Finding
 
-RULES: tuple[DoctorRule, ...] = (*storage.RULES, *state.RULES, *mount.RULES, *ssd.RULES, *shape.RULES, *site.RULES)
+RULES: tuple[DoctorRule, ...] = (*storage.RULES, *state.RULES, *mount.RULES, *mount.SSD_RULES, *storage.SHAPE_RULES, *site.RULES)
 BY_NAME = {rule.name: rule for rule in RULES}
 
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from backupd.doctor.facts import DoctorFacts, KeyFile
-from backupd.doctor.finding import DoctorRule, diagnosis, unless
-from backupd.doctor.rules.commands import backupd
+from backupd.doctor.finding import DoctorRule, backupd, diagnosis, unless
 from backupd.rsync.version import OLDEST, SAFE
 from btrkeep.config.reading import FOLDER
 from btrkeep.decisions import findings as health
