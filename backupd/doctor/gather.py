@@ -22,7 +22,7 @@ from backupd.doctor.copies import check_copies, check_steps
 from backupd.doctor.facts import DoctorFacts, KeyFile, Machine, Scrub, SiteFacts
 from backupd.doctor.filesystem import read_filesystem
 from backupd.expire.clocks import clock_doubt, clock_synchronised
-from backupd.expire.words import expiry_words
+from backupd.expire.report import expiry_words
 from backupd.health.callers import is_own_service
 from backupd.health.pool_facts import read_catalogue, read_pool_schedule
 from backupd.repo.backup_json import read

@@ -1,7 +1,10 @@
-"""The context of an expiry: what its steps share, how they lock a host, and how they report trouble with one."""
+"""The context of an expiry: what its steps share, how they lock a host, report trouble with one, and write to the catalogue.
+
+The catalogue is a copy of the pool's records: an expiry continues without it, and the next reconciling corrects its rows.
+"""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,9 +12,8 @@ from zoneinfo import ZoneInfo
 
 from backupd.expire.look import HostOnPool, asked_of, look_again
 from backupd.expire.report import ExpiryEvent, Summary
-from backupd.expire.row_writer import RowWriter
 from backupd.repo.reconcile import RECONCILING
-from btrkeep.catalogue import Catalogue
+from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.config import Config
 from btrkeep.decisions.expiry_plan import HostPlan, agreed, plan_host
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
@@ -22,6 +24,39 @@ from btrkeep.process.progress import ProgressSinks
 from btrkeep.units import format_time, printable
 
 log = logging.getLogger(__name__)
+
+_PATIENCE = 1.0  # seconds for a last attempt: the program that holds the catalogue may do so all night
+
+
+class RowWriter:
+    """Writes to the catalogue until a write fails. `trouble`: the reason of the first failure; `report` gets it as a sentence."""
+
+    def __init__(self, catalogue: Catalogue, report: Callable[[str], None]) -> None:
+        self._catalogue = catalogue
+        self._report = report
+        self.trouble: OperatorError | None = None
+
+    def write(self, change: Callable[[Catalogue], object], *, is_last: bool = False) -> bool:
+        """Does `change`; returns False if the catalogue cannot be written. Later changes are then skipped, except a last one: each
+        would wait for the program that holds the catalogue.
+        """
+        if self.trouble and not is_last:
+            return False
+        try:
+            change(self._catalogue)
+        except (CatalogueBusy, CatalogueUnusable) as error:
+            self.give_up(error)
+            return False
+        return True
+
+    def give_up(self, error: OperatorError) -> None:
+        """Reports that the catalogue cannot be written; it is not written from now on."""
+        log.info("%s", error)
+        if self.trouble is None:
+            self.trouble = error
+            if isinstance(error, CatalogueBusy):
+                self._catalogue.wait_at_most(_PATIENCE)
+            self._report(f"{error.message}; the pool's own records are complete, and the next run corrects it ({error.hint})")
 
 
 @dataclass(slots=True)

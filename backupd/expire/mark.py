@@ -1,25 +1,90 @@
-"""Marks what no rule keeps any more, and removes the marks of what is kept again: notes first, on disk, then the rows.
+"""Marks what no rule keeps any more, and removes the marks of what is kept again, the notes of deleted backups, and forgotten hosts.
 
-Hosts are locked in batches, so that one commit serves them all and nobody changes their notes in between.
+The notes are written first, to the disk, then the rows. Hosts are locked in batches, so that two syncs of the filesystem serve
+them all, instead of two waits for the disk for each, and nobody changes their notes in between.
+A file whose name is replaced before its data is on disk may be empty after a power cut; then it is unknown what is held. So all
+notes are written beside the old ones, synced by a call that reports lost data, renamed, and synced again.
+
+The folder of a forgotten host is renamed out of the hosts first, in one step, and emptied there: if this is killed in between, the
+host is gone, and the next run removes the rest.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from backupd.expire.batch import write_many
 from backupd.expire.context import ExpiryContext
-from backupd.expire.look import HostOnPool, gone_names
-from backupd.repo.final_backups import point_latest
-from backupd.repo.notes_json import ASKED, RULES, Notes, read_notes
+from backupd.expire.look import HostOnPool, forgotten_at, gone_names, policy_of
+from backupd.expire.queue import CleanerQueue
+from backupd.repo.checksums import CHECKSUMS, CHECKSUMS_LOG
+from backupd.repo.compared import COMPARED
+from backupd.repo.damages import DAMAGED
+from backupd.repo.final_backups import LATEST, delete_working, point_latest, unfinished
+from backupd.repo.listing import names_of
+from backupd.repo.notes_json import ASKED, NOTES, RULES, Notes, read_notes, text_of
+from backupd.repo.received import discard_received
+from backupd.repo.seals import SEALS
+from backupd.repo.verified import VERIFIED
 from btrkeep.backup_states import EXPIRED
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan
 from btrkeep.decisions.retention_words import reasons_words
-from btrkeep.units import format_time
+from btrkeep.errors import PoolUnusable
+from btrkeep.fs.openat import is_there
+from btrkeep.pool.marker import MARKER, WORKING, Pool
+from btrkeep.pool.reserve import with_reserve
+from btrkeep.pool.syncfs import Syncfs, syncing
+from btrkeep.units import format_time, printable
+
+
+def write_many(pool: Path, notes: Mapping[Path, Notes], *, renamed_for_good: bool = True) -> None:
+    """Replaces the notes in each folder; the hosts are locked. When this returns, all are on disk.
+
+    Without `renamed_for_good` the old ones may come back after a power cut, but never anything else. On a full pool they take the
+    reserve. Raises OSError; PoolUnusable when the disk did not take what was written, and then no notes were replaced by such.
+    """
+    if not notes:
+        return
+
+    def stage() -> None:
+        for folder, one in notes.items():
+            _stage(folder, one)
+
+    with syncing(pool) as disk:
+        with_reserve(pool, stage)
+        _sync(disk, pool)
+        for folder in notes:
+            with Checkpoint("notes.json replaced"):
+                _staged(folder).replace(folder / NOTES)
+        if renamed_for_good:
+            _sync(disk, pool)
+
+
+def _sync(disk: Syncfs, pool: Path) -> None:
+    try:
+        disk.sync()
+    except OSError as error:
+        raise PoolUnusable(
+            f"{pool}: the disk did not take what was written ({error.strerror})",
+            "look at the kernel's messages (dmesg) and `btrfs device stats`",
+        ) from error
+
+
+def _staged(folder: Path) -> Path:
+    return folder / (NOTES + ".new")
+
+
+@Checkpoint("notes.json staged")
+def _stage(folder: Path, notes: Notes) -> None:
+    fd = os.open(_staged(folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text_of(notes))
+
 
 _AT_ONCE = 100  # hosts locked together: a tenth of a second or two, and below everybody's limit of open files
 
@@ -112,3 +177,95 @@ def _drop_stale(folder: Path, left: dict[Path, Notes], now: str) -> None:
         for name in gone:
             notes = notes.gone(name, now)
         left[folder] = notes
+
+
+_FILES = {name + end for name in (NOTES, CHECKSUMS, CHECKSUMS_LOG, VERIFIED, DAMAGED, COMPARED, SEALS) for end in ("", ".new")}
+_LINKS = {LATEST, f".{LATEST}.new"}
+
+
+def gone_folder(pool: Pool) -> Path:
+    """Returns the folder in which those of forgotten hosts are emptied."""
+    return pool.path / MARKER / "gone"
+
+
+def remove_hosts(context: ExpiryContext, queue: CleanerQueue, hosts: list[str]) -> None:
+    """Removes those of the hosts that have no backup left. Raises PoolUnusable."""
+    for host in hosts:
+        if context.cancellation:
+            return
+        if host in context.config.excluded:
+            continue
+        with ExitStack() as held, context.spared(host):
+            if context.locked(host, held):
+                _remove(context, queue, host)
+    empty_gone(context.pool)
+
+
+def _remove(context: ExpiryContext, queue: CleanerQueue, host: str) -> None:
+    folder = context.pool.host(host)
+    notes = read_notes(folder)
+    given_up = forgotten_at(notes)
+    if given_up is None:
+        return
+    is_over = given_up + timedelta(seconds=policy_of(context.config, host, notes).grace) <= context.now and not context.clock_waits
+    put_off = set() if is_over and _delete_working(queue, folder, names_of(context.pool, host)) else {WORKING}
+    if is_over:
+        discard_received(context.pool, host)
+    queue.commit()  # the notes say that the backups may go; they go last of all
+    if others := set(_others(folder)):
+        strangers = sorted(others - put_off)
+        if strangers and not _waits(context, host):
+            context.problem(f"{host} was given up, but {folder} holds {printable(strangers[0])}, which is not ours: move it away")
+        return
+    gone_folder(context.pool).mkdir(mode=0o700, exist_ok=True)
+    with Checkpoint("folder of the forgotten host moved away"):
+        folder.rename(_free(gone_folder(context.pool), host))
+    context.rows.write(lambda catalogue: catalogue.drop_host(host))
+    context.summary.hosts_gone.append(host)
+    context.sinks.notice(f"{host}: given up, and nothing is left of it")
+
+
+def _delete_working(queue: CleanerQueue, folder: Path, names: set[str]) -> bool:
+    """Deletes an unfinished backup of ours, last of all; returns False if its turn has not come. Whoever calls has the lock."""
+    if names - {WORKING} or queue.full():
+        return False
+    if found := unfinished(folder / WORKING, folder.name):
+        delete_working(folder / WORKING, found)
+    return True
+
+
+def _others(folder: Path) -> Iterator[str]:
+    """Yields what lies in the folder and must not be removed with it."""
+    for entry in os.scandir(folder):
+        is_ours = entry.is_symlink() if entry.name in _LINKS else entry.name in _FILES and entry.is_file(follow_symlinks=False)
+        if not is_ours:
+            yield entry.name
+
+
+def _waits(context: ExpiryContext, host: str) -> bool:
+    """Returns whether backups of the host are still to be deleted, in this run or a later one."""
+    return any(row.name for row in context.catalogue.backups(host))
+
+
+def _free(parent: Path, host: str) -> Path:
+    number = 0
+    while is_there(parent / f"{host}.{number}"):
+        number += 1
+    return parent / f"{host}.{number}"
+
+
+def empty_gone(pool: Pool) -> None:
+    """Removes folders that were renamed out of the hosts, and nothing that somebody else has put there."""
+    with suppress(FileNotFoundError):
+        for entry in list(os.scandir(gone_folder(pool))):
+            if entry.is_dir(follow_symlinks=False):
+                _empty(Path(entry.path))
+
+
+@Checkpoint("folder of the forgotten host removed")
+def _empty(folder: Path) -> None:
+    if any(_others(folder)):
+        return
+    for entry in list(os.scandir(folder)):
+        Path(entry.path).unlink()
+    folder.rmdir()

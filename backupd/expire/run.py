@@ -16,14 +16,11 @@ from typing import Any
 from backupd.expire.clocks import judge_clock, keep_clocks, read_clocks
 from backupd.expire.context import ExpiryContext
 from backupd.expire.delete import Deleter
-from backupd.expire.forgotten import empty_gone, remove_hosts
 from backupd.expire.look import look
-from backupd.expire.mark import drop_stale_notes, mark
+from backupd.expire.mark import drop_stale_notes, empty_gone, mark, remove_hosts
 from backupd.expire.mount_option import MountOption
-from backupd.expire.pace import Governor, governor
-from backupd.expire.queue import CleanerQueue
-from backupd.expire.report import ExpiryProgress, Pause, Summary
-from backupd.expire.words import PAUSES, expiry_words, held_words, stuck_words
+from backupd.expire.queue import CleanerQueue, Governor, governor
+from backupd.expire.report import PAUSES, ExpiryProgress, Pause, Summary, expiry_words, held_words, stuck_words
 from backupd.repo.reconcile import Reconciled, reconcile
 from backupd.repo.stand_in import stand_in
 from btrkeep.backup_states import DELETING

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from backupd.expire.clocks import clock_doubt
-from backupd.expire.words import expiry_words
+from backupd.expire.report import expiry_words
 from backupd.health.pool_facts import look_at_pool
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import (

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.expire.clocks import clock_doubt
-from backupd.expire.words import expiry_words
+from backupd.expire.report import expiry_words
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.reconcile import row_of
 from btrkeep.catalogue import Catalogue

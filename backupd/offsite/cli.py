@@ -11,7 +11,7 @@ import click
 
 from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
 from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
-from backupd.expire.words import expiry_words, left_out_words
+from backupd.expire.report import expiry_words, left_out_words
 from backupd.offsite.repository import KnownRepository, make, note_size, require_there, snapshots
 from backupd.offsite.restic import Restic, restic_of
 from backupd.offsite.run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent

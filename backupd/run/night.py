@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 
-from backupd.expire.words import names_in_words
+from backupd.expire.report import names_in_words
 from backupd.repo import backup_json as records
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext
 from backupd.run.host import HostRun

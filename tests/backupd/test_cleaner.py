@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.expire.cleaner import WINDOW, CleanerWatch, rate, time_left, watched
+from backupd.expire.monitor import WINDOW, CleanerWatch, rate, time_left, watched
 
 IDS = range(1000, 1_000_000)
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from backupd.actions.rename import _nobody_reads
-from backupd.expire import batch
 from backupd.expire import delete as module
-from backupd.expire.batch import write_many
+from backupd.expire import mark
 from backupd.expire.context import ExpiryContext
 from backupd.expire.delete import Deleter
+from backupd.expire.mark import write_many
 from backupd.expire.queue import CleanerQueue
 from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import FinalBackup
@@ -135,7 +135,7 @@ def test_marks_that_the_disk_lost_replace_no_notes_and_end_the_expiry(
     def syncing(_path: Path) -> Iterator[Disk]:
         yield Disk()
 
-    monkeypatch.setattr(batch, "syncing", syncing)
+    monkeypatch.setattr(mark, "syncing", syncing)
     with pytest.raises(PoolUnusable, match="the disk did not take what was written"):
         write_many(tmp_path, {folder: Notes(held) for folder in folders})
     assert [read_notes(folder).backups for folder in folders] == [{} if fails == 1 else held] * 2

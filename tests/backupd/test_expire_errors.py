@@ -18,12 +18,10 @@ from backupd.expire import look as look_module
 from backupd.expire import queue as queue_module
 from backupd.expire import run as module
 from backupd.expire.context import ExpiryContext
-from backupd.expire.forgotten import empty_gone, gone_folder, remove_hosts
 from backupd.expire.look import look, look_again
-from backupd.expire.mark import _expired
+from backupd.expire.mark import _expired, empty_gone, gone_folder, remove_hosts
 from backupd.expire.mount_option import MountOption
-from backupd.expire.pace import Governor
-from backupd.expire.queue import CleanerQueue
+from backupd.expire.queue import CleanerQueue, Governor
 from backupd.expire.run import EVERYTHING, ExpiryRunner, dry_run_plan
 from backupd.repo.reconcile import Reconciled
 from btrkeep.catalogue import Catalogue, CatalogueBusy
@@ -203,7 +201,7 @@ def test_a_forgotten_host_with_a_wrong_configuration_or_after_a_signal_stays(
     context: ExpiryContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removed: list[str] = []
-    monkeypatch.setattr("backupd.expire.forgotten._remove", lambda _context, _queue, host: removed.append(host))
+    monkeypatch.setattr("backupd.expire.mark._remove", lambda _context, _queue, host: removed.append(host))
     monkeypatch.setattr(type(context.config), "excluded", {"web1": object()}, raising=False)
     queue = CleanerQueue(context.pool.path, 5)
     remove_hosts(context, queue, ["web1", "web2"])

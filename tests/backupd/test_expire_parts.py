@@ -15,16 +15,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.expire.context import ExpiryContext
-from backupd.expire.delete import Deleter
-from backupd.expire.droppable import _shared_before
+from backupd.expire.context import ExpiryContext, RowWriter
+from backupd.expire.delete import Deleter, _shared_before
 from backupd.expire.look import _with_seal, asked_of, forgotten_at, gone_names
 from backupd.expire.monitor import in_hand
 from backupd.expire.mount_option import Switched, read_record, record_path
-from backupd.expire.pace import Governor
-from backupd.expire.queue import CleanerQueue
+from backupd.expire.queue import CleanerQueue, Governor
 from backupd.expire.report import ExpiryProgress, Pause, Summary
-from backupd.expire.row_writer import RowWriter
 from backupd.expire.run import LONGEST_YIELD, ExpiryRunner, ExpiryScope, _named
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.final_backups import FinalBackup

@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from backupd.expire.report import Deleted
-from backupd.expire.words import held_words
+from backupd.expire.report import Deleted, held_words
 from backupd.repo.reconcile import Reconciled
 
 

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from backupd.expire.pace import FsyncProbe, Governor, PressureProbe
+from backupd.expire.queue import FsyncProbe, Governor, PressureProbe
 from btrkeep import procfs
 from btrkeep.errors import OperatorError
 

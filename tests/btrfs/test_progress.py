@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from backupd.expire.cleaner import Rate, TimeLeft
 from backupd.expire.cli.progress import left_text, line, rows, screen
-from backupd.expire.monitor import CleanerReading, Dropping, in_hand
+from backupd.expire.monitor import CleanerReading, Dropping, Rate, TimeLeft, in_hand
 from btrkeep.pool.orphans import Drop, key_text
 from tests.beds import backupd, btrfs, cleaner, session, work
 from tests.beds.cli import BACKUPD, TOP

@@ -4,8 +4,7 @@ from rich.console import Group
 from rich.text import Text
 
 from backupd.expire.cli.expiry_view import plan_notices, summary_lines
-from backupd.expire.report import ExpiryEvent, ExpiryProgress, Summary
-from backupd.expire.words import PAUSES
+from backupd.expire.report import PAUSES, ExpiryEvent, ExpiryProgress, Summary
 from btrkeep.cli.live import LiveDisplay
 from btrkeep.decisions.expiry_plan import Plan
 from btrkeep.process.progress import Notice

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from backupd.expire.report import ExpiryEvent, ExpiryProgress, Summary
-from backupd.expire.words import PAUSES, expiry_words, left_out_words, names_in_words
+from backupd.expire.report import PAUSES, ExpiryEvent, ExpiryProgress, Summary, expiry_words, left_out_words, names_in_words
 from btrkeep.cli.progress import prose, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.retention_words import reasons_words

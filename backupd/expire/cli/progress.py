@@ -13,8 +13,7 @@ import click
 from click.core import ParameterSource
 
 from backupd.cli.context import load_config
-from backupd.expire.cleaner import Rate, TimeLeft
-from backupd.expire.monitor import CleanerMonitor, CleanerReading, Dropping, require_btrfs
+from backupd.expire.monitor import CleanerMonitor, CleanerReading, Dropping, Rate, TimeLeft, require_btrfs
 from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.given_path import GivenPath

@@ -11,7 +11,7 @@ from backupd.cli import colours
 from backupd.cli.context import complete_host, opened, pass_context
 from backupd.cli.names import DAY, require_host_or_folder
 from backupd.expire.look import look, look_again, policy_of
-from backupd.expire.words import expiry_words, left_out_words
+from backupd.expire.report import expiry_words, left_out_words
 from backupd.files.cli.opened_backup import end_of
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.context import PoolContext

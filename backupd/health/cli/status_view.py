@@ -6,7 +6,7 @@ from datetime import datetime
 import click
 
 from backupd.cli import colours
-from backupd.expire.words import names_in_words
+from backupd.expire.report import names_in_words
 from btrkeep.catalogue import Progress, StoredAlarm
 from btrkeep.cli import table
 from btrkeep.cli.progress import prose

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from backupd.expire.words import names_in_words
+from backupd.expire.report import names_in_words
 from backupd.run.context import HostResult, NightEnded, NightEvent, NightStarted, RunningTransfer
 from btrkeep.cli.progress import say
 from btrkeep.decisions.alike import MANY_ALIKE, without_host

@@ -17,7 +17,7 @@ import click
 
 from backupd.cli.context import dry_run_option, opened, pass_context
 from backupd.drill.comparison import compare, write_left_out
-from backupd.expire.words import names_in_words
+from backupd.expire.report import names_in_words
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.context import PoolContext
