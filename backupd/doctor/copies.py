@@ -12,14 +12,11 @@ from shutil import which
 from typing import Any
 
 from backupd.health.status_report import looks_of
-from backupd.replicate.connecting import connected, own_modules, push_command, remote_shell, send_command
-from backupd.replicate.far_answers import size_in, time_in
-from backupd.replicate.far_pool import unreached_hint
-from backupd.replicate.first_fetch import lacking_room
-from backupd.replicate.marked import wants
+from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command, unreached_hint
+from backupd.replicate.planning import lacking_room, wants
 from backupd.replicate.push import RECEIVES_NOT
 from backupd.replicate.sender import request_lines
-from backupd.replicate.wire import ConnectionBroken, parse_object
+from backupd.replicate.wire import ConnectionBroken, parse_object, size_in, time_in
 from backupd.repo.common_backups import common_with
 from backupd.repo.context import open_configured
 from backupd.repo.publish import known_copies

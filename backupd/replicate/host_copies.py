@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from backupd.replicate.far_pool import FarPool
-from backupd.replicate.inherited_damage import still_damaged
-from backupd.replicate.marked import require_marked, take_notes
-from backupd.replicate.naming import Expected, NotReceived
+from backupd.replicate.naming import Expected, NotReceived, still_damaged
 from backupd.replicate.outcome import (
     Fetched,
     ReplicationContext,
 )
-from backupd.replicate.receive_program import newest_received
-from backupd.replicate.receiver import Receiving
+from backupd.replicate.planning import require_marked, take_notes
+from backupd.replicate.receiver import Receiving, newest_received
 from backupd.replicate.wire import Refused, UnreadableThere
 from backupd.repo.backup_json import Record
 from backupd.repo.damages import read_damaged

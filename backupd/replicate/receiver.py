@@ -1,44 +1,98 @@
-"""Backups received: `btrfs receive` in a cell, and the look at what it made before that gets its name.
+"""Backups received: `btrfs receive` in a cell, and the check of what it made before that gets its name.
 
 What is not whole lies in `.receiving` in the host's folder, and whatever lies there when a replication begins is deleted: it takes
 a cut at any moment, for nothing else ever has that name. It gets the backup's name (naming.py) when the stream has ended well, the
 subvolume says whose copy it is, which is what `btrfs receive` does last, its own record says the same, and all of it is on the
-disk: a read-only snapshot of it gets the name. In the cell nothing is made read-only: what lies in `.receiving` need not be, and
-each would be one more commit of the filesystem.
+disk: a read-only snapshot of it gets the name.
+
+The cell has programs and libraries, read-only, no process but its own, only system calls that it needs (no socket, no mount), and
+below /pool nothing but the folder of this host, in which nothing can be written or renamed but in `.receiving`: a stream may say
+"../", or make a symlink and then write through it, and `btrfs receive` follows. In the cell nothing is made read-only: what lies
+in `.receiving` need not be, and each would be one more commit of the filesystem.
 
 One cell takes several backups of a host, one stream after the other, and one sync is for all of them (docs/decisions/0055). None
-of them is looked at before the cell has ended, for what runs in it could change them afterwards.
+of them is checked before the cell has ended, for what runs in it could change them afterwards.
 """
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from uuid import uuid4
 
 from backupd.files.sameness import Pulse
 from backupd.replicate.naming import Expected, NotReceived, named, require_alone, require_whole
-from backupd.replicate.receive_program import receive_command
 from backupd.replicate.stream_guard import StreamGuard
 from backupd.replicate.wire import ConnectionBroken, is_unread, write_watched
 from backupd.repo.backup_json import Record
 from backupd.repo.received import RECEIVING, discard_received
-from backupd.rsync.cell import PROGRAM, filter_file
+from backupd.rsync.cell import PROGRAM, filter_file, shown_programs
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.decisions.receive_meaning import HINTS, receive_cause
 from btrkeep.decisions.replication import FarBackup
 from btrkeep.descriptors import ClosingFd, widen_pipe
-from btrkeep.pool.marker import Pool
-from btrkeep.pool.subvolume import Subvolume, describe, marked_copies, set_read_only, set_received, snapshot
+from btrkeep.pool.marker import MARKER, Pool
+from btrkeep.pool.send import NEWEST
+from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, describe, marked_copies, opened, set_read_only, set_received, snapshot
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.piped import piped
+from btrkeep.process.programs import run
 from btrkeep.ticks import moment, wait_for_tick
 from btrkeep.units import format_duration, printable
+
+_TOP = "/pool"
+_CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
+_KNOWS_NEWEST = 6  # btrfs-progs 6.0 and later
+
+
+@cache
+def newest_received() -> int:
+    """The newest version of the stream that the program `btrfs` receives here, whatever the kernel sends."""
+    said = re.search(r" v(\d+)\.", run(("btrfs", "--version"), check=False).stdout)
+    return NEWEST if said and int(said[1]) >= _KNOWS_NEWEST else 1
+
+
+def receive_command(pool: Pool, host: str, calls: int | None) -> tuple[str, ...]:
+    """`btrfs receive` into the host's `.receiving`, in a cell when `calls` is the descriptor of the list of its system calls."""
+    top = _subvolume_of(pool.path)
+    receiving = pool.host(host) / RECEIVING
+    if calls is None:
+        return ("btrfs", "receive", "-m", str(top), str(receiving))
+    within = pool.host(host).relative_to(top)
+    skeleton = pool.path / MARKER / "cell"
+    (skeleton / within).mkdir(mode=0o700, parents=True, exist_ok=True)
+    inside = f"{_TOP}/{within}"
+    return (
+        PROGRAM,
+        *("--unshare-pid", "--die-with-parent", "--as-pid-1"),
+        *shown_programs(),
+        *("--ro-bind", str(skeleton), _TOP),
+        *("--ro-bind", str(pool.host(host)), inside),
+        *("--bind", str(receiving), f"{inside}/{RECEIVING}"),
+        *("--remount-ro", "/"),
+        *("--cap-drop", "ALL"),
+        *(word for name in _CAPABILITIES for word in ("--cap-add", f"CAP_{name}")),
+        *("--seccomp", str(calls)),
+        "--",
+        *("btrfs", "receive", "-m", _TOP, f"{inside}/{RECEIVING}"),
+    )
+
+
+def _subvolume_of(path: Path) -> Path:
+    """The root of the subvolume that a folder lies in, or of what of it is mounted."""
+    top = path
+    while True:
+        with opened(top) as fd:
+            if os.fstat(fd).st_ino == ROOT_FOLDER or top.is_mount():
+                return top
+        top = top.parent
+
 
 _SUBVOLUME, _PARENT = "backup", "parent"
 _LOOK = 0.0005  # seconds

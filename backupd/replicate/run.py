@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from datetime import datetime
 
-from backupd.replicate.far_answers import FarHost
 from backupd.replicate.far_pool import FarPool
 from backupd.replicate.finishing import Finisher, HostProgress
-from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.host_copies import HostCopies
 from backupd.replicate.outcome import (
     Fetched,
@@ -26,6 +24,8 @@ from backupd.replicate.outcome import (
     ReplicationSummary,
     UnreadableCopy,
 )
+from backupd.replicate.planning import lacking_room
+from backupd.replicate.wire import FarHost
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
 from backupd.repo.damages import enter_damages
 from backupd.repo.received import discard_received, has_received

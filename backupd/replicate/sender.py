@@ -18,7 +18,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from backupd.replicate.far_answers import time_in
 from backupd.replicate.wire import (
     BEAT,
     END,
@@ -29,6 +28,7 @@ from backupd.replicate.wire import (
     UNREADABLE_PARENT,
     frame,
     object_frame,
+    time_in,
     write_all,
 )
 from backupd.repo.backup_json import UnreadableRecord

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from backupd.replicate.far_answers import Announced
-from backupd.replicate.marked import take_notes
+from backupd.replicate.planning import take_notes
+from backupd.replicate.wire import Announced
 from backupd.repo import json_file, notes_json
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.json_file import LARGEST

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.replicate.receive_program import newest_received
+from backupd.replicate.receiver import newest_received
 from btrkeep.pool.send import newest_stream
 from tests.beds import work
 from tests.beds.two_pools import TwoPools

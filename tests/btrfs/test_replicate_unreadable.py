@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.replicate.inherited_damage import inherited_damages
+from backupd.replicate.naming import inherited_damages
 from backupd.repo.damages import replace_damaged
 from btrkeep.catalogue import Damage
 from btrkeep.pool.marker import open_pool

@@ -10,9 +10,7 @@ from typing import Any
 
 from backupd.cli.copies import left_words
 from backupd.replicate.cli.replicate_lines import ReplicationLines
-from backupd.replicate.connecting import replica_buckets
-from backupd.replicate.far_answers import FarHost
-from backupd.replicate.far_pool import FarPool
+from backupd.replicate.far_pool import FarPool, replica_buckets
 from backupd.replicate.outcome import (
     Connect,
     HostFailed,
@@ -21,12 +19,12 @@ from backupd.replicate.outcome import (
     ReplicationOptions,
     ReplicationPlan,
     ReplicationSummary,
+    RunningRecord,
 )
 from backupd.replicate.planning import make_plan
 from backupd.replicate.run import replicate
-from backupd.replicate.running import RunningRecord
 from backupd.replicate.seed import unusable_hosts
-from backupd.replicate.wire import Refused
+from backupd.replicate.wire import FarHost, Refused
 from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile

@@ -1,5 +1,7 @@
-"""`backupd promote`: hosts whose backups were fetched from another pool become this pool's own."""
+"""`backupd promote` takes over hosts whose backups were fetched from another pool; `backupd demote` has them fetched again."""
 
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import click
@@ -7,17 +9,27 @@ import click
 from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.cli.recording import record
-from backupd.replicate.cli.replicate import complete_replica
-from backupd.replicate.marked import mark_of
-from backupd.repo.common_backups import drop_common
-from backupd.repo.context import writing
+from backupd.expire.look import look
+from backupd.replicate.cli.replicate import chosen_replicas, complete_replica
+from backupd.replicate.far_pool import FarPoolMissing, connected, send_command
+from backupd.replicate.planning import mark_of, wants
+from backupd.replicate.wire import FarHost
+from backupd.repo.common_backups import common_with, drop_common, write_common
+from backupd.repo.context import PoolContext, writing
+from backupd.repo.final_backups import final_backups
 from backupd.repo.listing import hosts_of
-from backupd.repo.notes_json import read_notes, write_notes
+from backupd.repo.notes_json import DEMOTED, effective_state, read_notes, write_notes
 from backupd.repo.publish import tell_copies
 from backupd.repo.received import discard_received
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
+from btrkeep.config.documents import page
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.explain import explain
+from btrkeep.decisions.replication import HostFetches, NearBackup, Obstacle, demotion_obstacle, obstacle_words
+from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
+from btrkeep.process.open_files import raise_limit
 from btrkeep.units import counted, format_time
 
 
@@ -28,7 +40,7 @@ from btrkeep.units import counted, format_time
 @yes_option
 @json_option
 @pass_context
-def command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
+def promote_command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Take over HOSTs, whose backups were fetched from another pool: from now on this pool backs them up.
 
     For when the other backup server is gone. A HOST may be a pattern, such as '*', which is all that is fetched from any pool:
@@ -42,7 +54,7 @@ def command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_ru
         chosen = hosts_named(hosts, copies, f"is fetched by replica {name}" if name else "is fetched from another pool")
         missing = [host for host in chosen if host not in context.config.every_host]
         if dry_run:
-            return _tell(chosen, missing, "would be promoted", as_json=as_json, dry_run=True)
+            return _print_promoted(chosen, missing, "would be promoted", as_json=as_json, dry_run=True)
         confirmed(f"{counted(len(chosen), 'host')} will be backed up here and no longer be fetched", chosen[0], yes, as_json)
         since = format_time(context.clock.now())
         with writing(context.pool):
@@ -58,7 +70,7 @@ def command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_ru
             tell_copies(context.pool, context.catalogue)
         left = sorted({mark.replica for host, mark in marks.items() if host not in chosen})
         idle = sorted({marks[host].replica for host in chosen} & set(context.config.replicas) - set(left))
-    status = _tell(chosen, missing, "promoted", as_json=as_json, dry_run=False)
+    status = _print_promoted(chosen, missing, "promoted", as_json=as_json, dry_run=False)
     if idle and not as_json:
         names = ", ".join(f"[replica.{one}]" for one in idle)
         file = context.config.file
@@ -66,7 +78,7 @@ def command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_ru
     return status
 
 
-def _tell(chosen: list[str], missing: list[str], what: str, *, as_json: bool, dry_run: bool) -> int:
+def _print_promoted(chosen: list[str], missing: list[str], what: str, *, as_json: bool, dry_run: bool) -> int:
     if as_json:
         echo_json({"dry_run": dry_run, "hosts": chosen, "unconfigured": missing})
         return 0
@@ -74,3 +86,129 @@ def _tell(chosen: list[str], missing: list[str], what: str, *, as_json: bool, dr
     if missing:
         prose(f"not configured yet: {', '.join(missing)}. `backupd host add` or the first server's files bring them back")
     return 0
+
+
+@click.command("demote")
+@click.argument("name", shell_complete=complete_replica)
+@click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_host_of_pool)
+@dry_run_option("which hosts would be fetched, and what only this pool has of them")
+@yes_option
+@json_option
+@pass_context
+def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> int:
+    """Have HOSTs fetched from the pool of the replica NAME from now on, and no longer backed up here.
+
+    The way back after `promote`: this server was away, the other one has backed up meanwhile. From then on
+    the retention of the replica decides what is kept here, not that of the host. `replicate` fetches what was made there, as
+    differences. A HOST may be a pattern, such as '*'; hosts that the other pool does not back up stay as they are then. Refused
+    when the other pool has no backup of a host in common with this one, or when one that is named is not backed up there. Backups
+    that only this pool has are named; they do not go to the other.
+    """
+    with opened(ctx, writes=not dry_run) as context:
+        replica = chosen_replicas(context, name)[0]
+        if replica.is_pushed:
+            hint = f"where it can be reached, set `from` of [replica.{name}] to its address; {page('second-copy')} has the rest"
+            raise UsageError(f"{name} is sent from there, so it cannot be asked what it has", hint)
+        own = [host for host in hosts_of(context.pool) if read_notes(context.pool.host(host)).replica is None]
+        problem = f"is backed up here and fetched by replica {name}"
+        mine = [host for host in own if wants(replica, host)]
+        if not mine:
+            hint = f"`backupd replicate {name}` fetches what is there: a host without a backup here needs no demote"
+            raise UsageError(f"no host {problem}", hint)
+        chosen = hosts_named(hosts, mine, problem)
+        since = format_time(context.clock.now())
+        only_here: dict[str, list[str]] = {}
+        common = common_with(context.pool, replica.name)
+        with ExitStack() as held:
+            try:
+                far = held.enter_context(connected(send_command(context.config, replica, [])))
+            except FarPoolMissing as error:
+                raise OperatorError(f"{name}: {error.message.rstrip('.')}; nothing was changed", error.hint) from None
+            if far.id == context.pool.id:
+                raise OperatorError("that is this very pool", "name the replica of another one")
+            there = {host.name: host for host in far.hosts() if host.name in chosen}
+            stay = {host: why for host in chosen if host not in hosts and (why := _not_theirs(host, there.get(host)))}
+            if not (chosen := [host for host in chosen if host not in stay]):
+                host, why = next(iter(stay.items()))
+                raise OperatorError(f"{host}: {why}", "nothing was changed")
+            configured = [host for host in chosen if host in context.config.every_host]
+            if words := _expiring(context, replica, chosen):
+                prose(words, err=as_json)
+            if not dry_run:
+                confirmed(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
+                held.enter_context(writing(context.pool))
+                raise_limit()
+                for host in chosen:
+                    held.enter_context(take_lock(context.pool.host_lock(host), "backupd demote", since))
+            for host in chosen:  # all of them are looked at before the first is changed
+                only_here[host], common[host] = _require_demotable(context, host, there.get(host))
+            if dry_run:
+                return _print_demoted(chosen, configured, only_here, stay, as_json=as_json, dry_run=True)
+            write_common(context.pool, replica.name, common)  # here and there, before either side expires what the difference is to
+            far.note_common(replica.name, common)
+            for host in chosen:
+                folder = context.pool.host(host)
+                mark = {"pool": far.id, "name": replica.name, "at": since, DEMOTED: True}
+                write_notes(folder, replace(read_notes(folder), replica=mark))
+                record(context.pool, context.clock.now(), "demote", host)
+            tell_copies(context.pool, context.catalogue)
+    return _print_demoted(chosen, configured, only_here, stay, as_json=as_json, dry_run=False)
+
+
+def _print_demoted(
+    chosen: Sequence[str],
+    configured: Sequence[str],
+    only_here: Mapping[str, Sequence[str]],
+    stay: Mapping[str, str],
+    *,
+    as_json: bool,
+    dry_run: bool,
+) -> int:
+    if as_json:
+        echo_json({"dry_run": dry_run, "hosts": chosen, "configured": configured, "only_here": only_here, "stay": stay})
+        return 0
+    for host, why in stay.items():
+        prose(f"{host}: stays: {why}")
+    prose(f"{counted(len(chosen), 'host')} {'would be ' if dry_run else ''}demoted: {', '.join(chosen)}")
+    for host, names in only_here.items():
+        if names:
+            prose(f"{host}: the other pool does not have {', '.join(names)}; what this pool's retention keeps of them stays here")
+    if configured:
+        prose(f"still configured: {', '.join(configured)}; nothing is backed up here until `promote` takes them back")
+    return 0
+
+
+def _not_theirs(host: str, far: FarHost | None) -> str:
+    """Returns why the other pool does not back the host up; "" if it does."""
+    if not far or not far.backups:
+        return obstacle_words(HostFetches(host, obstacle=Obstacle.NOT_THERE))
+    return "the other pool has copies of it, and does not back it up" if far.copy_of else ""
+
+
+def _expiring(context: PoolContext, replica: ReplicaSettings, hosts: Sequence[str]) -> str:
+    """Returns how many backups the retention that holds from then on would not keep; "" if it keeps all."""
+    zone, moment = context.config.pool.zone, context.clock.now()
+    found = [explain(one, replica.retention, zone, moment) for one in look(context.pool, context.catalogue, context.config, hosts)]
+    count, going = (sum(len(one.decisions) for one in found), sum(not each.keep for one in found for each in one.decisions))
+    return f"the retention of replica {replica.name} keeps {count - going} of {counted(count, 'backup')} here" if going else ""
+
+
+def _require_demotable(context: PoolContext, host: str, far: FarHost | None) -> tuple[list[str], str]:
+    """Backups that only this pool has, oldest first, and the newest that both have, by name.
+
+    Raises OperatorError when the host has to stay as it is.
+    """
+    if context.pool.working(host).exists():
+        raise OperatorError(f"{host}: a backup of it is not finished", f"`backupd run {host}` or `backupd discard {host}`")
+    notes, unread = read_notes(context.pool.host(host)), list[str]()
+    here = [
+        NearBackup(one.path.name, one.record.uuid, effective_state(one.record, notes))
+        for one in final_backups(context.pool, host, unread)
+    ]
+    for name in unread:
+        prose(f"{host}: {name} cannot be read, so it is passed over; `backupd damaged {host}` lists the damage", err=True)
+    there = far.backups if far else ()
+    if found := demotion_obstacle(there, here, is_copy_there=bool(far and far.copy_of)):
+        raise OperatorError(f"{host}: {obstacle_words(HostFetches(host, obstacle=found[0], text=found[1]))}", "nothing was changed")
+    known = {one.uuid for one in there}
+    return sorted(one.name for one in here if one.uuid not in known), max(one.name for one in here if one.uuid in known)

@@ -7,10 +7,8 @@ import click
 
 from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
 from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, report_unreached
-from backupd.replicate.cli.push_to import push_to
-from backupd.replicate.cli.seed_to import make_seed, parse_part_size
-from backupd.replicate.connecting import Connections, replica_command
-from backupd.replicate.far_pool import FarPoolMissing
+from backupd.replicate.cli.sending import make_seed, parse_part_size, push_to
+from backupd.replicate.far_pool import Connections, FarPoolMissing, replica_command
 from backupd.replicate.outcome import ReplicationOptions
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable

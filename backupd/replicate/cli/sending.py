@@ -1,0 +1,204 @@
+"""`backupd replicate` in the other direction: this pool's backups sent to a server that cannot reach it, or written to a disk.
+
+A [push] section has the server; with --seed-to the newest backup of each host goes to a disk that is carried there.
+"""
+
+import errno
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from backupd.replicate.far_pool import FarPool, FarPoolMissing, connected, own_modules, push_command, unreached_hint
+from backupd.replicate.push import Push, PushSummary, SentBackup
+from backupd.replicate.seed import SEED, STREAM, begin_seed, end_host, has_host, write_parts
+from backupd.replicate.sender import BackupSender
+from backupd.replicate.wire import FarHost, Refused
+from backupd.repo.common_backups import keep_seed
+from backupd.repo.context import PoolContext
+from backupd.repo.publish import tell_copies
+from backupd.rsync.bandwidth import prepare
+from btrkeep.backup_states import COMPLETE
+from btrkeep.cli import complain, echo_json
+from btrkeep.cli.progress import ProgressLine, SaidOnce, prose, say_wait
+from btrkeep.config.model import PushSettings
+from btrkeep.config.problems import nearest
+from btrkeep.config.sources import name_fault
+from btrkeep.decisions.copies import PUSH, HostBehind, ReplicaSession, note_session, read_session
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.replication import FarBackup, Fetch
+from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.pool.locks import take_lock
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.error_report import last_remote_error
+from btrkeep.process.piped import piped
+from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_size, printable
+
+
+def push_to(context: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dry_run: bool, as_json: bool) -> dict[str, Any]:
+    """Sends once; the other side requests what it wants. The window limits when it begins, not when it ends."""
+    if hosts:
+        raise UsageError(
+            f"what {push.name} gets that server chooses", "leave the hosts out; `hosts` in [push] limits what it is shown"
+        )
+    if dry_run:
+        if not as_json:
+            prose(f"{push.name}: {push.source} would be asked what it wants, and get it")
+        return {PUSH: push.name, "sent": [], "failed": [], "status": int(Exit.OK)}
+    since, began, cancellation = format_time(context.clock.now()), context.clock.now(), Cancellation()
+    with ExitStack() as held:
+        held.enter_context(take_lock(context.pool.locks / f"push-{push.name}", "backupd replicate", since))
+        held.enter_context(cancellation.listening())
+        buckets = [
+            prepare(context.pool.bandwidth, name, rate)
+            for name, rate in (("pool", context.config.backup.bandwidth), (f"push-{push.name}", push.bandwidth))
+            if rate
+        ]
+        begun = time.monotonic()
+        with piped(push_command(context.config, push), own_modules()) as program:
+            sender = BackupSender(context.pool, context.catalogue, program.input, push.name, push.hosts)
+            tell = (lambda _: None) if as_json else _say
+            done = Push(sender, program, buckets, cancellation, tell, SaidOnce(say_wait), push.stall).run()
+            program.end()
+            lines = program.said()
+    if not cancellation:
+        if not done.is_ended:
+            why = printable(last_remote_error(lines))[:1000] or "the connection has ended"
+            raise OperatorError(why) if done.is_asked else FarPoolMissing(why, unreached_hint(lines))
+        if done.error:  # it may name a lock or a process: not of this machine
+            done.error = f"the other server says: {done.error}"
+        done.failed = {host: f"the other server says: {why}" for host, why in done.failed.items()}  # "here" is there
+        tell_copies(context.pool, context.catalogue)
+        before = read_session(context.catalogue, push.name, PUSH)
+        note_session(
+            context.catalogue, push.name, _session(before, began, context.clock.now(), done, time.monotonic() - begun), PUSH
+        )
+    return _report(push, done, cancellation, as_json)
+
+
+def _session(before: ReplicaSession | None, began: datetime, now: datetime, done: PushSummary, seconds: float) -> ReplicaSession:
+    """Returns the record of the session. Its age is that of its begin, unless nothing could be sent."""
+    behind = tuple(HostBehind(host, None, done.common.get(host), why) for host, why in sorted(done.failed.items()))
+    moments = [one for name in done.common.values() if (one := parse_backup_name(name)) and one <= latest(now)]
+    at = began if not done.error else before.at if before else None
+    counts = len(done.common), len(done.sent), done.bytes, round(seconds, 3)
+    return ReplicaSession(now, at, done.error, "", *counts, max(moments, default=None), behind)
+
+
+def _say(done: SentBackup) -> None:
+    prose(f"{printable(done.host)}@{done.name}: {format_size(done.bytes)} sent in {format_duration(done.seconds)}")
+
+
+def _report(push: PushSettings, done: PushSummary, cancellation: Cancellation, as_json: bool) -> dict[str, Any]:
+    for host, why in done.failed.items():
+        complain(OperatorError(f"{push.name}: {printable(host)}: {why}"))
+    if done.error:
+        complain(OperatorError(f"{push.name}: {done.error}", "look there"))
+    if not as_json:
+        prose(f"{push.name}: {counted(len(done.sent), 'backup')} sent, {format_size(done.bytes)}")
+    status = int(Exit.ATTENTION if done.failed or done.error else Exit.OK)
+    return {
+        PUSH: push.name,
+        "bytes": done.bytes,
+        "sent": [
+            {"host": one.host, "backup": one.name, "bytes": one.bytes, "duration": round(one.seconds, 3)} for one in done.sent
+        ],
+        "failed": [{"host": host, "error": why} for host, why in done.failed.items()],
+        "error": done.error or None,
+        "status": cancellation.exit_status(status),
+    }
+
+
+_LEAST = 1 << 16  # bytes
+
+
+def parse_part_size(text: str) -> int:
+    """The length of a part, bytes. Raises ValueError."""
+    size = parse_size(text)
+    if size < _LEAST:
+        raise ValueError(f"a part has {format_size(_LEAST)} at least")
+    return size
+
+
+def make_seed(
+    context: PoolContext, folder: Path, name: str | None, hosts: Sequence[str], part_size: int, *, dry_run: bool, as_json: bool
+) -> int:
+    """Writes it. `name`: what this server calls the copy; the exit status: 1 when some host could not be sent."""
+    if name is None or name_fault(name):
+        raise UsageError(
+            "say what this server calls the copy", "`replicate --seed-to FOLDER NAME`, as in `send-only --replica NAME`"
+        )
+    if folder.resolve().is_relative_to(context.pool.path):
+        raise UsageError(f"{folder} is in the pool", "name a folder on the disk that is carried")
+    said, status = list[dict[str, Any]](), int(Exit.OK)
+    command = (sys.executable, "-m", "backupd", "--config", str(context.config.file), "send-only")
+    with take_lock(context.pool.locks / "seed", "backupd replicate", format_time(context.clock.now())), connected(command) as far:
+        listed = {host.name: host for host in far.hosts() if host.backups}
+        if unknown := next((host for host in hosts if host not in listed), None):
+            raise UsageError(f"there is no backup of {printable(unknown)} to send{nearest(unknown, listed)}")
+        if not dry_run:
+            _begin(folder, far.id)
+        for host in (listed[one] for one in (hosts or listed)):
+            newest = _newest(host)
+            is_there = has_host(folder / host.name, newest.uuid)
+            if not dry_run:
+                keep_seed(context.pool, name, host.name, newest.name)
+            one: dict[str, Any] = {"host": host.name, "backup": newest.name, "bytes": 0, "parts": 0, "already": is_there}
+            try:
+                if dry_run:
+                    _print_line(f"{host.name}@{newest.name}: {'is there' if is_there else 'would be written'}", as_json)
+                elif not is_there:
+                    one |= _write(far, folder / host.name, host, newest, part_size, as_json)
+                else:
+                    _print_line(f"{host.name}@{newest.name}: is there", as_json)
+            except Refused as error:
+                one["error"], status = error.message, int(Exit.ATTENTION)
+                complain(OperatorError(f"{host.name}: {error.message}"))
+            except OSError as error:
+                hint = "what is whole stays: the same command goes on from there, on a disk with more room if that was it"
+                raise OperatorError(f"{error.filename or folder}: {error.strerror}", hint) from None
+            said.append(one)
+    if as_json:
+        echo_json(said)
+    elif not dry_run:
+        size = sum(one["bytes"] for one in said)
+        prose(f"{folder}: {counted(len(said), 'host')}, {format_size(size)} written; it is not encrypted")
+    return status
+
+
+def _begin(folder: Path, pool: str) -> None:
+    try:
+        begin_seed(folder, pool)
+    except OSError as error:
+        raise OperatorError(f"{error.filename or folder}: {error.strerror}", "is the disk mounted?") from None
+
+
+def _newest(host: FarHost) -> FarBackup:
+    """The newest complete one; without one the newest."""
+    return max(host.backups, key=lambda one: (one.state == COMPLETE, one.name))
+
+
+def _write(far: FarPool, folder: Path, host: FarHost, newest: FarBackup, part_size: int, as_json: bool) -> dict[str, Any]:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "it is a symbolic link", str(folder))
+    (folder / SEED).unlink(missing_ok=True)  # of an older backup, whose parts are written over
+    announced, pieces = far.fetch(host.name, Fetch(newest, None), STREAM)
+    with ProgressLine(is_shown=not as_json) as line:
+        parts = write_parts(folder, pieces, part_size, lambda size: line.go_on(lambda: f"{host.name}: {format_size(size)}"))
+    hold = [list(host.held[newest.name])] if newest.name in host.held else []
+    copy_of = {"copy_of": host.copy_of} if host.copy_of else {}
+    listed = {"was": list(host.was), "backups": [[newest.name, newest.uuid, newest.state, *hold]], **copy_of}
+    said = {"notes": announced.notes, "bytes": announced.bytes, "stream": announced.stream}
+    end_host(folder, listed, said, parts)
+    size = sum(part.length for part in parts)
+    _print_line(f"{host.name}@{newest.name}: {format_size(size)} in {counted(len(parts), 'part')}", as_json)
+    return {"bytes": size, "parts": len(parts)}
+
+
+def _print_line(text: str, as_json: bool) -> None:
+    if not as_json:
+        prose(text)
