@@ -21,7 +21,7 @@ from btrkeep.version import version_words
 
 COMMANDS = {
     "setup": LazyCommand("backupd.hosts.cli.setup", "set up a pool and a first host, up to the first backup"),
-    "init": LazyCommand("backupd.hosts.cli.init", "create a pool on a mounted btrfs"),
+    "init": LazyCommand("backupd.hosts.cli.setup_pool", "create a pool on a mounted btrfs"),
     "host": LazyCommand("backupd.hosts.cli.host", "add, change, remove, list and test hosts"),
     "check": LazyCommand("backupd.doctor.cli.check", "check configuration, pool and hosts, and say what to do"),
     "doctor": LazyCommand("backupd.doctor.cli.doctor", "find problems of the filesystem, and how to fix them"),
@@ -41,7 +41,7 @@ COMMANDS = {
     "release": LazyCommand("backupd.actions.cli.hold:release_command", "end the hold of a backup"),
     "retention": LazyCommand("backupd.expire.cli.retention", "show what is kept, and why"),
     "expire": LazyCommand("backupd.expire.cli.expire", "delete what the retention no longer keeps"),
-    "delete": LazyCommand("backupd.expire.cli.delete", "delete backups by name, after the usual grace or at once"),
+    "delete": LazyCommand("backupd.actions.cli.delete", "delete backups by name, after the usual grace or at once"),
     "discard": LazyCommand("backupd.actions.cli.discard", "delete the unfinished backup of a host"),
     "unexpire": LazyCommand("backupd.actions.cli.hold:unexpire_command", "take back an expired backup during its grace"),
     "import": LazyCommand("backupd.run.importing.cli.import_", "make backups of the history that another program has made"),
@@ -55,7 +55,7 @@ COMMANDS = {
     "day": LazyCommand("backupd.sampling.cli.day", "show the disk activity of a day, and which job ran"),
     "forecast": LazyCommand("backupd.sampling.cli.forecast", "estimate when the pool is full"),
     "rehearse": LazyCommand("backupd.rehearse.cli.rehearse", "try settings on a throwaway pool, and compare them"),
-    "forget": LazyCommand("backupd.expire.cli.forget", "give up a host: all its backups expire"),
+    "forget": LazyCommand("backupd.actions.cli.forget", "give up a host: all its backups expire"),
     "rename": LazyCommand("backupd.actions.cli.rename", "rename a host's backups"),
     "scrub": LazyCommand("backupd.actions.cli.scrub", "read everything on the pool, and repair what can be repaired"),
     "verify": LazyCommand("backupd.actions.cli.verify", "read the files of backups, and compare them with what they were"),

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.hosts.cli.setup_places import machine_zone, suggested_name, suggested_place
+from backupd.hosts.cli.setup_pool import machine_zone, suggested_name, suggested_place
 from btrkeep.config.sources import name_fault
 from tests.beds import TOP, backupd, session, work
 from tests.beds.cli import BACKUPD

@@ -10,8 +10,7 @@ from backupd.doctor.checks import check_all
 from backupd.hosts.cli.host import files_of, keys_of, show_findings, try_host
 from backupd.hosts.cli.questions import Prompter, asked, require_options, words
 from backupd.hosts.cli.reach import ReachResult, reach
-from backupd.hosts.cli.setup_places import suggested_name
-from backupd.hosts.cli.setup_pool import PoolOptions, pool_is_set_up, set_up_pool
+from backupd.hosts.cli.setup_pool import PoolOptions, pool_is_set_up, set_up_pool, suggested_name
 from backupd.hosts.files import Files, add_host
 from btrkeep.cli import echo_json, json_option
 from btrkeep.config import Config, HostConfig

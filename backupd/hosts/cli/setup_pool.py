@@ -1,31 +1,102 @@
-"""The first step of `setup`: the pool, and the configuration with its path and retention policy."""
+"""`backupd init`, and the first step of `backupd setup`: the pool, and its configuration, with what is suggested for both."""
 
+import os
+import re
+import socket
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import click
+
 from backupd.doctor.rules.mount import POWERLESS, powerless
 from backupd.hosts.cli.questions import Prompter, asked
-from backupd.hosts.cli.setup_places import btrfs_mounts, is_pool, machine_zone, place_for_pool, suggested_place
 from backupd.hosts.edit import with_keys
 from backupd.hosts.files import Files
 from backupd.repo.boot_json import note_new_pool
 from btrkeep.catalogue import Catalogue
-from btrkeep.config import Config, Retention, example
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.progress import prose
+from btrkeep.config import Config, Retention, example, is_example
 from btrkeep.config import value_types as kinds
 from btrkeep.config.problems import InvalidValue
 from btrkeep.config.retention import PERIOD_NAMES
+from btrkeep.config.sources import name_fault
 from btrkeep.decisions.retention import parse_policy
 from btrkeep.decisions.retention_words import policy_words
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
-from btrkeep.pool.marker import create_pool, open_pool
+from btrkeep.pool.marker import create_pool, filesystem_uuid, open_pool, require_place_for_pool
 from btrkeep.pool.mounting import mount_pool_words
 from btrkeep.pool.mounts import mount_of
 from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.procfs import mounts
 from btrkeep.units import printable
+
+
+@click.command("init")
+@click.argument("path", type=GivenPath())
+@click.option("--rehearsal", is_flag=True, help="A pool for trying things out: commands on it accept --now.")
+@json_option
+@click.pass_context
+def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> None:
+    """Create a pool at PATH: a new subvolume of a mounted btrfs, or an empty folder on one.
+
+    Writes an example configuration too, unless there is one already: /etc/btrkeep/main.toml, or what --pool or --config name. An
+    unchanged example is replaced by one with this PATH. `backupd setup` does this and all that comes after it.
+    """
+    chosen = ctx.find_root().obj
+    config = Path(chosen["config"] or f"/etc/btrkeep/{chosen['pool']}.toml")
+    place = Path(path)
+    if not place.is_absolute():
+        place = Path.cwd() / place
+    text = example(place, config.stem)
+    pool = create_pool(place, rehearsal=rehearsal, now=datetime.now(UTC))
+    ensure_reserve(pool.path)
+    note_new_pool(pool)
+    written = _write_example(config, text)
+    if as_json:
+        echo_json(
+            {
+                "path": str(pool.path),
+                "id": pool.id,
+                "filesystem": pool.filesystem,
+                "rehearsal": rehearsal,
+                "config": str(config),
+                "config_written": written,
+            }
+        )
+        return
+    prose(f"{pool.path} is a pool now")
+    if hint := powerless_hint(pool.path):
+        prose(hint)
+    if written:
+        prose(f"{config} is an example: add your hosts to it, then run `backupd check`")
+    else:
+        prose(f"{config} was there already and is left as it is")
+
+
+def _write_example(config: Path, text: str) -> bool:
+    try:
+        if config.exists():
+            if not is_example(config.read_text(encoding="utf-8", errors="replace"), config.stem):
+                return False
+            config.unlink()
+        config.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # It may come to hold passwords, for alarms.
+        with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(
+            f"{config} cannot be written: {error.strerror}", "the pool is made; write its configuration yourself"
+        ) from None
+    return True
+
 
 RULES = "daily=14,weekly=13,monthly=12"
 ALWAYS = "none"
@@ -191,3 +262,81 @@ def _show_places(prompter: Prompter, places: Sequence[Path]) -> None:
         prompter.say("No btrfs is mounted here. A pool needs one: mkfs.btrfs, mount, then this again.")
         return
     prompter.say(f"A folder that is not there yet becomes a subvolume. A btrfs is mounted at {', '.join(map(str, places[:5]))}.")
+
+
+HERE = "here"
+_NAMES = ("backup", "btrkeep")
+_LOCALTIME, _ZONES = Path("/etc/localtime"), "/zoneinfo/"
+
+
+def place_for_pool(text: str) -> Path:
+    """A pool, or a place for one. Raises UsageError or PoolUnusable."""
+    if not text:
+        raise UsageError("it is not said where", "a folder on a mounted btrfs, such as /srv/backup")
+    place = Path(text).absolute()
+    if not is_pool(place):
+        require_place_for_pool(place)
+    return place
+
+
+def is_pool(path: Path) -> bool:
+    """Returns True if a pool can be opened there."""
+    try:
+        open_pool(path)
+    except PoolUnusable:
+        return False
+    return True
+
+
+def btrfs_mounts() -> list[Path]:
+    """Returns where a btrfs is mounted, the root filesystem last; hidden mounts are left out."""
+    found = {mount.target for mount in mounts() if mount.filesystem == "btrfs" and mount.target.is_dir()}
+    root = _filesystem(Path("/"))
+    return sorted(found, key=lambda place: (root is not None and _filesystem(place) == root, place))
+
+
+def _filesystem(place: Path) -> str | None:
+    try:
+        return filesystem_uuid(place)
+    except OSError:  # no btrfs, or one that does not answer
+        return None
+
+
+def suggested_place(configured: str | None, places: Iterable[Path]) -> str:
+    """Returns the first place that `place_for_pool` accepts: the configured one, then new folders below `places`; "" if there
+    is none.
+    """
+    offered = [configured] if configured else []
+    for text in (*offered, *(str(place / name) for place in places for name in _NAMES)):
+        with suppress(OperatorError, OSError):
+            return str(place_for_pool(text))
+    return ""
+
+
+def machine_zone() -> str:
+    """The name of this machine's time zone, as /etc/localtime leads to it; UTC when it does not."""
+    try:
+        _, found, name = str(_LOCALTIME.readlink()).partition(_ZONES)
+    except OSError:
+        return "UTC"
+    return name if found and name != "Etc/UTC" else "UTC"
+
+
+def suggested_name(address: str | None) -> str:
+    """A name for the host at that address: the first of its names, an IP address, or this machine's name for its own addresses."""
+    if not address:
+        return HERE
+    host = address.rpartition("@")[2].strip("[]")
+    if host == "localhost":
+        return _as_name(socket.gethostname().split(".")[0])
+    try:
+        ip = ip_address(host)
+    except ValueError:
+        return _as_name(host.split(".")[0])
+    return _as_name(socket.gethostname().split(".")[0] if ip.is_loopback else host)
+
+
+def _as_name(text: str) -> str:
+    """Without what a host's name may not have in it."""
+    name = re.sub(r"[^\w.-]+", "-", text).strip(".-")
+    return HERE if name_fault(name) else name
