@@ -6,16 +6,19 @@ of metadata between folders. What is cheap is the single name: an inode that nob
 compared any further.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from difflib import unified_diff
+from typing import Any
 
 from backupd.files.attributes import attributes
-from backupd.files.history import changed_fields
 from backupd.files.sameness import Pulse, equal_data, read, steady, untouched
 from backupd.files.tree import Entry, Tree
+from backupd.files.versions import changed_fields
 from backupd.files.walking import WalkEntry, walk
+from backupd.files.words import entry_object, named_entry_object
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, printable
 
@@ -227,3 +230,20 @@ class DifferenceTotals:
         else:
             self.changed += 1
             self.changed_bytes += after if set(one.fields) & {"size", "mtime", "content", "kind"} else 0
+
+
+def difference_object(one: PathDifference) -> dict[str, Any]:
+    """Returns one difference."""
+    return {
+        "path": os.fsdecode(one.path),
+        "what": one.what,
+        "fields": list(one.fields),
+        "before": entry_object(one.before) if one.before else None,
+        "after": entry_object(one.after) if one.after else None,
+    }
+
+
+def difference_answer(one: PathDifference) -> dict[str, Any]:
+    """One difference for an answer of the root service: its path is there once, not in both entries too."""
+    sides = {side: named_entry_object(entry) if entry else None for side, entry in (("before", one.before), ("after", one.after))}
+    return {"path": os.fsdecode(one.path), "what": one.what, "fields": list(one.fields), **sides}

@@ -1,20 +1,21 @@
-"""The request, plan, progress and result of a restore: plain data for the command and the dashboard."""
+"""The request, target, plan, progress and result of a restore: plain data for the command and the dashboard."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from backupd.files.conflict_policy import CONTENT_ONLY, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, differs_words
 from backupd.files.placing import Names, PlainVisits, place_path
 from backupd.files.tree import Entry
 from backupd.files.walking import PlainFile
-from btrkeep.errors import OperatorError
+from btrkeep.config import Config, HostConfig
+from btrkeep.errors import OperatorError, UsageError
 from btrkeep.units import counted, format_size, printable
 
 SAMPLES = 20
 STEPS = (NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED)
-
-
+_TARGET = re.compile(r"((?:[^@:/\s]+@)?(?:\[[0-9A-Fa-f:.%\w]+\]|[^:/@\s\[\]-][^:/@\s\[\]]*)):(/.*)?", re.DOTALL)
 ORIGINAL = ""
 """As `to`: the host itself, each path where it was."""
 
@@ -42,6 +43,45 @@ class RestoreRequest:
     port: int | None = None
     only_below: tuple[str, ...] = ()
     """Folders of this machine outside of which nothing is written; () for root, who may write everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine and a folder on it. `original`: every path goes to its original place."""
+
+    host: HostConfig
+    folder: bytes
+    original: bool
+
+    def __str__(self) -> str:
+        machine = self.host.address or "this machine"
+        return machine if self.original else f"{machine}:{printable(self.folder)}"
+
+
+def target_of(config: Config, host: str, text: str, port: int | None = None) -> Target:
+    """The target: the host as it is configured for "", else [USER@]HOST:DIR. Raises UsageError."""
+    known = config.hosts.get(host)
+    if not text:
+        if host in config.excluded:
+            fault = config.excluded[host].fault
+            raise UsageError(f"{host} is configured, with a mistake: {fault}", "mend that line, or say --to-host USER@HOST:DIR")
+        if known is None:
+            raise UsageError(f"{host} is not configured, so it has no address", "say --to-host USER@HOST:DIR")
+        return Target(replace(known, port=port or known.port), b"/", original=True)
+    match = _TARGET.fullmatch(text)
+    if not match or not match[2] or "\0" in text:
+        raise UsageError(
+            f"--to-host {printable(text)}: that is no [USER@]HOST:DIR with a DIR that begins with /",
+            "put --to-host at the end for the host itself, or name a machine, such as --to-host root@192.0.2.7:/mnt",
+        )
+    address, folder = match[1], match[2].encode("utf-8", "surrogateescape")
+    if known and known.address and _machine(known.address) == _machine(address):
+        return Target(replace(known, address=address, port=port or known.port), folder, original=False)
+    return Target(HostConfig(host, address=address, port=port, paths=()), folder, original=False)
+
+
+def _machine(address: str) -> str:
+    return address.rpartition("@")[2]
 
 
 @dataclass(slots=True)

@@ -7,12 +7,12 @@ from typing import NamedTuple, Protocol
 
 from backupd.files.group_workers import GroupWorkers
 from backupd.files.new_folders import same_folder
-from backupd.files.number_set import NumberSet
 from backupd.files.place_comparer import FileComparer, PlaceComparer
 from backupd.files.placing import AnyVisit, Names, PlainFolderVisit, PlainVisits, Visit, place_path
 from backupd.files.plain_files import Handled
 from backupd.files.restore_types import RestoreCount, RestoreProgress
 from backupd.files.tree import identity
+from backupd.files.walk_record import NumberSet
 from backupd.files.walking import PlainFile, Unreadable
 
 

@@ -18,7 +18,6 @@ from backupd.files.destination import Destination
 from backupd.files.group_workers import FolderWork, GroupWorkers, Work
 from backupd.files.group_writer import GroupWriter
 from backupd.files.new_folders import make_folder
-from backupd.files.number_set import NumberSet
 from backupd.files.place_comparer import FileComparer, PlaceComparer
 from backupd.files.placed_folders import PlacedFolder, is_in_fresh, placed_folder
 from backupd.files.placing import AnyVisit, PlainFolderVisit, PlainVisits, Visit, place_path, placed, visits
@@ -31,7 +30,7 @@ from backupd.files.result_comparer import Exempt, ResultComparer
 from backupd.files.staging import NAME as STAGING
 from backupd.files.staging import Staging
 from backupd.files.tree import Entry, Tree
-from backupd.files.walk_record import RepeatedWalk
+from backupd.files.walk_record import NumberSet, RepeatedWalk
 from backupd.files.walking import PlainFile, Unreadable
 from backupd.files.writing import Writer, leftovers, remove_leftovers
 from btrkeep.descriptors import ClosingFd

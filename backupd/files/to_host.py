@@ -31,8 +31,7 @@ from backupd.files.conflict_policy import (
     differs_words,
 )
 from backupd.files.host_rsync import HostRsyncEnd, LimitExceeded, NameAllowance, run_rsync
-from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell
-from backupd.files.target import Target
+from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Target, Tell
 from backupd.files.tree import Tree, components, joined
 from backupd.files.walking import PlainFiles, WalkEntry, walk, walk_grouped
 from backupd.repo.backup_json import DATA

@@ -1,6 +1,7 @@
 """Walks the files of a backup: yields each with its open folder, and each folder once more after its content.
 
 A grouped walk yields the plain files of a folder together, and on request its symlinks: most of a backup, and quicker than singly.
+Batches of names are for threads that look at them.
 """
 
 import errno
@@ -11,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from typing import NamedTuple
 
+from backupd.files.spool import IN_MEMORY, ordered
 from backupd.files.tree import Descent, Entry, Tree, components, entry_of, joined, look, names_in
 
 Unreadable = Callable[[bytes, OSError], None]
@@ -87,6 +89,8 @@ SMALL = 1 << 20
 _MANY = 64  # files of one group at the most
 MUCH = 4 << 20
 """Bytes: a group that has reached this size gets no further file."""
+_BATCH = 64  # names: enough that handing them over costs nothing, few enough that all threads end at the same time
+_BATCH_FOLDERS = 8  # open descriptors of one batch
 
 
 def entries(tree: Tree, path: bytes, skip: Skip = lambda _: False) -> Iterator[Entry]:
@@ -139,7 +143,7 @@ def _below(tree: Tree, first: Entry, unreadable: Unreadable | None, skip: Skip, 
             down = stack.enter_context(Descent(tree, first.path))
             levels, entered = [names_in(down.fd)], list[Entry]()
         except OSError as error:
-            _report(unreadable, first.path, error)
+            report(unreadable, first.path, error)
             return
         while levels:
             name = next(levels[-1], None)
@@ -158,7 +162,7 @@ def _below(tree: Tree, first: Entry, unreadable: Unreadable | None, skip: Skip, 
             try:
                 entry = down.look(name)
             except OSError as error:
-                _report(unreadable, down.path_of(name), error)
+                report(unreadable, down.path_of(name), error)
                 continue
             yield WalkEntry(entry, down.fd, name)
             if entry.kind != "folder":
@@ -181,7 +185,7 @@ def _plain_files(
         try:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
-            _report(unreadable, down.path_of(name), error)
+            report(unreadable, down.path_of(name), error)
             continue
         file = _plain_file(name, found, device, with_links=False)
         if file is None:
@@ -208,7 +212,7 @@ def _groups_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> It
             down = stack.enter_context(Descent(tree, first.path))
             levels = [_Level(first, b"", names_in(down.fd), [])]
         except OSError as error:
-            _report(unreadable, first.path, error)
+            report(unreadable, first.path, error)
             return
         while levels:
             entry, name, names, others = levels[-1]
@@ -230,7 +234,7 @@ def _groups_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> It
             if tree.owns(entry.device):
                 inside = _enter(down, name, unreadable)
             else:
-                _report(unreadable, entry.path, OSError(errno.EXDEV, "something else is mounted there"))
+                report(unreadable, entry.path, OSError(errno.EXDEV, "something else is mounted there"))
             if inside is None:
                 yield WalkEntry(entry, down.fd, name, left=True)
             else:
@@ -247,7 +251,7 @@ def _groups(
         try:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
-            _report(unreadable, down.path_of(name), error)
+            report(unreadable, down.path_of(name), error)
             continue
         file = _plain_file(name, status, device, with_links=True)
         if file is None:
@@ -288,11 +292,12 @@ def _enter(down: Descent, name: bytes, unreadable: Unreadable | None) -> Iterato
     except OSError as error:
         if entered:
             down.leave()
-        _report(unreadable, down.path_of(name), error)
+        report(unreadable, down.path_of(name), error)
         return None
 
 
-def _report(unreadable: Unreadable | None, path: bytes, error: OSError) -> None:
+def report(unreadable: Unreadable | None, path: bytes, error: OSError) -> None:
+    """Calls `unreadable`; raises the error without one."""
     if unreadable is None:
         raise error
     unreadable(path, error)
@@ -304,3 +309,87 @@ def parent_of(tree: Tree, path: bytes) -> Iterator[tuple[int, bytes]]:
     names = components(path)
     with tree.folder(joined(names[:-1])) as above:
         yield above, names[-1] if names else HERE
+
+
+class FolderNames(NamedTuple):
+    """Names in one folder. Who gets it closes the descriptor `folder`. `above` is the folder's path, b"" for the root."""
+
+    folder: int
+    above: bytes
+    names: list[bytes]
+
+
+def name_batches(tree: Tree, unreadable: Unreadable) -> Generator[list[FolderNames], None, None]:
+    """Yields every name in the backup that is no folder, once; not in the order of names, but as the folders have them.
+
+    A name of which the folder says that it is no folder may be anything but one: a file, a symlink, a device. Only folders are
+    opened. Does not enter what is mounted in the backup. A folder that cannot be read is given to `unreadable`, which may raise.
+    Memory: some thousand names of folders on each level.
+    """
+    batch, names = list[FolderNames](), 0
+    try:
+        for some in _names_by_folder(tree, unreadable):
+            batch.append(some)
+            names += len(some.names)
+            if names >= _BATCH or len(batch) >= _BATCH_FOLDERS:
+                full, batch, names = batch, [], 0
+                yield full
+        if batch:
+            full, batch = batch, []
+            yield full
+    finally:
+        for some in batch:
+            os.close(some.folder)
+
+
+def _names_by_folder(tree: Tree, unreadable: Unreadable) -> Iterator[FolderNames]:
+    with Descent(tree, b"/") as down:
+        levels = [(yield from _names_here(down, unreadable))]
+        while levels:
+            name = next(levels[-1], None)
+            if name is None:
+                levels.pop()
+                down.leave()
+            elif _is_entered(tree, down, name, unreadable):
+                levels.append((yield from _names_here(down, unreadable)))
+
+
+def _is_entered(tree: Tree, down: Descent, name: bytes, unreadable: Unreadable) -> bool:
+    """Returns True if the walk is in the folder of that name now; else it stayed where it was."""
+    try:
+        down.enter(name)
+    except OSError as error:
+        unreadable(down.path.rstrip(b"/") + b"/" + name, error)
+        return False
+    if tree.owns(os.fstat(down.fd).st_dev):
+        return True
+    down.leave()
+    return False
+
+
+def _names_here(down: Descent, unreadable: Unreadable) -> Generator[FolderNames, None, Iterator[bytes]]:
+    """Yields the names that are no folders, also those before an error; returns those of the folders."""
+    folders, names, above = list[bytes](), list[bytes](), down.path.rstrip(b"/")
+    try:
+        with os.scandir(down.fd) as found:
+            for one in found:
+                if not one.is_dir(follow_symlinks=False):
+                    names.append(os.fsencode(one.name))
+                    if len(names) == _BATCH:
+                        yield FolderNames(os.dup(down.fd), above, names)
+                        names = []
+                elif len(folders) <= IN_MEMORY:
+                    folders.append(os.fsencode(one.name))
+        folders_here = iter(folders) if len(folders) <= IN_MEMORY else _folders_in(down.fd)
+    except OSError as error:
+        unreadable(down.path, error)
+        folders_here = iter(folders)
+    if names:
+        yield FolderNames(os.dup(down.fd), above, names)
+    return folders_here
+
+
+def _folders_in(folder: int) -> Iterator[bytes]:
+    """The names of very many folders, of which not all lie in memory."""
+    with os.scandir(folder) as found:
+        return ordered(os.fsencode(one.name) for one in found if one.is_dir(follow_symlinks=False))[1]

@@ -1,4 +1,4 @@
-"""An entry of a backup as JSON has it, and as people read it. Pure."""
+"""A backup, and an entry of one: as JSON has them for commands and the root service, and as people read them. Pure."""
 
 import os
 import re
@@ -6,7 +6,9 @@ import stat
 from datetime import UTC, datetime
 from typing import Any
 
+from backupd.files.backup_selector import Restorable
 from backupd.files.tree import KINDS, Entry
+from backupd.repo.backup_json import Record
 from btrkeep.units import format_time, local_time, printable
 
 _LETTERS = {kind: stat.filemode(mode)[0] for mode, kind in KINDS.items()}
@@ -79,3 +81,21 @@ def shown(path: bytes) -> str:
     if b"\\" in path:
         path = _LIKE_AN_ESCAPE.sub(rb"\\\\", path)
     return printable(path)
+
+
+def backup_object(backup: Restorable) -> dict[str, Any]:
+    """Returns what names a backup."""
+    skipped = skipped_deletions_object(backup.record)
+    named = {"name": backup.name, "state": backup.state, "started": format_time(backup.started)}
+    return named | ({"deletions_skipped": skipped} if skipped else {}) | left_out_object(backup.record)
+
+
+def skipped_deletions_object(record: Record) -> list[dict[str, str]]:
+    """Returns the source paths of a backup in which files that the host has deleted may still be, and since when."""
+    return [{"path": one.key.path, "since": format_time(one.since)} for one in record.skipped_deletions]
+
+
+def left_out_object(record: Record) -> dict[str, Any]:
+    """Returns the folders whose content `one_file_system` has left out, and since when; {} if there are none."""
+    left_out = [{"path": condition.key.name, "since": format_time(condition.since)} for condition in record.left_out]
+    return {"left_out": left_out} if left_out else {}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from backupd.files import name_batches as module
-from backupd.files.name_batches import FolderNames, name_batches
+from backupd.files import walking as module
 from backupd.files.tree import Tree
+from backupd.files.walking import FolderNames, name_batches
 
 
 def refuse(path: bytes, error: OSError) -> None:

@@ -31,9 +31,8 @@ from backupd.files.conflict_policy import (
 )
 from backupd.files.placing import place_path, placed
 from backupd.files.restore_request import command_words
-from backupd.files.restore_types import Restored, RestoreRequest
+from backupd.files.restore_types import Restored, RestoreRequest, target_of
 from backupd.files.tar_headers import DataMap, member, sparse_member
-from backupd.files.target import target_of
 from backupd.files.tree import Entry
 from backupd.files.zip_headers import zip_name
 from backupd.rsync.restore_command import CONTENT, parse_item, restore_command

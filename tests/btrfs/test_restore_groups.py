@@ -12,7 +12,7 @@ import pytest
 
 from backupd.files.conflict_policy import LinkPlacer
 from backupd.files.destination import PREFIX, Destination
-from backupd.files.further_names import link_names
+from backupd.files.group_writer import link_names
 from backupd.files.new_folders import make_folder
 from backupd.files.placing import Visit
 from backupd.files.restore_types import RestoreProgress, RestoreRequest

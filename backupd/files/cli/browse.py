@@ -10,10 +10,9 @@ from backupd.cli.names import DAY, complete_which
 from backupd.files.cli.files_view import entries_table, remark_lines, state_words
 from backupd.files.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, pool_of, which_of
 from backupd.files.listing import listing
-from backupd.files.objects import backup_object
 from backupd.files.suggestions import entry_at, path_given, path_in
 from backupd.files.tree import Entry
-from backupd.files.words import entry_object, shown
+from backupd.files.words import backup_object, entry_object, shown
 from btrkeep.cli import json_option, stream_object
 from btrkeep.cli.progress import prose
 from btrkeep.units import counted

@@ -13,11 +13,20 @@ from backupd.cli.names import complete_name, complete_which
 from backupd.files.backup_selector import NEWEST, parse_which
 from backupd.files.cli.files_view import state_words
 from backupd.files.cli.opened_backup import OpenedBackup, complete_path, opened_backup, pool_of
-from backupd.files.comparing import ADDED, CHANGED, KIND, REMOVED, DifferenceTotals, PathDifference, compare, text_difference
-from backupd.files.objects import backup_object, difference_object
+from backupd.files.comparing import (
+    ADDED,
+    CHANGED,
+    KIND,
+    REMOVED,
+    DifferenceTotals,
+    PathDifference,
+    compare,
+    difference_object,
+    text_difference,
+)
 from backupd.files.suggestions import entry_at, path_given, path_in
 from backupd.files.tree import Entry
-from backupd.files.words import shown, time_words
+from backupd.files.words import backup_object, shown, time_words
 from btrkeep.cli import echo_json, json_option, stream_object
 from btrkeep.cli.progress import ProgressLine, prose
 from btrkeep.errors import UsageError

@@ -21,10 +21,9 @@ from backupd.files.cli.opened_backup import OpenedBackup, complete_path, end_of,
 from backupd.files.cli.other_sources import naming_copies
 from backupd.files.cli.restore_view import RestoreProgressPrinter, result_line, say_backup, say_plan, say_result, say_stopped
 from backupd.files.conflict_policy import ALL
-from backupd.files.objects import backup_object
 from backupd.files.restore_types import ORIGINAL, RestoreProgress, RestoreRequest
 from backupd.files.suggestions import entry_at, path_given, path_in
-from backupd.files.words import shown
+from backupd.files.words import backup_object, shown
 from backupd.repo.context import open_configured
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.choices import OVERWRITE

@@ -12,12 +12,10 @@ from backupd.cli.names import complete_which
 from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which, restorable
 from backupd.files.cli.files_view import remark_lines, size_words
 from backupd.files.cli.opened_backup import complete_path, opened_backup, pool_of, reading
-from backupd.files.history import THERE, UNREADABLE, Absence, PathHistory, Version
-from backupd.files.objects import history_object, left_out_object, skipped_deletions_object
 from backupd.files.suggestions import missing, nearest_paths, path_given, path_in
 from backupd.files.tree import Tree
-from backupd.files.versions import versions
-from backupd.files.words import shown, time_words
+from backupd.files.versions import THERE, UNREADABLE, Absence, PathHistory, Version, history_object, versions
+from backupd.files.words import left_out_object, shown, skipped_deletions_object, time_words
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import ProgressLine, prose
 from btrkeep.errors import OperatorError, UsageError

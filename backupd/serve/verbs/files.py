@@ -23,7 +23,7 @@ from btrkeep.units import format_size
 
 if TYPE_CHECKING:
     from backupd.files.comparing import PathDifference
-    from backupd.files.history import PathHistory
+    from backupd.files.versions import PathHistory
 
 _PIECE = 1 << 20
 _LOOK = 0.25
@@ -82,8 +82,7 @@ def _entry(call: Call, found: Restorable, tree: Tree) -> Entry:
 def browse(call: Call) -> dict[str, Any]:
     """Returns an entry, and for a folder a page of its contents."""
     from backupd.files.listing import Page, page
-    from backupd.files.objects import backup_object
-    from backupd.files.words import entry_object, named_entry_object
+    from backupd.files.words import backup_object, entry_object, named_entry_object
 
     order, size = (call["sort"], call["descending"]), AnswerSize()
 
@@ -109,8 +108,8 @@ def browse(call: Call) -> dict[str, Any]:
 
 def versions(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd versions --json` for as many backups as time allowed."""
-    from backupd.files.objects import history_answer
     from backupd.files.suggestions import missing
+    from backupd.files.versions import history_answer
     from backupd.files.versions import versions as history_of
 
     with reading():
@@ -148,7 +147,7 @@ def _next(call: Call, history: "PathHistory") -> str | None:
 def compare(call: Call) -> dict[str, Any]:
     """Returns a limited number of differences below a path; for a text file also its lines."""
     from backupd.files.comparing import compare as differences_of
-    from backupd.files.objects import backup_object
+    from backupd.files.words import backup_object
 
     with opened(call, call["before"], call["after"]) as [(old, before), (new, after)]:
         pulse = _Pulse(call)
@@ -173,7 +172,7 @@ def compare(call: Call) -> dict[str, Any]:
 
 def _some(call: Call, found: "Iterator[PathDifference]") -> tuple[list[dict[str, Any]], bool, bool]:
     """Returns so many differences, whether there are or may be more, and whether the time limit is the reason."""
-    from backupd.files.objects import difference_answer
+    from backupd.files.comparing import difference_answer
 
     shown, size = list[dict[str, Any]](), AnswerSize(LIST_BYTES - _TEXT_BYTES)
     try:
