@@ -13,7 +13,7 @@ from web.api.table import ApiRequest, Bytes, Endpoint, Host, Name, Path, Which
 from web.data import files
 from web.data.files_compare import LIMIT, Compared, compare_at
 from web.data.files_history import HistoryPage, history
-from web.data.same_names import of_row
+from web.same_names import of_row
 from web.service_client import agent
 
 FILES = "files"

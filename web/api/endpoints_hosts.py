@@ -16,9 +16,9 @@ from web.data.host_backups import BackupRow
 from web.data.hosts import HostList, Query
 from web.data.overview import Overview
 from web.data.overview import overview as of_overview
-from web.data.running import RunningNow
-from web.data.running import running as of_running
-from web.data.same_names import of_row
+from web.running import RunningNow
+from web.running import running as of_running
+from web.same_names import of_row
 
 HOSTS, STATE = "hosts", "state"
 

@@ -12,11 +12,11 @@ from pydantic import Field
 from btrkeep.errors import UsageError
 from btrkeep.units import parse_time
 from web.access import visible_hosts
+from web.alarms import OpenAlarm, open_alarms
 from web.api.parameters import OneOf
 from web.api.table import ApiRequest, Endpoint, Moment, Nothing, OfNumber
 from web.data import jobs as of_jobs
 from web.data import log
-from web.data.alarms import OpenAlarm, open_alarms
 from web.data.doctor import Examination, examination
 from web.data.jobs import JobRow, NightView
 from web.data.log import LogPage, LogRun

@@ -12,7 +12,7 @@ from web.api.parameters import OneOf
 from web.api.table import ApiRequest, Endpoint, OfHost, Which
 from web.data import restore as of_restore
 from web.data.restore import PreviewPage, RestoreForm
-from web.data.same_names import of_answer
+from web.same_names import of_answer
 from web.service_client import agent
 
 TASKS = "tasks"

@@ -24,7 +24,7 @@ from btrkeep.decisions.copies import (
 from btrkeep.decisions.copy_words import age_words, command_of, done_words, running_words
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import counted, parse_backup_name
-from web.data.heartbeat import is_alive
+from web.running import is_alive
 from web.source import RequestContext
 
 _WITHHELD = "not all of it came; the administrator can see why"

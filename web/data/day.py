@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import Catalogue, Job
 from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, phases, slots, sums
-from web.data.heartbeat import is_alive
+from web.running import is_alive
 
 _EARLIEST = date(1970, 1, 3)
 

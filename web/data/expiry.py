@@ -5,8 +5,8 @@ from datetime import datetime
 
 from btrkeep.catalogue import Catalogue, Expiry
 from btrkeep.units import seconds_between
-from web.data.heartbeat import is_alive
-from web.data.same_names import of_row
+from web.running import is_alive
+from web.same_names import of_row
 
 LAST = 60
 

@@ -13,7 +13,7 @@ from btrkeep.backup_states import EXPIRED, FINISHED
 from btrkeep.catalogue.model import Backup
 from btrkeep.decisions.due import latest
 from btrkeep.units import parse_backup_name, parse_time
-from web.data.same_names import of_answer
+from web.same_names import of_answer
 
 RESTORABLE = (*FINISHED, EXPIRED)
 SORTS = ("name", "kind", "size", "mode", "owner", "time")

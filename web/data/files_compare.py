@@ -7,7 +7,7 @@ from typing import Any
 
 from web.data.files import Asks, NamedFile, named_file_of, text_of
 from web.data.files_text import shown_line
-from web.data.same_names import of_answer
+from web.same_names import of_answer
 
 LIMIT = 500
 """Differences on one page, unless more are requested."""

@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import pairwise
 
 from web.data.files import Asks, NamedFile, named_file_of, text_of
-from web.data.same_names import of_answer
+from web.same_names import of_answer
 
 THERE = "there"
 

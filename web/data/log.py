@@ -9,9 +9,9 @@ from btrkeep.catalogue import KILLED, RUN_OUTCOMES, Catalogue, PastRuns, Run
 from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.serving.answer_size import AnswerSize
 from btrkeep.units import seconds_between
-from web.data.heartbeat import is_alive
-from web.data.same_names import of_row
 from web.redaction import host_error, host_line
+from web.running import is_alive
+from web.same_names import of_row
 
 OUTCOMES = (*RUN_OUTCOMES, "unfinished")
 """Filters for runs; unfinished: running and killed ones."""

@@ -11,14 +11,14 @@ from btrkeep.decisions.schedule import SCHEDULE_FACT, StoredSchedule, stored_sch
 from btrkeep.decisions.verification import last_reads, verification_sentence
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration
+from web.alarms import OpenAlarm, open_alarms
 from web.data import hosts, night_sum
-from web.data.alarms import OpenAlarm, open_alarms
 from web.data.copies import copies, in_a_sentence
 from web.data.health import PoolHealth, pool_health, stale_after
 from web.data.night_sum import NightSum
-from web.data.running import RunningNow, alive_runs, running
-from web.data.same_names import of_row
 from web.data.trend import Outlook, outlooks
+from web.running import RunningNow, alive_runs, running
+from web.same_names import of_row
 from web.source import RequestContext
 
 

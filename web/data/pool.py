@@ -6,7 +6,7 @@ from datetime import datetime
 
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
 from btrkeep.decisions.trend import Point, metadata_share
-from web.data.same_names import of_row
+from web.same_names import of_row
 
 ERRORS = ("writing", "reading", "flushing", "corruption", "generation")
 

@@ -13,7 +13,7 @@ from typing import Any
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from web.data.files import Asks, bytes_of, text_of
-from web.data.same_names import of_answer
+from web.same_names import of_answer
 
 OVERWRITE = {
     "never": "Keep everything that is there, and add what is missing",

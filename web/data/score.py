@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from btrkeep.catalogue import Catalogue, FreeSpaceScore
-from web.data.same_names import of_row
+from web.same_names import of_row
 
 SHOWN = 60
 

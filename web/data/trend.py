@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from btrkeep.catalogue import Catalogue, Sample, SampleMark
 from btrkeep.decisions.forecast import FullForecast, TooLittleHistory, bounded, forecast
 from btrkeep.decisions.trend import points, step_for
-from web.data.same_names import of_row
+from web.same_names import of_row
 
 SPANS = {1: "a day", 7: "a week", 30: "a month", 90: "three months", 180: "half a year", 365: "a year", 3650: "all"}
 """The numbers of days to choose from, and their names."""

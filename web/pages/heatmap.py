@@ -14,7 +14,7 @@ from web.data.heat import ORDERS as SORTS
 from web.data.heat import DrawingRequest, Gallery, Recorded, wish_of
 from web.pages.pictures import picture, revalidated
 from web.pages.pool import filesystem, painter
-from web.pages.request_values import number
+from web.request_values import number
 from web.service_client import agent
 from web.source import source
 

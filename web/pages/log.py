@@ -4,7 +4,7 @@ from flask import Blueprint, abort, render_template, request
 
 from web.access import viewer, visible_hosts
 from web.data.log import OUTCOMES, log_page, log_run, wanted_runs
-from web.pages.request_values import choice, moment, number
+from web.request_values import choice, moment, number
 from web.source import source
 
 blueprint = Blueprint("log", __name__, url_prefix="/log")

@@ -8,12 +8,12 @@ from markupsafe import Markup
 
 from btrkeep.charts.trend import small_chart
 from web.access import viewer
-from web.data.alarms import grouped
+from web.alarms import grouped
 from web.data.hosts import bad_backups
 from web.data.overview import nights, overview
-from web.data.running import running
 from web.data.trend import trend
 from web.pages.pool import painter
+from web.running import running
 from web.source import RequestContext, source
 
 blueprint = Blueprint("overview", __name__)

@@ -25,7 +25,7 @@ from web.data.score import Scores, scores
 from web.data.trend import SPANS, Trend, TrendPoint, outlooks, shortest_span, trend
 from web.filters import backupd, pool_option
 from web.pages.pictures import picture, svg
-from web.pages.request_values import number
+from web.request_values import number
 from web.source import source
 
 blueprint = Blueprint("pool", __name__, url_prefix="/pool")

@@ -17,8 +17,8 @@ from web.data.restore import OVERWRITE, RestoreForm
 from web.filters import backupd
 from web.pages.files_errors import add_handlers
 from web.pages.files_links import PageLinks
-from web.pages.request_values import which_of_request
 from web.paths import paths_of_form, paths_of_request
+from web.request_values import which_of_request
 from web.service_client import agent
 from web.source import source
 

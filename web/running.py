@@ -1,14 +1,30 @@
-"""The running jobs: transfers, an expiry, a balance, and how many deleted subvolumes wait for the kernel's cleaner."""
+"""The running jobs: transfers, an expiry, a balance, and how many deleted subvolumes wait for the kernel's cleaner.
+
+A job without an end in the catalogue is looked for in /proc. If this service may not see others' processes
+(ProtectProc=invisible), the time of the job's last update in the catalogue decides.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from btrkeep.catalogue import Catalogue, Expiry, Progress, Run
+from btrkeep.process.proc import start_time
 from btrkeep.serving.viewer import Viewer
-from web.data.heartbeat import is_alive
-from web.data.same_names import of_row
+from web.same_names import of_row
 from web.source import RequestContext
+
+_SILENT = timedelta(minutes=10)
+"""A running job updates its row far more often."""
+_INIT = 1
+
+
+def is_alive(pid: int, pid_started: str | None, heard: datetime, now: datetime) -> bool:
+    """Returns True if the job is still running. `heard`: the time of the last update of its row."""
+    if start_time(_INIT) is None:
+        return now - heard <= _SILENT
+    return pid_started is not None and start_time(pid) == pid_started
+
 
 _LEAST_SHARE = 0.02  # below, a guess of the time left is none
 
