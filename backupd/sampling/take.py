@@ -1,13 +1,22 @@
-"""Takes a sample: looks, keeps it, and lets the old ones become fewer."""
+"""Takes a sample: asks the kernel, keeps the answer, and makes fewer samples of old ones.
 
-from dataclasses import dataclass
-from datetime import datetime
+A counter says nothing by itself: it began when its device came up. A difference is only taken within one boot, of one and the same
+device, and when it is not negative. Where a single device cannot be compared the whole span is not known: a gap in a curve is
+honest, a dip or a spike is not. So no reboot, no replaced device and no counter that wraps ever shows as traffic.
+
+After two weeks samples become one an hour, after a year one a day: ten years are some 4,000 raw samples, 8,400 hours and 3,300
+days. What is a state (allocated, devices, options) is that of the last of them; a flow is added up; a peak stays the peak.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
-from backupd.sampling.flows import as_document, flow
-from backupd.sampling.thin import STEPS, merged, window
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
-from btrkeep.catalogue.model_sample import SpaceType, join_activities, space_name
+from btrkeep.catalogue.model_sample import SpaceType, join_activities, space_name, split_activities
 from btrkeep.pool.activity import Counters, read_activity, read_counters
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import Pool
@@ -111,3 +120,130 @@ def thin(catalogue: Catalogue, filesystem: str, now: datetime, zone: ZoneInfo) -
         if due:
             old = catalogue.samples(filesystem, *due, step.span)
             catalogue.replace_samples([one.id for one in old], merged(old, step, zone))
+
+
+RAW_FOR = timedelta(days=14)
+HOURS_FOR = timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True)
+class ThinningStep:
+    """`span` becomes `into` when it is older than `after`; `start` gives the beginning of the hour or day that a moment is in."""
+
+    span: str
+    into: str
+    after: timedelta
+    start: Callable[[datetime, ZoneInfo], datetime]
+    length: timedelta
+
+
+def _hour(moment: datetime, _zone: ZoneInfo) -> datetime:
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def day_of(moment: datetime, zone: ZoneInfo) -> datetime:
+    """Returns the start, in UTC, of the day in the zone that contains the moment."""
+    return moment.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0).astimezone(UTC)
+
+
+STEPS = (
+    ThinningStep("raw", "hour", RAW_FOR, _hour, timedelta(hours=1)),
+    ThinningStep("hour", "day", HOURS_FOR, day_of, timedelta(days=1)),
+)
+
+
+def window(step: ThinningStep, oldest: datetime, now: datetime, zone: ZoneInfo, at_most: int) -> tuple[datetime, datetime] | None:
+    """Returns from when until when to make `into` of `span`: whole hours or days, about `at_most` of them; None: nothing is due."""
+    start, last = step.start(oldest, zone), step.start(now - step.after, zone)
+    if start >= last:
+        return None
+    return start, min(last, step.start(start + at_most * step.length + step.length / 2, zone))
+
+
+def merged(samples: Sequence[Sample], step: ThinningStep, zone: ZoneInfo) -> list[Sample]:
+    """Merges samples of one span, oldest first, into one for each hour or day that has any."""
+    return [_one(list(some), step.into) for _, some in groupby(samples, lambda one: step.start(one.taken, zone))]
+
+
+def _one(some: list[Sample], span: str) -> Sample:
+    waiting = [one.orphans for one in some if one.orphans is not None]
+    known = [one for one in some if one.seconds]
+    return replace(
+        some[-1],
+        span=span,
+        orphans=max(waiting, default=None),
+        activity=join_activities(sorted({word for one in some for word in split_activities(one.activity)})),
+        seconds=sum(one.seconds for one in known),
+        read=sum(one.read for one in known),
+        written=sum(one.written for one in known),
+        peak_read=max((one.peak_read for one in known), default=0.0),
+        peak_written=max((one.peak_written for one in known), default=0.0),
+        pressure=_added(one.pressure for one in known),
+        counters={},
+        id=0,
+    )
+
+
+def _added(some: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for one in some:
+        for kind, seconds in one.items():
+            found[kind] = round(found.get(kind, 0.0) + seconds, 3)
+    return found
+
+
+_READ, _WRITTEN = 1, 3  # of what Counters.devices has for each
+_MICRO = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What was read and written in the `seconds` before a reading; 0: unknown."""
+
+    seconds: float = 0.0
+    read: int = 0
+    written: int = 0
+    pressure: Mapping[str, float] = field(default_factory=dict)
+
+
+UNKNOWN = Flow()
+
+
+def as_document(counters: Counters) -> dict[str, object]:
+    """Returns them as stored in the catalogue."""
+    return {"boot": counters.boot, "clock": counters.clock, "devices": counters.devices, "pressure": counters.pressure}
+
+
+def flow(before: Mapping[str, object], after: Mapping[str, object], between: float) -> Flow:
+    """Returns the flow between two readings, as `as_document` makes them. `between`: seconds by the wall clock.
+
+    The time is that of the clock that nobody sets. A rehearsal has none (None), and there it is that of the calendar.
+    """
+    if not before or before.get("boot") != after["boot"]:
+        return UNKNOWN
+    then, now = cast(Mapping[str, Any], before), cast(Mapping[str, Any], after)
+    seconds = between if now["clock"] is None or then["clock"] is None else now["clock"] - then["clock"]
+    differences = _differences(then["devices"], now["devices"])
+    if seconds <= 0 or differences is None:
+        return UNKNOWN
+    return Flow(
+        seconds,
+        sum(one[_READ] for one in differences),
+        sum(one[_WRITTEN] for one in differences),
+        _pressure(then["pressure"], now["pressure"], seconds),
+    )
+
+
+def _differences(before: Mapping[str, list[int]], after: Mapping[str, list[int]]) -> list[tuple[int, ...]] | None:
+    """Returns the differences of all present devices; None if one was not present before, or restarted counting."""
+    if not after.keys() <= before.keys():
+        return None
+    found = [tuple(now - then for then, now in zip(before[name], after[name], strict=True)) for name in after]
+    # The milliseconds busy, the last of them, are a 32-bit number that wraps every seven weeks; nothing is made of them.
+    return found if all(value >= 0 for one in found for value in one[: _WRITTEN + 1]) else None
+
+
+def _pressure(before: Mapping[str, int], after: Mapping[str, int], seconds: float) -> dict[str, float]:
+    """Returns the pressure of the kinds that both have. Waiting longer than the elapsed time means that a counter was reset."""
+    found = {kind: (after[kind] - before[kind]) / _MICRO for kind in after if kind in before}
+    return {kind: round(value, 3) for kind, value in found.items() if 0 <= value <= seconds * 1.1}

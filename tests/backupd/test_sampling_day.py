@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.sampling.cli.day_view import lines, sum_lines
+from backupd.sampling.cli.day import lines, sum_lines
 from backupd.sampling.picture_data import DayData
 from btrkeep.catalogue import Job
 from btrkeep.decisions.day_phases import Phase, PhaseSum, Slot, phases, slots, sums, unknown_spans, within

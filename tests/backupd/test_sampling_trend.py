@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from backupd.sampling.chart import ASCII, BLOCKS, Axis, axis_for, bars, filled, labelled, strip, under
-from backupd.sampling.cli.trend_view import lines
+from backupd.sampling.cli.trend import lines
 from backupd.sampling.picture import save, trend_picture
 from backupd.sampling.picture_data import TrendData
 from btrkeep.decisions.time_ticks import date_ticks

@@ -11,8 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.sampling.take import thin
-from backupd.sampling.thin import STEPS, merged
+from backupd.sampling.take import STEPS, merged, thin
 from btrkeep.catalogue import Catalogue, CatalogueBusy, FreeSpaceScore, Sample
 from btrkeep.catalogue.model_sample import SpaceType, join_activities, read_space_name, space_name, split_activities
 from tests.backupd.made_samples import FILESYSTEM, GIB, START, every_five_minutes, sample

@@ -29,7 +29,7 @@ from backupd.rehearse.pool import Place
 from backupd.rehearse.server import ServerFacts
 from backupd.rehearse.variants import QUESTIONS
 from backupd.sampling.chart import Axis, axis_for, bars, filled, labelled
-from backupd.sampling.cli.trend_view import chart_characters, width
+from backupd.sampling.cli.trend import chart_characters, width
 from btrkeep.cli import table
 from btrkeep.cli.progress import ProgressLine
 from btrkeep.process.progress import Notice

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from backupd.cli.context import opened, pass_context
-from backupd.sampling.cli.trend_view import width
+from backupd.sampling.cli.trend import width
 from btrkeep.cli import echo_json, json_option
 from btrkeep.decisions.forecast import FullForecast, TooLittleHistory, bounded, forecast
 from btrkeep.decisions.trend import points
