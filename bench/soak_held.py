@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from itertools import count
 
-from backupd.rehearse.churn import BLOCK, Change, ChangeFile, DeleteFile, WriteFile
+from backupd.rehearse.fill import BLOCK, Change, ChangeFile, DeleteFile, WriteFile
 
 _Blocks = tuple[int, ...]
 """Of a file: for each of its blocks the number of the extent that it is in."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from backupd.rehearse.churn import BLOCK, Change, ChangeFile, DeleteFile, HostFiles, WriteFile
+from backupd.rehearse.fill import BLOCK, Change, ChangeFile, DeleteFile, HostFiles, WriteFile
 from backupd.rehearse.model import HostModel
 from bench import cut_truth
 from bench.common import FAKESSH

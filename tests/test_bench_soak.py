@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from backupd.rehearse.churn import Change, ChangeFile, DeleteFile, WriteFile
+from backupd.rehearse.fill import Change, ChangeFile, DeleteFile, WriteFile
 from bench.soak import COMMANDS, Soak
 from bench.soak_faults import CALM, KINDS, SERVER_OFF, Fault, plan
 from bench.soak_held import HeldExtents

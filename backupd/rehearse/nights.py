@@ -15,11 +15,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from backupd.rehearse.churn import HostFiles
-from backupd.rehearse.fill import NightWriter
+from backupd.rehearse.fill import HostFiles, NightWriter
+from backupd.rehearse.fleet import largest_file
 from backupd.rehearse.model import NightReading, RehearsalPlan, RehearsedRun, Variant
 from backupd.rehearse.pool import Place, throwaway
-from backupd.rehearse.scale import largest_file
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.retention import PERIOD_NAMES
 from btrkeep.errors import OperatorError

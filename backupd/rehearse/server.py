@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backupd.rehearse.learn import learned
+from backupd.rehearse.fleet import Scaled, learned, scaled
 from backupd.rehearse.model import Fleet, RehearsalPlan, RehearsedBalance, Variant, VariantSettings
-from backupd.rehearse.scale import Scaled, scaled
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention
 from btrkeep.config.published import published

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.rehearse.churn import ChangeFile, DeleteFile, HostFiles, WriteFile, new_bytes
+from backupd.rehearse.cli.page import COLOURS, look_of
 from backupd.rehearse.cli.words import RehearsalResult, conclusion, range_words
+from backupd.rehearse.fill import ChangeFile, DeleteFile, HostFiles, WriteFile, new_bytes
+from backupd.rehearse.fleet import MOST_FILES, MOST_HOSTS, TYPICAL, expected_bytes, learned, scaled
 from backupd.rehearse.judge import FEWEST, Verdict, best, compare, judged, sign_test
-from backupd.rehearse.learn import TYPICAL, learned
 from backupd.rehearse.model import Fleet, HostModel, NightReading, RehearsedBalance, RehearsedRun, VariantSettings
-from backupd.rehearse.pictures import COLOURS, look_of
-from backupd.rehearse.scale import MOST_FILES, MOST_HOSTS, expected_bytes, scaled
 from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS, parse_variant, variants_of
 from btrkeep.catalogue import Backup
 from btrkeep.errors import UsageError

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from backupd.rehearse.churn import HostFiles
-from backupd.rehearse.fill import NightWriter
+from backupd.rehearse.fill import HostFiles, NightWriter
 from backupd.rehearse.model import HostModel
-from backupd.rehearse.workspace import PREFIX, remove_left
+from backupd.rehearse.pool import PREFIX, remove_left
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import load
 from btrkeep.pool.marker import open_pool
