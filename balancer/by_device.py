@@ -8,7 +8,7 @@ import numpy as np
 from balancer.run_types import RunSettings
 from btrkeep.errors import UsageError
 from btrkeep.pool.allocation import read_allocation
-from btrkeep.treescan.chunks import Chunks, chunks
+from btrkeep.treescan.block_groups import Chunks, chunks
 
 
 def elsewhere(fd: int, settings: RunSettings) -> set[int]:

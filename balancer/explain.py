@@ -7,8 +7,7 @@ import numpy as np
 from balancer.blockmap import used_shares
 from balancer.score import SIZES, Array, FreeSpaceTally, joined, size_class, tent
 from balancer.survey import DATA, Cost, Survey, cost, surveyed
-from btrkeep.treescan.block_groups import looked_up
-from btrkeep.treescan.chunks import Chunks, chunks
+from btrkeep.treescan.block_groups import Chunks, chunks, looked_up
 from btrkeep.treescan.extents import gaps
 from btrkeep.treescan.free_space import free_space, has_free_space_tree
 

@@ -12,9 +12,7 @@ import numpy as np
 
 from balancer.score import Array, FreeExtents, FreeSpaceTally, benefit, used_pct
 from btrkeep.descriptors import ClosingFd
-from btrkeep.treescan.block_groups import looked_up, used_from_free_space
-from btrkeep.treescan.chunks import Chunks, chunks
-from btrkeep.treescan.devices import filesystem
+from btrkeep.treescan.block_groups import Chunks, chunks, filesystem, looked_up, used_from_free_space
 from btrkeep.treescan.extents import extents, gaps
 from btrkeep.treescan.free_space import free_space, has_free_space_tree
 

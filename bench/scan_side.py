@@ -22,7 +22,7 @@ SCRIPT = Path("/usr/share/doc/python3-btrfs/examples/show_free_space_fragmentati
 
 def reading(point: str) -> Side:
     """Ours: the arrays alone."""
-    from btrkeep.treescan.chunks import chunks
+    from btrkeep.treescan.block_groups import chunks
     from btrkeep.treescan.free_space import free_space
 
     def read() -> list[int]:

@@ -11,9 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from btrkeep.treescan.block_groups import BlockGroups, block_groups, has_block_group_tree, used_from_free_space
-from btrkeep.treescan.chunks import Chunks, chunks, device_extents
-from btrkeep.treescan.devices import devices, filesystem
+from btrkeep.treescan.block_groups import (
+    BlockGroups,
+    Chunks,
+    block_groups,
+    chunks,
+    device_extents,
+    devices,
+    filesystem,
+    has_block_group_tree,
+    used_from_free_space,
+)
 from btrkeep.treescan.free_space import free_space, has_free_space_tree
 from heatmap.state import DATA, Array, FilesystemState
 

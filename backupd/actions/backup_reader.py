@@ -39,7 +39,7 @@ from btrkeep.errors import DAMAGED
 from btrkeep.fs.openat import FOLDER
 from btrkeep.fs.sparse import PIECE
 from btrkeep.pool.subvolume import describe
-from btrkeep.treescan.written import written_files
+from btrkeep.treescan.changed import written_files
 
 _WAITING = 2 * STREAMS  # what was handed out, so that no thread waits for the next
 _MOST_RECORDS = 200_000  # that are held in memory

@@ -20,7 +20,7 @@ from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import opened
 from btrkeep.procfs import sysfs_text
-from btrkeep.treescan.devices import count_subvolumes
+from btrkeep.treescan.block_groups import count_subvolumes
 
 _KNOBS = ("dynamic_reclaim", "periodic_reclaim", "bg_reclaim_threshold")
 

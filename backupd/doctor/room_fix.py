@@ -59,8 +59,7 @@ from btrkeep.pool.temporary_devices import (
 )
 from btrkeep.process.programs import run
 from btrkeep.procfs import sysfs_text
-from btrkeep.treescan.block_groups import block_groups
-from btrkeep.treescan.chunks import chunks, device_extents
+from btrkeep.treescan.block_groups import block_groups, chunks, device_extents
 from btrkeep.units import format_time
 
 _LONGEST = 24 * 3600.0  # seconds: what the kernel does in one step ends, however long it takes

@@ -8,8 +8,7 @@ import numpy as np
 from btrkeep.pool.allocation import profile_of, type_of
 from btrkeep.pool.model import ChunkUse
 from btrkeep.pool.subvolume import opened
-from btrkeep.treescan.block_groups import block_groups
-from btrkeep.treescan.chunks import chunks
+from btrkeep.treescan.block_groups import block_groups, chunks
 
 
 def chunk_uses(path: Path) -> tuple[ChunkUse, ...]:

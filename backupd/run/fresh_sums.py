@@ -22,8 +22,8 @@ from btrkeep.config.values import FileSample
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.subvolume import describe
+from btrkeep.treescan.changed import written_sizes
 from btrkeep.treescan.links import FolderPaths
-from btrkeep.treescan.written import written_sizes
 
 _log = logging.getLogger(__name__)
 

@@ -118,7 +118,7 @@ def by_writing(backups: Sequence[BackupUse]) -> PoolUse:
 
 def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, chance: random.Random | None = None) -> PoolUse:
     """Samples all hosts at once; `everything` is all backups of the pool. Raises OperatorError."""
-    from btrkeep.treescan.chunks import chunks
+    from btrkeep.treescan.block_groups import chunks
     from btrkeep.treescan.owners import Owners
 
     owners: dict[int, Owner] = {one.subvolume_id: (one.host, one.name) for one in everything if one.subvolume_id}
@@ -163,7 +163,7 @@ def _compared(
 ) -> tuple[MeasuredUsage | None, Sequence[MeasuredUsage | None], dict[str, str]]:
     """(the host, each backup, what could not be read); without an answer when the time is over before the last one was read."""
     from backupd.usage.extents import ExtentOwners
-    from btrkeep.treescan.file_extents import distinct_extents
+    from btrkeep.treescan.extents import distinct_extents
 
     comparison, read = ExtentOwners(), []
     problems: dict[str, str] = {}

@@ -81,7 +81,7 @@ def _place(extent: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
 
 def _same_parts(fd: int, other: int) -> bool:
     """Compares the parts of compressed extents by the subvolume's tree, because FIEMAP tells only where such an extent begins."""
-    from btrkeep.treescan.file_extents import parts_of_file  # NumPy takes time to load
+    from btrkeep.treescan.extents import parts_of_file  # NumPy takes time to load
 
     parts = parts_of_file(fd)
     return parts is not None and parts == parts_of_file(other)

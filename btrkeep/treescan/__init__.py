@@ -3,14 +3,21 @@
 A search sees the trees in memory. Changes since the last commit may still be delayed (delayed inodes, delayed references), so
 callers that need the present state commit first, as the creation of a snapshot or the SYNC ioctl (`btrfs filesystem sync`) does.
 
-`links` needs no NumPy and is what a backup imports. `free_space`, `block_groups`, `chunks` and `extents` return NumPy arrays.
+`links` needs no NumPy and is what a backup imports. `free_space`, `block_groups` and `extents` return NumPy arrays.
 """
 
-from btrkeep.treescan.changed import ChangedInode, changed_inodes
+from btrkeep.treescan.changed import (
+    ChangedInode,
+    SubvolumeGrowth,
+    changed_inodes,
+    growth,
+    has_readable_tree,
+    last_changes,
+    written_bytes,
+    written_files,
+)
 from btrkeep.treescan.links import FolderPaths, LinkedInode, linked_inodes
-from btrkeep.treescan.roots import has_readable_tree, last_changes
 from btrkeep.treescan.search import BUFFER_SIZE
-from btrkeep.treescan.written import SubvolumeGrowth, growth, written_bytes, written_files
 
 __all__ = [
     "BUFFER_SIZE",

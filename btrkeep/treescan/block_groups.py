@@ -1,7 +1,9 @@
-"""Block groups: how much of each is used.
+"""The filesystem, its devices, the chunks on them, and how much of each block group is used.
 
-They are items of the block group tree where the filesystem has one, and then read in bulk. Otherwise they are spread through the
-extent tree, between the extents, and each is looked up at its chunk's address. `used_from_free_space` needs neither.
+Layouts: struct btrfs_dev_item (its first fields), btrfs_chunk, btrfs_stripe, btrfs_dev_extent in btrfs_tree.h. Devices and chunks
+are items of the chunk tree. Block groups are items of the block group tree where the filesystem has one, and then read in bulk.
+Otherwise they are spread through the extent tree, between the extents, and each is looked up at its chunk's address.
+`used_from_free_space` needs neither.
 """
 
 from dataclasses import dataclass
@@ -10,9 +12,121 @@ from struct import Struct
 import numpy as np
 from btrfs import ctree, ioctl
 
-from btrkeep.treescan.chunks import Chunks
 from btrkeep.treescan.items import U64, Array, batches, gathered
-from btrkeep.treescan.search import HEADER_SIZE, TreeSearch
+from btrkeep.treescan.search import HEADER_SIZE, TOP, Key, TreeSearch
+
+_DEVICE = np.dtype([("devid", U64), ("total_bytes", U64), ("bytes_used", U64)])
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """u64[n] each, by devid. `total_bytes`: as much of the device as the filesystem may use."""
+
+    devid: Array
+    total_bytes: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Filesystem:
+    """Parameters of the filesystem that every tree depends on. `nodesize` and `sectorsize` are bytes."""
+
+    uuid: str
+    nodesize: int
+    sectorsize: int
+
+
+def filesystem(fd: int) -> Filesystem:
+    """Identifies the filesystem that `fd` is on. Needs no privilege. Raises OSError: ENOTTY where it is no btrfs."""
+    info = ioctl.fs_info(fd)
+    return Filesystem(str(info.fsid), int(info.nodesize), int(info.sectorsize))
+
+
+def devices(fd: int) -> Devices:
+    """Returns all devices, except the target of a running replacement, number 0. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
+    parts = []
+    first, last = ((ctree.DEV_ITEMS_OBJECTID, ctree.DEV_ITEM_KEY, devid) for devid in (1, TOP))
+    search = TreeSearch(fd, ctree.CHUNK_TREE_OBJECTID, first, last)
+    for at, _ in batches(search):
+        item = gathered(search.buffer, at + HEADER_SIZE, _DEVICE)
+        parts.append((item["devid"], item["total_bytes"]))
+    return Devices(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def count_subvolumes(fd: int) -> int:
+    """Subvolumes and snapshots of the filesystem that `fd` is on, without the top one and those that are deleted already.
+
+    Each has a ROOT_BACKREF, which its deletion takes away; `btrfs subvolume list` counts them too. Raises OSError (EPERM without
+    CAP_SYS_ADMIN).
+    """
+    found = 0
+    first, last = (ctree.FIRST_FREE_OBJECTID, 0, 0), (ctree.LAST_FREE_OBJECTID, 255, ctree.ULLONG_MAX)
+    search = TreeSearch(fd, ctree.ROOT_TREE_OBJECTID, first, last)
+    for _, header in batches(search):
+        found += int((header["type"] == ctree.ROOT_BACKREF_KEY).sum())
+    return found
+
+
+_CHUNK = np.dtype(
+    [("length", U64), ("owner", U64), ("stripe_len", U64), ("type", U64), ("sizes", "<u4", 3), ("stripes", "<u2"), ("sub", "<u2")]
+)
+_STRIPE = np.dtype([("devid", U64), ("paddr", U64), ("uuid", "V16")])
+_DEV_EXTENT = np.dtype([("tree", U64), ("objectid", U64), ("vaddr", U64), ("length", U64), ("uuid", "V16")])
+_FIRST: Key = (ctree.FIRST_CHUNK_TREE_OBJECTID, ctree.CHUNK_ITEM_KEY, 0)
+_LAST: Key = (ctree.FIRST_CHUNK_TREE_OBJECTID, ctree.CHUNK_ITEM_KEY, TOP)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """u64[n] each, by address; `type` holds the flags of use and profile, `stripes` (int64) is their number.
+
+    Of all m stripes in that order: `stripe_chunk` int64[m], the chunk's index, `stripe_devid` and `stripe_paddr` u64[m].
+    """
+
+    vaddr: Array
+    length: Array
+    type: Array
+    stripes: Array
+    stripe_chunk: Array
+    stripe_devid: Array
+    stripe_paddr: Array
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceExtents:
+    """u64[n] each, by device and place on it. `vaddr` is that of the chunk."""
+
+    devid: Array
+    paddr: Array
+    vaddr: Array
+    length: Array
+
+
+def chunks(fd: int) -> Chunks:
+    """All chunks. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
+    parts, seen = [], 0
+    search = TreeSearch(fd, ctree.CHUNK_TREE_OBJECTID, _FIRST, _LAST)
+    for at, found in batches(search):
+        chunk = gathered(search.buffer, at + HEADER_SIZE, _CHUNK)
+        stripes = chunk["stripes"].astype(np.int64)
+        which = np.repeat(np.arange(len(at)), stripes)
+        number = np.arange(len(which)) - np.repeat(np.cumsum(stripes) - stripes, stripes)
+        stripe = gathered(search.buffer, at[which] + HEADER_SIZE + _CHUNK.itemsize + number * _STRIPE.itemsize, _STRIPE)
+        parts.append((found["offset"], chunk["length"], chunk["type"], stripes, which + seen, stripe["devid"], stripe["paddr"]))
+        seen += len(at)
+    return Chunks(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def device_extents(fd: int) -> DeviceExtents:
+    """All device extents. Raises OSError."""
+    parts = []
+    first, last = (1, ctree.DEV_EXTENT_KEY, 0), (TOP, ctree.DEV_EXTENT_KEY, TOP)
+    search = TreeSearch(fd, ctree.DEV_TREE_OBJECTID, first, last)
+    for at, found in batches(search):
+        at_extent = at[found["type"] == ctree.DEV_EXTENT_KEY]  # the range of keys holds a device's other items too
+        key, extent = found[found["type"] == ctree.DEV_EXTENT_KEY], gathered(search.buffer, at_extent + HEADER_SIZE, _DEV_EXTENT)
+        parts.append((key["objectid"], key["offset"], extent["vaddr"], extent["length"]))
+    return DeviceExtents(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
 
 _ITEM = np.dtype([("used", U64), ("chunk_objectid", U64), ("flags", U64)])
 _ITEM_FIELDS = Struct("<QQQ")  # the same, for one

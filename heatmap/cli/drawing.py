@@ -9,8 +9,7 @@ from PIL import Image
 from btrkeep.cli.which_filesystem import show_times_of_pool_on
 from btrkeep.errors import OperatorError
 from btrkeep.pool.opening import open_btrfs
-from btrkeep.treescan.chunks import chunks
-from btrkeep.treescan.devices import filesystem
+from btrkeep.treescan.block_groups import chunks, filesystem
 from btrkeep.treescan.extents import Extents
 from btrkeep.units import printable
 from heatmap.cli import words

@@ -12,7 +12,7 @@ from typing import Any
 
 import btrfs
 
-from btrkeep.treescan.chunks import chunks
+from btrkeep.treescan.block_groups import chunks
 from tests.beds.work import work
 
 SECTOR = 4096

@@ -20,7 +20,7 @@ from balancer.display_order import SORTS, ordered
 from balancer.explain import ExplainedBlockGroup, NoSuchBlockGroup, explain
 from balancer.survey import survey
 from btrkeep.pool.opening import open_btrfs
-from btrkeep.treescan.chunks import Chunks, chunks
+from btrkeep.treescan.block_groups import Chunks, chunks
 from tests.balancer.program import Seen, Span, balancer, histogram, score_of, theirs
 from tests.beds import btrfs, session, work
 from tests.beds.anyone import NOBODY, readable

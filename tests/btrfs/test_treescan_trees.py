@@ -18,8 +18,14 @@ import numpy as np
 import pytest
 
 from btrkeep.treescan import free_space as free_space_module
-from btrkeep.treescan.block_groups import block_groups, has_block_group_tree, looked_up, used_from_free_space
-from btrkeep.treescan.chunks import chunks, device_extents
+from btrkeep.treescan.block_groups import (
+    block_groups,
+    chunks,
+    device_extents,
+    has_block_group_tree,
+    looked_up,
+    used_from_free_space,
+)
 from btrkeep.treescan.extents import extents, gaps
 from btrkeep.treescan.free_space import free_space, has_free_space_tree
 from btrkeep.treescan.search import BUFFER_SIZE

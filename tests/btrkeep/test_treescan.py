@@ -10,7 +10,7 @@ from struct import Struct
 import pytest
 
 from btrkeep.treescan import BUFFER_SIZE, FolderPaths, LinkedInode, linked_inodes, written_bytes, written_files
-from btrkeep.treescan.written import written_sizes
+from btrkeep.treescan.changed import written_sizes
 from tests.beds import work
 
 SMALLEST_BUFFER = 16384 + 32  # the largest item of a leaf, and its header

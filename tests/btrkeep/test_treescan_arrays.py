@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from btrkeep.treescan import free_space as free_space_module
 from btrkeep.treescan import search
-from btrkeep.treescan.block_groups import looked_up, used_from_free_space
-from btrkeep.treescan.chunks import chunks, device_extents
+from btrkeep.treescan.block_groups import chunks, device_extents, looked_up, used_from_free_space
 from btrkeep.treescan.extents import SHARED, Extents, extents, gaps
 from btrkeep.treescan.free_space import FreeSpace, free_space, unpacked
 from btrkeep.treescan.items import HEADER, gathered, headers, positions
@@ -356,7 +355,7 @@ def test_chunks_have_their_stripes_however_many(told: list[tuple[int, int]], roo
         vaddr += size * 65536
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("btrkeep.treescan.search.ioctl", Kernel(tree3=items).ioctl)
-        patch.setattr("btrkeep.treescan.chunks.TreeSearch", lambda *words: search.TreeSearch(*words, buffer_size=room))
+        patch.setattr("btrkeep.treescan.block_groups.TreeSearch", lambda *words: search.TreeSearch(*words, buffer_size=room))
         found = chunks(0)
     assert rows_of(found.vaddr, found.length, found.type) == [each[:3] for each in expected]
     assert found.stripes.tolist() == [len(stripes) for *_, stripes in expected]
