@@ -1,26 +1,60 @@
-"""The Flask application: what happens to every request, whichever page it is for.
+"""The Flask application: its pages, and what happens to every request, whichever page it is for.
 
 The X-Forwarded headers of a reverse proxy are used if the configuration names the proxy's address, and dropped otherwise.
 """
 
+import socket
 from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flask import Flask, abort, g, request
+from flask import Flask, Response, abort, current_app, g, request
 from flask_wtf.csrf import CSRFProtect
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from web import api, errors, filters, pages, unread
+from btrkeep import __version__
+from web import api, errors, filters, unread
 from web.access import is_public, logged_in_viewer
 from web.auth import sessions
-from web.auth.cookie_key import cookie_key
-from web.headers import add_headers, names_of, require_known_host
+from web.auth.sessions import cookie_key
 from web.settings import Settings
-from web.source import Caches, close_source
+from web.source import Caches, close_source, source
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardPage:
+    """A page: its module in web.pages, and its address and label in the navigation, or the page whose entry is marked instead."""
+
+    name: str
+    address: str = ""
+    label: str = ""
+    below: str = ""
+    is_of_whole_pool: bool = False
+    """Viewers who are limited to some hosts do not see its entry."""
+
+
+PAGES = (
+    DashboardPage("overview", "/", "Overview"),
+    DashboardPage("hosts", "/hosts", "Hosts"),
+    DashboardPage("files", below="hosts"),
+    DashboardPage("restore", below="hosts"),
+    DashboardPage("copies", "/copies", "Copies"),
+    DashboardPage("pool", "/pool", "Pool", is_of_whole_pool=True),
+    DashboardPage("heatmap"),
+    DashboardPage("balance"),
+    DashboardPage("expiry"),
+    DashboardPage("jobs", "/jobs", "Jobs"),
+    DashboardPage("log", "/log", "Log"),
+    DashboardPage("doctor", "/doctor", "Doctor", is_of_whole_pool=True),
+    DashboardPage("account"),
+    DashboardPage("health"),
+)
+_BELOW = {page.name: page.below for page in PAGES if page.below}
 
 
 _LARGEST = 1 << 20  # bytes of a form: many paths to restore
@@ -49,8 +83,10 @@ def create_app(settings: Settings) -> Flask:
     app.wsgi_app = believing(app.wsgi_app, settings.proxies)  # type: ignore[method-assign, assignment]  # Flask's way
     _every_request(app, settings)
     filters.register(app)
+    app.context_processor(_names)
     errors.register(app)
-    pages.register(app)
+    for page in PAGES:
+        app.register_blueprint(import_module(f"web.pages.{page.name}").blueprint)
     app.register_blueprint(api.blueprint)
     return app
 
@@ -81,6 +117,20 @@ def _every_request(app: Flask, settings: Settings) -> None:
     app.teardown_request(close_source)
 
 
+def _names() -> dict[str, Any]:
+    who = logged_in_viewer()
+    pages = [page for page in PAGES if page.label and not (who and who.limited and page.is_of_whole_pool)]
+    pool = current_app.extensions["btrkeep"].pool
+    found = {"who": who, "navigation": pages if who else [], "version": __version__, "source": source, "config_pool": pool}
+    return {**found, "current": page_of(request.path)}
+
+
+def page_of(path: str) -> str:
+    """Returns the entry of the navigation for an address: "hosts" for /hosts/web1 and for /files/web1."""
+    first = path.split("/")[1] if "/" in path else ""
+    return _BELOW.get(first, first) or "overview"
+
+
 def _is_open(app: Flask, view: object) -> bool:
     return view is app.view_functions["static"] or is_public(view)  # type: ignore[arg-type]  # Flask's type says less
 
@@ -108,3 +158,55 @@ def believing(app: "WSGIApplication", proxies: tuple[str, ...]) -> "WSGIApplicat
         return app(environ, start_response)
 
     return called
+
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "Referrer-Policy": "same-origin",  # flask-wtf compares it where there is https
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_YEAR = 31_536_000
+
+
+def add_headers(response: Response) -> Response:
+    """Adds the headers to a response. Downloads get them too: a separate policy would gain nothing, and the page's does no harm."""
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    if request.is_secure:
+        response.headers.setdefault("Strict-Transport-Security", f"max-age={_YEAR}")
+    if "Cache-Control" not in response.headers:
+        response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def names_of(settings: Settings) -> frozenset[str]:
+    """Returns the names that this dashboard accepts."""
+    local = {"localhost", "127.0.0.1", "[::1]"}
+    machine = socket.gethostname().lower()
+    return frozenset({*local, machine, machine.partition(".")[0], _in_brackets(settings.host), *settings.hosts})
+
+
+def require_known_host(names: frozenset[str]) -> None:
+    """Aborts with 400 if the request names an unknown host: an attacker's page may send the browser here by a foreign name (DNS
+    rebinding).
+    """
+    if _without_port(request.host.lower()) not in names:
+        abort(400, "this dashboard is not known by that name; [web] names in the configuration has those that it is")
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[: host.find("]") + 1]
+    return host.partition(":")[0]
+
+
+def _in_brackets(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

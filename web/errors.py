@@ -13,7 +13,7 @@ from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 from web import redaction as telling
 from web.api import errors as api
-from web.redirects import next_of_request
+from web.request_values import next_of_request
 from web.source import source
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from web.data.host import host_page
 from web.data.hosts import every_row
 from web.data.pool import pool_now
 from web.data.trend import USUAL, Trend, shortest_span, trend
-from web.filters import page_of
+from web.app import page_of
 from web.pages.files_links import backup_day, local_time
 from web.settings import Settings
 from web.source import Caches, RequestContext

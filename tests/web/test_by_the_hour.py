@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.web.made import client, write
+from web.cli.serve_ import warm
 from web.settings import Settings
 from web.source import Caches, RequestContext
-from web.warm import warm
 
 
 @pytest.fixture

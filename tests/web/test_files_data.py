@@ -24,7 +24,7 @@ from web.data.files_history import HistoryPage, NeighbouringBackups, PathInBacku
 from web.data.files_text import beginning
 from web.download import TooManyDownloads, disposition, name_of, place, sent
 from web.pages.files_links import PageLinks, is_escaped, quoted
-from web.paths import path_of_request, paths_of_form
+from web.request_values import path_of_request, paths_of_form
 from web.settings import Settings
 
 ALICE, BOB, CAROL = (Viewer(name, "viewer") for name in ("alice", "bob", "carol"))

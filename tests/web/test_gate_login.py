@@ -19,7 +19,7 @@ from tests.web.gate import CHEAP, PASSWORD, Gate, add_user, gate, made
 from web.auth import passwords, service
 from web.auth.model import LoginSession, digest
 from web.auth.store import Store
-from web.redirects import is_within, within
+from web.request_values import is_within, within
 from web.settings import Settings
 
 pytestmark = pytest.mark.slow  # a dashboard of its own for each

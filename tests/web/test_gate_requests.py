@@ -15,9 +15,8 @@ from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
 from tests.web.gate import CHEAP, Gate, add_user, dashboard, gate, made
 from web.access import needs_all_hosts, operator_only, viewer
-from web.app import create_app
+from web.app import HEADERS, create_app
 from web.auth import passwords
-from web.headers import HEADERS
 from web.settings import Settings
 
 pytestmark = pytest.mark.slow  # a dashboard of its own for each

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from werkzeug.exceptions import BadRequest
 
 from tests.web.gate import add_user, gate, made
-from web.paths import path_of_request, path_of_text, path_query, path_text, paths_of_form, paths_of_request
-from web.words import absolute, ago, browser, comes_twice, exact, relative
+from web.filters import absolute, ago, browser, comes_twice, exact, relative
+from web.request_values import path_of_request, path_of_text, path_query, path_text, paths_of_form, paths_of_request
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NAME = (

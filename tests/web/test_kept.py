@@ -22,8 +22,8 @@ from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from tests.web.made import BERLIN, EVENING, FILESYSTEM, backup, client, run, write
 from web.data import jobs
-from web.pages.slow_answers import Answers, ServiceAnswer
 from web.result_cache import ResultCache, catalogue_version
+from web.service_client import Answers, ServiceAnswer
 from web.source import Caches
 
 
@@ -226,7 +226,7 @@ def test_an_answer_that_took_long_is_as_new_as_its_end(clock: Clock, monkeypatch
         clock.now += 25
         return ServiceAnswer(datetime.now(UTC), None)
 
-    monkeypatch.setattr("web.pages.slow_answers._answer", slow)
+    monkeypatch.setattr("web.service_client._answer", slow)
     answers = Answers()
     answers.ask("doctor")
     answers.ask("doctor")
@@ -250,7 +250,7 @@ def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RequestRefused("your session has ended", "log in", "refused")
 
     service = Service()
-    monkeypatch.setattr("web.pages.slow_answers.agent", lambda: service)
+    monkeypatch.setattr("web.service_client.agent", lambda: service)
     answers, told = Answers(), []
 
     def ask() -> None:

@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.beds.made_catalogue import shared_site
 from tests.web.made import client
-from web.pages.slow_answers import ServiceAnswer, answers
+from web.service_client import ServiceAnswer, answers
 
 PAGES = (
     "/pool", "/pool?days=7", "/pool/day", "/pool/day?date=2020-02-29", "/pool/score", "/pool/score?days=30", "/pool/heatmap",

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.serving.protocol import decoded
 from btrkeep.units import printable
-from web.paths import LONGEST
+from web.request_values import LONGEST
 
 LONGEST_BODY = 64 << 10
 """Bytes: a request to the root service has the same limit."""

@@ -6,19 +6,23 @@ import os
 import threading
 
 import click
+from flask import Flask
 
 from btrkeep.config import Listen, state_of
 from btrkeep.config.values import parse_listen
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.service import tell
 from btrkeep.serving.protocol import socket_of
+from btrkeep.serving.viewer import Viewer
 from web.app import create_app
 from web.cli.as_owner import become_owner
 from web.cli.global_options import GlobalOptions
 from web.cli.published import published_of
+from web.data.overview import overview
+from web.pages.overview import space_chart
 from web.server import server_of
 from web.settings import Settings
-from web.warm import warm
+from web.source import context_of
 
 log = logging.getLogger("btrkeep.web")
 _OCCUPIED = (
@@ -82,3 +86,20 @@ def _parsed(text: str) -> Listen:
         return parse_listen(text)
     except ValueError:
         raise UsageError(f"--listen {text}: this is no address and port", "such as 127.0.0.1:8765 or [::1]:8765") from None
+
+
+def warm(app: Flask) -> None:
+    """Makes the templates and the first page's data, which takes about a second, while the first requests are answered.
+
+    Without a catalogue it makes the templates alone.
+    """
+    for name in app.jinja_env.list_templates():
+        app.jinja_env.get_template(name)
+    source = context_of(app)
+    try:
+        overview(source, Viewer("btrkeep-web", "viewer"))
+        space_chart(source)
+    except OperatorError as error:
+        log.debug("nothing is known before the first request: %s", error.message)
+    finally:
+        source.close()

@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response
 from btrkeep.units import format_duration, parse_time, printable
 from web.access import logged_in_viewer, public, viewer
 from web.auth import sessions
-from web.redirects import within
+from web.request_values import within
 
 blueprint = Blueprint("account", __name__)
 _AT_ONCE = threading.BoundedSemaphore(6)

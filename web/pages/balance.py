@@ -6,7 +6,7 @@ from werkzeug.wrappers import Response
 from web.access import needs_all_hosts
 from web.data.balance import balances, one_balance, sums
 from web.pages.pool import filesystem
-from web.pages.slow_answers import answers
+from web.service_client import answers
 from web.source import source
 
 blueprint = Blueprint("balance", __name__, url_prefix="/pool/balance")

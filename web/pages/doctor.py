@@ -5,7 +5,7 @@ from werkzeug.wrappers import Response
 
 from web.access import needs_all_hosts
 from web.data.doctor import GRADES, examination
-from web.pages.slow_answers import answers
+from web.service_client import answers
 
 blueprint = Blueprint("doctor", __name__, url_prefix="/doctor")
 _VERB = "doctor"

@@ -19,8 +19,7 @@ from web.data.files_history import HistoryPage, NeighbouringBackups, history, ne
 from web.data.files_text import Beginning, beginning
 from web.pages.files_errors import add_handlers
 from web.pages.files_links import PageLinks, add_filters
-from web.paths import path_of_request, path_of_text
-from web.request_values import number_of_request, which_of_request
+from web.request_values import number_of_request, path_of_request, path_of_text, which_of_request
 from web.service_client import agent
 from web.source import source
 

@@ -12,7 +12,7 @@ from web import download as downloads
 from web import errors
 from web.data import files as data
 from web.pages.files_links import PageLinks
-from web.paths import path_of_request
+from web.request_values import path_of_request
 from web.service_client import agent
 from web.source import source
 

@@ -9,8 +9,8 @@ from flask import Blueprint, url_for
 
 from btrkeep.units import parse_backup_name, printable
 from web.data.files import bytes_of
-from web.paths import path_query, path_text
-from web.words import comes_twice
+from web.filters import comes_twice
+from web.request_values import path_query, path_text
 
 
 @dataclass(frozen=True, slots=True)

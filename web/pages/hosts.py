@@ -18,10 +18,10 @@ from web.charts.host import duration_chart, new_chart, shape, size_chart, strip_
 from web.data.host import HostPage, backup_of, host_page, near_names
 from web.data.hosts import ALL_STATES, ORDERS, Query, bad_backups, host_list
 from web.data.jobs import RequestedJob, asked
+from web.filters import absolute
 from web.running import running
 from web.service_client import agent
 from web.source import source
-from web.words import absolute
 
 blueprint = Blueprint("hosts", __name__)
 blueprint.add_app_template_filter(strip_paths)

@@ -17,8 +17,7 @@ from web.data.restore import OVERWRITE, RestoreForm
 from web.filters import backupd
 from web.pages.files_errors import add_handlers
 from web.pages.files_links import PageLinks
-from web.paths import paths_of_form, paths_of_request
-from web.request_values import which_of_request
+from web.request_values import paths_of_form, paths_of_request, which_of_request
 from web.service_client import agent
 from web.source import source
 
