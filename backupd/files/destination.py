@@ -5,18 +5,20 @@ import errno
 import fcntl
 import os
 import shlex
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from backupd.files.allowed_folders import AllowedFolders, names_of
 from backupd.files.placing import Names
-from backupd.files.tree import Entry, entry_of, joined, look
+from backupd.files.tree import Entry, components, entry_of, joined, look
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import LockHeld, OperatorError, UsageError
-from btrkeep.fs.openat import open_inner
+from btrkeep.fs.openat import FOLDER, open_folder, open_inner
 from btrkeep.hung_storage import answers
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.mounts import mount_id
 from btrkeep.pool.syncfs import SyncfsSet
 from btrkeep.trusted_path import untrusted_step
 
@@ -25,11 +27,86 @@ PREFIX = b".btrkeep-restore-"
 _NOREPLACE = 1
 _KEPT_OPEN, _EVERY = 32, 32
 _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Occupied(OSError):
     """Another file has appeared where one was to be written."""
+
+
+def names_of(path: Path) -> Names:
+    """The names of an absolute path. Raises ValueError for ".."."""
+    return tuple(components(os.fsencode(path)))
+
+
+class AllowedFolders:
+    """Folders to which a restore is limited if its user may not choose any place.
+
+    They are absolute, and not reached through symlinks. One that is not there lets nothing in. All places are reached from the root
+    by names, so a place is where its names say. A filesystem that is mounted below such a folder lies elsewhere and is not entered.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._mounts = {names: _mount(names) for names in map(names_of, folders)}
+
+    def containing(self, names: Names) -> Names | None:
+        """The folder that a place is at or below; None when it is outside of all."""
+        return next((folder for folder in self._mounts if names[: len(folder)] == folder), None)
+
+    def require(self, fd: int, names: Names) -> None:
+        """Raises PermissionError if the open file `fd`, reached by these names, must not be restored into.
+
+        Folders on the way to an allowed one may only be read.
+        """
+        folder = self.containing(names)
+        if folder is None:
+            if not any(inner[: len(names)] == names for inner in self._mounts):
+                raise PermissionError(errno.EPERM, "it is outside of what may be restored into")
+        elif mount_id(fd) != self._mounts[folder]:
+            raise PermissionError(errno.EPERM, "something else is mounted there, which may not be restored into")
+
+    def open(self, path: Path, *, make: bool) -> tuple[int, bool]:
+        """A descriptor of a folder that all is restored into, and whether it was made for that, for root alone.
+
+        Raises OSError; UsageError when it is one that others can write to, who might lead the restore astray.
+        """
+        names = names_of(path)
+        with ClosingFd(_open(names[:-1])) as above:
+            made = bool(names) and make and _made(above, names)
+            fd = os.open(names[-1] if names else b".", FOLDER, dir_fd=above)
+        try:
+            self.require(fd, names)
+            found = os.fstat(fd)
+            if names and (found.st_uid or found.st_mode & _OTHERS):
+                raise UsageError(f"{path} can be written by others than root", "take it away, or: chown root, chmod go-w")
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, made
+
+
+def _made(above: int, names: Names) -> bool:
+    try:
+        os.mkdir(names[-1], 0o700, dir_fd=above)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _open(names: Names) -> int:
+    with ClosingFd(os.open("/", FOLDER)) as root:
+        return open_folder(root, names)
+
+
+def _mount(names: Names) -> int:
+    """Returns the mount id, or -1, which no mount has, if the place does not exist."""
+    try:
+        fd = _open(names)
+    except OSError:
+        return -1
+    with ClosingFd(fd):
+        return mount_id(fd)
 
 
 class Destination:

@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from backupd.files.destination import Destination
+from backupd.files.new_folders import FolderFields
 from backupd.files.placing import Names, PlainFolderVisit, PlainVisits
 from backupd.files.plain_files import Handled
-from backupd.files.plain_folders import FolderFields
 from backupd.files.walking import MUCH, WHOLE, PlainFile
 from btrkeep.process.batch_workers import BatchWorkers
 

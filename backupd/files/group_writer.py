@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from backupd.files.conflict_policy import NEW, LinkPlacer
 from backupd.files.destination import Destination
 from backupd.files.group_workers import GroupWorkers
-from backupd.files.placed_folders import PlacedFolder
+from backupd.files.place_comparer import PlacedFolder
 from backupd.files.placing import AnyVisit, Names, PlainFolderVisit, PlainVisits, Visit
 from backupd.files.plain_files import Handled
 from backupd.files.restore_types import Restored, RestoreProgress

@@ -1,19 +1,29 @@
-"""Makes and compares single folders of a backup in open folders: the usual case, in few system calls.
+"""Makes and compares folders in open folders: single ones, and whole ones with few plain files and symlinks in them.
 
-What is unusual, and what fails, is given back: whoever asked does it by itself, with a reason.
+A whole folder is made in the staging folder, gets its files and all else, its time too, and then its place: so it is whole, or not
+there. What is unusual, and what fails, is given back: whoever asked does it by itself, with a reason.
 """
 
 import itertools
 import os
 import stat
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
+from types import TracebackType
+from typing import NamedTuple, Self
 
 from backupd.files.attributes import is_power
-from backupd.files.destination import PREFIX, rename_to_nothing
-from backupd.files.tree import Entry
-from backupd.files.writing import comparable, is_empty
-from btrkeep.fs.openat import FOLDER, by_descriptor
+from backupd.files.destination import PREFIX, Destination, rename_to_nothing
+from backupd.files.plain_files import Handled, compare, copy
+from backupd.files.tree import Entry, names_in
+from backupd.files.walking import PlainFile
+from backupd.files.writing import comparable, is_empty, is_own_space
+from btrkeep.descriptors import ClosingFd
+from btrkeep.fs.openat import FOLDER, by_descriptor, open_on_same_device
 
+STAGING = PREFIX + b"staging"
+_PRIVATE = 0o700
+_EMPTY = Handled([], 0, is_bare=True)
 _RANDOM = os.urandom(8).hex().encode("ascii")
 _numbers = itertools.count()
 
@@ -85,3 +95,234 @@ def same_folder(source: int, name: bytes, entry: Entry, to: int, restored: bytes
             for place in ((source, name), (to, restored))
         )
     )
+
+
+class FolderFields(NamedTuple):
+    """A folder of a backup; `mtime` in nanoseconds. Of plain types: it goes to other processes."""
+
+    name: bytes
+    mode: int
+    uid: int
+    gid: int
+    mtime: int
+
+
+def copy_folder(
+    staging: int, source: int, to: int, folder: FolderFields, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool
+) -> Handled:
+    """Copies a folder of the open folder `source` with its files into the open folder `to`, where nothing has its name.
+
+    If that does not succeed, nothing is left of it. Some files may be given back although the folder is made.
+    """
+    try:
+        with ClosingFd(open_on_same_device(source, folder.name)) as original:
+            return _copied(staging, original, to, folder, files, reflinks=reflinks, privileged=privileged)
+    except OSError:  # whoever does it name by name meets the same, and names it
+        pass
+    return Handled(list(range(len(files))), 0, is_folder_done=False)
+
+
+def _copied(
+    staging: int, original: int, to: int, folder: FolderFields, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool
+) -> Handled:
+    """Raises OSError, and leaves nothing there."""
+    temporary = b"%d-%d" % (os.getpid(), next(_numbers))
+    os.mkdir(temporary, _PRIVATE, dir_fd=staging)
+    try:
+        with ClosingFd(os.open(temporary, FOLDER, dir_fd=staging)) as made:
+            names = os.listxattr(original)
+            for name in names:  # its files get it from there, such as its compression
+                if is_own_space(name):
+                    os.setxattr(made, name, os.getxattr(original, name))
+            handled = _EMPTY
+            if files:
+                handled = copy(original, made, files, reflinks=reflinks, privileged=privileged, at_once=True)
+            _dress(original, made, folder, names, privileged)
+            rename_to_nothing(staging, temporary, folder.name, to)
+    except BaseException:
+        delete_folder(staging, temporary)
+        raise
+    return handled._replace(is_bare=handled.is_bare and not names)
+
+
+def _dress(original: int, made: int, folder: FolderFields, names: Sequence[str], privileged: bool) -> None:
+    """Gives owner, attributes, mode and time, in this order."""
+    if (folder.uid, folder.gid) != (os.geteuid(), os.getegid()):  # those of the staging folder
+        os.fchown(made, folder.uid, folder.gid)
+    for name in names:
+        if (privileged or not is_power(name)) and not is_own_space(name):
+            os.setxattr(made, name, os.getxattr(original, name))
+    if names or folder.mode != _PRIVATE:
+        os.fchmod(made, folder.mode)
+    os.utime(made, ns=(folder.mtime, folder.mtime))
+
+
+def compare_folder(
+    source: int,
+    to: int,
+    folder: FolderFields,
+    files: Sequence[PlainFile],
+    *,
+    reflinks: bool,
+    privileged: bool,
+    content: bool,
+    is_bare: bool = False,
+) -> Handled:
+    """Compares a folder with its files, as `plain_files.compare`. Both are opened by name.
+
+    A folder with attributes is given back. `is_bare`: neither it nor a file in it has any in the backup.
+    """
+    try:
+        with ClosingFd(os.open(folder.name, FOLDER, dir_fd=to)) as theirs:
+            if is_bare and not content and not any(file.is_symlink for file in files):
+                return _compared(None, theirs, folder, files, reflinks, privileged, content=False, is_bare=True)
+            with ClosingFd(open_on_same_device(source, folder.name)) as ours:
+                return _compared(ours, theirs, folder, files, reflinks, privileged, content=content, is_bare=is_bare)
+    except OSError:
+        return Handled(list(range(len(files))), 0, is_folder_done=False)
+
+
+def _compared(
+    ours: int | None,
+    theirs: int,
+    folder: FolderFields,
+    files: Sequence[PlainFile],
+    reflinks: bool,
+    privileged: bool,
+    *,
+    content: bool,
+    is_bare: bool,
+) -> Handled:
+    """`ours` None: nothing is needed of the backup's. Raises OSError."""
+    is_same = _is_same(None if is_bare else ours, theirs, folder)
+    if not files:
+        return _EMPTY._replace(is_folder_done=is_same)
+    source = -1 if ours is None else ours
+    handled = compare(source, theirs, files, reflinks=reflinks, privileged=privileged, content=content, is_bare=is_bare)
+    return handled._replace(is_folder_done=is_same)
+
+
+def _is_same(ours: int | None, theirs: int, folder: FolderFields) -> bool:
+    """Returns False also for a folder with attributes, which are looked at in `ours` too. Raises OSError."""
+    status = os.fstat(theirs)
+    fields = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns
+    if fields != (folder.mode, folder.uid, folder.gid, folder.mtime):
+        return False
+    return not any(map(comparable, os.listxattr(theirs))) and (ours is None or not any(map(comparable, os.listxattr(ours))))
+
+
+class Staging:
+    """A folder of root alone in a destination, in which folders are made whole before they get their place. Gone at the end.
+
+    Nobody else can enter it. So files in it may have their names before they are whole, and what a killed restore leaves in it is
+    ours. It is made if the destination is empty; otherwise only what a killed restore left is deleted.
+
+    `fd` is an open descriptor of it until `close`; None if there is none. `left`: why it could not be deleted; "" if it is gone. In
+    a destination that others may write to, in one that hands something down, and where a name of the backup has its place
+    (`taken`), nothing is made and nothing deleted.
+    """
+
+    def __init__(self, to: Destination, taken: Container[bytes]) -> None:
+        self.fd: int | None = None
+        self.left = ""
+        self._root = -1
+        self._deletes = False
+        if STAGING in taken or to.outside(()):
+            return
+        with suppress(OSError):  # without it folders are restored name by name
+            self._root = os.dup(to.folder(()))
+            if not others_write(self._root):
+                self._deletes = True
+                _delete(self._root)
+                if _is_fresh(self._root):
+                    self.fd = _made(self._root)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+        if self._root >= 0:
+            with ClosingFd(self._root):  # a process of the killed restore may have ended only now
+                self._try(self._delete_again)
+
+    def close(self) -> None:
+        """Deletes it, with what is unfinished in it."""
+        if self.fd is None:
+            return
+        with ClosingFd(self.fd) as fd:
+            self._try(lambda: self._delete_open(fd))
+        self.fd = None
+
+    def _delete_open(self, fd: int) -> None:
+        _empty(fd)  # by its name it could be something else by now
+        os.rmdir(STAGING, dir_fd=self._root)
+
+    def _delete_again(self) -> None:
+        if self._deletes and not others_write(self._root):
+            _delete(self._root)
+
+    def _try(self, delete: Callable[[], None]) -> None:
+        """Notes why something could not be deleted: the next restore to here tries it again."""
+        try:
+            delete()
+            self.left = ""
+        except FileNotFoundError:
+            self.left = ""
+        except OSError as error:
+            self.left = error.strerror or str(error)
+
+
+def _made(root: int) -> int | None:
+    """Makes the folder. Returns None, and leaves nothing there, if it is not as it has to be. Raises OSError."""
+    os.mkdir(STAGING, 0o700, dir_fd=root)
+    with suppress(OSError):  # a filesystem without attributes
+        fd = os.open(STAGING, FOLDER, dir_fd=root)
+        try:
+            if _is_ours(fd, root) and not any(map(comparable, os.listxattr(fd))):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+    os.rmdir(STAGING, dir_fd=root)
+    return None
+
+
+def _is_fresh(root: int) -> bool:
+    """Returns True if nothing is in a folder but what mkfs makes in a new ext4."""
+    with os.scandir(root) as names:
+        return all(entry.name == "lost+found" for entry in names)
+
+
+def _is_ours(fd: int, root: int) -> bool:
+    """Returns True if only this process's user may enter an open folder, and it hands no group down."""
+    status = os.fstat(fd)
+    is_plain = (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), os.getegid(), 0o700)
+    return is_plain and status.st_dev == os.fstat(root).st_dev
+
+
+def _delete(root: int) -> None:
+    """Deletes the folder with the files in its folders, if it is ours. Raises OSError."""
+    try:
+        opened = os.open(STAGING, FOLDER, dir_fd=root)
+    except FileNotFoundError:
+        return
+    with ClosingFd(opened) as fd:
+        if not _is_ours(fd, root):
+            return
+        _empty(fd)
+    os.rmdir(STAGING, dir_fd=root)
+
+
+def _empty(staging: int) -> None:
+    for name in names_in(staging):
+        delete_folder(staging, name)
+
+
+def delete_folder(staging: int, name: bytes) -> None:
+    """Deletes a folder in the staging folder, with its files; it has no folders in it. Raises OSError."""
+    with ClosingFd(os.open(name, FOLDER, dir_fd=staging)) as folder, os.scandir(folder) as files:
+        for file in files:
+            os.unlink(file.name, dir_fd=folder)
+    os.rmdir(name, dir_fd=staging)

@@ -1,4 +1,4 @@
-"""Compares a destination with the backup: each name before it is restored, and all of them afterwards.
+"""Compares a destination with the backup: each name before it is restored, also for a preview that counts, and all afterwards.
 
 Contents are read on both sides, if possible from the disk and not from memory. Files that share their data on disk, such as
 reflinks, are equal and are not read.
@@ -6,17 +6,19 @@ reflinks, are equal and are not read.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from backupd.files.attributes import attributes
-from backupd.files.conflict_policy import KEPT, REFUSED, LinkPlacer, RestoreStep, decide, differing
+from backupd.files.conflict_policy import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, LinkPlacer, RestoreStep, decide, differing
 from backupd.files.destination import Destination
-from backupd.files.placing import Visit
+from backupd.files.placing import Names, PlainVisits, Visit
 from backupd.files.privileged_attributes import given_attributes
+from backupd.files.restore_types import RestorePreview
 from backupd.files.tree import Entry, open_plain
-from backupd.files.writing import Moved, comparable
+from backupd.files.writing import Moved, comparable, unfinished_size
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.direct_comparison import PieceBuffer, past_memory
@@ -27,6 +29,8 @@ from btrkeep.pool.marker import filesystem_of
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+
+_NEW = RestoreStep(NEW)
 _MOST_PROVEN = 1_000_000  # 70 MB of memory
 _LARGE, _LARGE_PIECE = 32 << 20, 4 << 20  # bytes of a file of which both sides are read at a time, in such pieces
 _SHORT = 64 << 10  # bytes of a run of data that is read by way of the memory
@@ -251,3 +255,91 @@ class PlaceComparer:
         return {name: value for name, value in ours.items() if comparable(name)} == {
             name: value for name, value in theirs.items() if comparable(name)
         }
+
+
+@dataclass(slots=True)
+class PlacedFolder:
+    """A folder of the destination that a walk is in, with its step.
+
+    `is_fresh`: nothing was in it. `waiting`: groups that are still copied into it.
+    """
+
+    place: Names
+    step: str
+    is_fresh: bool
+    waiting: int = 0
+
+
+def placed_folder(visit: Visit, step: str, to: Destination) -> PlacedFolder:
+    """Returns the folder that gets this step. Raises OSError."""
+    place = visit.place
+    return PlacedFolder(place, step, step == NEW or (step == ENTERED and not to.outside(place) and to.is_empty(place)))
+
+
+def is_in_fresh(visit: Visit, folders: Sequence[PlacedFolder]) -> bool:
+    """Returns True if a name goes into the last of these folders, and nothing was in that. A requested path may go elsewhere."""
+    return bool(folders) and folders[-1].is_fresh and folders[-1].place == visit.place[:-1]
+
+
+class PreviewCounter:
+    """Counts in `preview`, and the bytes that are needed on disk. `unfinished`: bytes that a killed restore has left there."""
+
+    def __init__(self, preview: RestorePreview, comparer: PlaceComparer) -> None:
+        self._preview = preview
+        self._comparer = comparer
+        self._links = comparer.links
+        self._folders: list[PlacedFolder] = []
+        self._needed = self._largest = self.unfinished = 0
+
+    @property
+    def needed(self) -> int:
+        """Bytes that are needed at the most while it goes on."""
+        return max(0, self._needed + self._largest)
+
+    @property
+    def is_in_fresh(self) -> bool:
+        """Returns True if nothing is in the folder where the walk is."""
+        return self._folders[-1].is_fresh
+
+    def add_group(self, plain: PlainVisits) -> None:
+        """Counts a group of files in whose places nothing is."""
+        self._preview.count_new(plain)
+        for file in plain.group.files:
+            if file.links > 1:
+                if self._links.first_of(file.inode) is None:
+                    self._needed += file.allocated
+                self._links.place(file.inode, file.links, (*plain.place, file.name), 0)
+            else:
+                self._needed += file.allocated
+
+    def leave(self) -> None:
+        """The walk has left a folder."""
+        self._folders.pop()
+
+    def add(self, visit: Visit) -> None:
+        """Counts a name; the walk is in it if it is a folder. Raises OSError."""
+        entry, to = visit.entry, self._comparer.to
+        step, there = (_NEW, None) if is_in_fresh(visit, self._folders) else self._comparer.step(visit)
+        self._preview.count(entry)
+        size = entry.size if entry.kind == "file" else 0
+        self._preview.counts[step.what].add_at(self._preview.to, visit.place, step.why, size)
+        self._place(visit, step, there, size)
+        if step.what == ENTERED:
+            self.add_unfinished(visit.place)
+        if entry.kind == "folder":
+            self._folders.append(placed_folder(visit, step.what, to))
+
+    def add_unfinished(self, place: Names) -> None:
+        """Counts what the restore deletes in a folder that is there."""
+        with suppress(OSError):  # whoever restores into it meets the same, and names it
+            self.unfinished += unfinished_size(self._comparer.to.folder(place))
+
+    def _place(self, visit: Visit, step: RestoreStep, there: Entry | None, size: int) -> None:
+        first = self._links.first(visit.entry)
+        if step.what in (NEW, OVERWRITTEN):
+            self._links.placed(visit.entry, visit.place, 0)
+            if not first and size:
+                replaced = there.allocated if there and there.links == 1 else 0
+                self._needed, self._largest = self._needed + visit.entry.allocated - replaced, max(self._largest, replaced)
+        elif step.what == SAME and there:
+            self._links.placed(visit.entry, visit.place, there.identity)

@@ -12,23 +12,17 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from backupd.files.allowed_folders import AllowedFolders
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, LinkPlacer
-from backupd.files.destination import Destination
+from backupd.files.destination import AllowedFolders, Destination
 from backupd.files.group_workers import FolderWork, GroupWorkers, Work
 from backupd.files.group_writer import GroupWriter
-from backupd.files.new_folders import make_folder
-from backupd.files.place_comparer import FileComparer, PlaceComparer
-from backupd.files.placed_folders import PlacedFolder, is_in_fresh, placed_folder
+from backupd.files.new_folders import STAGING, Staging, compare_folder, copy_folder, make_folder
+from backupd.files.place_comparer import FileComparer, PlaceComparer, PlacedFolder, PreviewCounter, is_in_fresh, placed_folder
 from backupd.files.placing import AnyVisit, PlainFolderVisit, PlainVisits, Visit, place_path, placed, visits
 from backupd.files.plain_files import compare, copy
-from backupd.files.plain_folders import compare_folder, copy_folder
-from backupd.files.preview_counter import PreviewCounter
 from backupd.files.privileged_attributes import count_powers, harmless
 from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell, Withheld
 from backupd.files.result_comparer import Exempt, ResultComparer
-from backupd.files.staging import NAME as STAGING
-from backupd.files.staging import Staging
 from backupd.files.tree import Entry, Tree
 from backupd.files.walk_record import NumberSet, RepeatedWalk
 from backupd.files.walking import PlainFile, Unreadable

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from backupd.files.destination import Destination
+from backupd.files.new_folders import STAGING as NAME
+from backupd.files.new_folders import FolderFields, Staging, compare_folder, copy_folder
 from backupd.files.plain_files import Handled
-from backupd.files.plain_folders import FolderFields, compare_folder, copy_folder
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
-from backupd.files.staging import NAME, Staging
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
 from backupd.files.walk_record import RepeatedWalk

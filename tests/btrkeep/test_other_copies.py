@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.files.cli.other_sources import restic_line
+from backupd.files.cli.restore_view import restic_line
 from btrkeep.config.model import CopySettings, OffsiteSettings, PushSettings, ReplicaSettings
 from btrkeep.decisions.copies import KnownCopies
 from btrkeep.decisions.other_copies import other_copies

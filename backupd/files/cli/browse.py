@@ -7,8 +7,17 @@ import click
 
 from backupd.cli.context import given_now, pass_context
 from backupd.cli.names import DAY, complete_which
-from backupd.files.cli.files_view import entries_table, remark_lines, state_words
-from backupd.files.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, pool_of, which_of
+from backupd.files.cli.opened_backup import (
+    OpenedBackup,
+    complete_path,
+    end_of,
+    entries_table,
+    opened_backup,
+    pool_of,
+    remark_lines,
+    state_words,
+    which_of,
+)
 from backupd.files.listing import listing
 from backupd.files.suggestions import entry_at, path_given, path_in
 from backupd.files.tree import Entry

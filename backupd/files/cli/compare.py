@@ -11,8 +11,7 @@ import click
 from backupd.cli.context import given_now, pass_context
 from backupd.cli.names import complete_name, complete_which
 from backupd.files.backup_selector import NEWEST, parse_which
-from backupd.files.cli.files_view import state_words
-from backupd.files.cli.opened_backup import OpenedBackup, complete_path, opened_backup, pool_of
+from backupd.files.cli.opened_backup import OpenedBackup, complete_path, opened_backup, pool_of, state_words
 from backupd.files.comparing import (
     ADDED,
     CHANGED,

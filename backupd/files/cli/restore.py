@@ -16,10 +16,16 @@ from backupd.cli.context import clock_for, dry_run_option, given_now, load_confi
 from backupd.cli.names import DAY, complete_which
 from backupd.cli.recording import record
 from backupd.files.backup_selector import Restorable
-from backupd.files.cli.files_view import remark_lines
-from backupd.files.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, which_of
-from backupd.files.cli.other_sources import naming_copies
-from backupd.files.cli.restore_view import RestoreProgressPrinter, result_line, say_backup, say_plan, say_result, say_stopped
+from backupd.files.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, remark_lines, which_of
+from backupd.files.cli.restore_view import (
+    RestoreProgressPrinter,
+    naming_copies,
+    result_line,
+    say_backup,
+    say_plan,
+    say_result,
+    say_stopped,
+)
 from backupd.files.conflict_policy import ALL
 from backupd.files.restore_types import ORIGINAL, RestoreProgress, RestoreRequest
 from backupd.files.suggestions import entry_at, path_given, path_in

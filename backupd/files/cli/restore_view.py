@@ -1,20 +1,28 @@
-"""The output of `backupd restore`: the plan, progress, and the result."""
+"""The output of `backupd restore`: the plan, progress, the result, and after an error other copies of the host."""
 
+import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from backupd.files.backup_selector import Restorable
-from backupd.files.cli.files_view import remark_lines
+from backupd.files.cli.opened_backup import remark_lines
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
 from backupd.files.restore_types import RestoreCount, Restored, RestorePreview, RestoreProgress, Withheld
 from backupd.files.words import shown
 from btrkeep.cli.progress import ProgressLine, say
-from btrkeep.units import counted, format_duration, format_size
+from btrkeep.config import Config
+from btrkeep.config.model import OffsiteSettings
+from btrkeep.config.secret import without_credentials
+from btrkeep.errors import OperatorError
+from btrkeep.units import counted, format_duration, format_size, parse_backup_name
 
 if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, and a tar neither: a fourth of a restore's start
     from backupd.files.to_folder import LocalRestore
     from backupd.files.to_host import HostRestore
+    from btrkeep.decisions.copies import KnownCopies  # only after an error
+    from btrkeep.decisions.other_copies import OtherCopy
 
 _LEAST_FOR_RATE = 1 << 20
 _LINES_EVERY = 5.0
@@ -33,6 +41,9 @@ _WORDS = {
     ENTERED: "folders that are there",
     REFUSED: "in the way",
 }
+_TOP = "/btrkeep/data"  # where restic has the host's /: the cell of backupd.offsite.restic shows it there
+_TARGET = "/mnt/restored"
+_PATTERN = {ord(letter): f"\\{letter}" for letter in "\\*?["}
 
 
 def say_backup(backup: Restorable, paths: Sequence[bytes]) -> None:
@@ -178,3 +189,81 @@ def progress_line(progress: RestoreProgress, now: float) -> str:
 def say_stopped() -> None:
     """Prints hints for an operator who has stopped a restore."""
     say("stopped: what is there is whole; the same command continues with the rest", err=True)
+
+
+@contextmanager
+def naming_copies(config: Config, host: str, which: str, paths: Sequence[str], to: str) -> Iterator[None]:
+    """Adds notes to an OperatorError from within that name other copies of the host. `to`: the folder to restore to, or ""."""
+    try:
+        yield
+    except OperatorError as error:
+        for line in _lines(config, host, which, paths, to):
+            error.add_note(line)
+        raise
+
+
+def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str) -> Iterator[str]:
+    from btrkeep.decisions.other_copies import other_copies
+
+    known, pool_id, offsite = _known(config)
+    copies = other_copies(config.copies, known, offsite, host)
+    if copies:
+        yield f"other copies of {host}:"
+    for one in copies:
+        newest = f"the newest there is {one.newest}" if one.newest else "its newest backup there is not known here"
+        if one.offsite is None:
+            yield f"  {_server(one)}: {newest}; there: {_restore_words(host, which, paths)}"
+            continue
+        yield f"  offsite {one.name}: {newest}; it comes back below {to or _TARGET}{_TOP}:"
+        yield "    " + restic_line(one.offsite, pool_id, host, which, paths, to or _TARGET)
+        if which and not parse_backup_name(which):
+            yield "    in place of `latest` an id of: " + restic_call(one.offsite, ["snapshots", *_whose(pool_id, host)])
+
+
+def _server(one: "OtherCopy") -> str:
+    from btrkeep.decisions.copies import REPLICA
+
+    if one.kind == REPLICA:
+        return f"the pool that replica {one.name} is fetched from ({one.place})"
+    return f"the server that has the copy {one.name}" + (f" ({one.place})" if one.place else "")
+
+
+def _restore_words(host: str, which: str, paths: Sequence[str]) -> str:
+    return shlex.join(["backupd", "restore", f"{host}@{which}" if which else host, *paths, "--to", _TARGET])
+
+
+def restic_line(offsite: OffsiteSettings, pool_id: str | None, host: str, which: str, paths: Sequence[str], target: str) -> str:
+    """Returns the shell line that restores paths of a host from a repository. A backup that is named in full is chosen by its tag;
+    otherwise the newest there is taken. Secrets are named by their files.
+    """
+    backup = f"backup:{which}" if which and parse_backup_name(which) else ""
+    words = ["restore", "latest", *_whose(pool_id, host, backup)]
+    for path in paths:
+        words += ["--include", _TOP + path.rstrip("/").translate(_PATTERN)]
+    return restic_call(offsite, [*words, "--target", target])
+
+
+def _whose(pool_id: str | None, host: str, *more: str) -> list[str]:
+    tags = ["btrkeep", f"pool:{pool_id}" if pool_id else "", *more]
+    return ["--host", host, "--tag", ",".join(filter(None, tags))]
+
+
+def restic_call(offsite: OffsiteSettings, words: Sequence[str]) -> str:
+    """Returns the shell line of a command of restic to this repository."""
+    options = ["-r", without_credentials(offsite.repository)] if offsite.repository else []
+    options += ["-p", str(offsite.password_file)] if offsite.password_file else []
+    line = shlex.join(["restic", *options, *words])
+    return f"(set -a; . {shlex.quote(str(offsite.environment_file))}; {line})" if offsite.environment_file else line
+
+
+def _known(config: Config) -> tuple["KnownCopies | None", str | None, dict[str, dict[str, str]]]:
+    """Returns what the catalogue knows: copies, the pool's id, and the newest backups offsite. All is empty if it is gone."""
+    from btrkeep.catalogue import Catalogue  # only after an error: it takes half of a command's start
+    from btrkeep.decisions.copies import COPIES, copies_of, offsite_newest
+
+    try:
+        with Catalogue.open_readonly(config.pool.state) as catalogue:
+            offsite = {name: offsite_newest(catalogue, name) for name in config.offsites}
+            return copies_of(catalogue.get_fact(COPIES)), catalogue.pool_id(), offsite
+    except OperatorError:
+        return None, None, {}

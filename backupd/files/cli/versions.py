@@ -10,8 +10,7 @@ import click
 from backupd.cli.context import given_now, pass_context
 from backupd.cli.names import complete_which
 from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which, restorable
-from backupd.files.cli.files_view import remark_lines, size_words
-from backupd.files.cli.opened_backup import complete_path, opened_backup, pool_of, reading
+from backupd.files.cli.opened_backup import complete_path, opened_backup, pool_of, reading, remark_lines, size_words
 from backupd.files.suggestions import missing, nearest_paths, path_given, path_in
 from backupd.files.tree import Tree
 from backupd.files.versions import THERE, UNREADABLE, Absence, PathHistory, Version, history_object, versions
