@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import click
 
+from backupd.actions.after_crash import read_before_waiting
 from backupd.cli.context import dry_run_option, opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
 from backupd.dedupe.job import domains, noted
@@ -14,7 +15,6 @@ from backupd.dedupe.work import Deduper, SharedBackup, SharingPlan
 from backupd.files.backup_selector import named
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
-from backupd.run.read_after_crash import read_before_waiting
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.parsed import Parsed

@@ -1,25 +1,28 @@
-"""Finds what a run has fetched several times over: snapshots of the host, bind mounts, and the pool itself.
+"""Finds what a run has fetched several times over, and follows it over the runs: snapshots of the host, bind mounts, the pool itself.
 
 Asking the host would take a command that a restricted key does not permit, so the backup is searched: only in a run that has
-fetched much, and by a sample. A folder counts if its files have the names, sizes and times of others, and its folders have the
-times of the others, which neither a second installation nor a second checkout has.
+fetched much, and by a sample. Files are compared by name, size and time in nanoseconds. A folder counts if its files have those of
+others, and its folders have the times of the others, which neither a second installation nor a second checkout has.
 """
 
 import json
 import logging
 import os
 import shlex
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from itertools import islice
+from os import fsencode
 from pathlib import Path
 
-from backupd.files.tree import Tree, joined
-from backupd.repo.backup_json import DATA, PathResult
+from backupd.files.tree import Entry, Tree, joined
+from backupd.files.walking import walk
+from backupd.repo.backup_json import DATA, PathResult, Record
 from backupd.repo.json_file import NOT_UNDERSTOOD
 from backupd.run.finishing import Prepared
-from backupd.run.repeated_folders import RepeatedFolder, SampledFile, excluded_folder, is_much, is_snapshot, repeated_folders
+from backupd.run.interrupted import settings_of
 from btrkeep.conditions import ConditionKey, ConditionKind, shortened
 from btrkeep.config import HostConfig
 from btrkeep.decisions.lasting import exclude_command, exclude_pattern
@@ -28,6 +31,29 @@ from btrkeep.pool.subvolume import commit, describe, inodes_made, opened
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.treescan import ChangedInode, FolderPaths, changed_inodes
 from btrkeep.units import counted, printable
+
+Names = tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledFile:
+    """A file of the backup. `folder`: the names of the folders above it; `is_new`: this run has fetched it."""
+
+    folder: Names
+    name: bytes
+    size: int
+    mtime: int
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedFolder:
+    """`again` has the files of `folder`. `below`: folders relative to both that have equal files."""
+
+    folder: Names
+    again: Names
+    below: tuple[Names, ...]
+
 
 log = logging.getLogger(__name__)
 
@@ -212,3 +238,147 @@ def _regular(root: int, since: int, cancelled: Cancellation) -> Iterator[Changed
             raise _Stopped
         if inode.size and inode.mode & 0o170000 == 0o100000:
             yield inode
+
+
+_FEWEST_EQUAL = 10  # files of the sample in two folders
+_MOST_OTHER = 0.1  # of a folder's files may be in no other one
+_LEAST_SHARE = 0.2  # of what a run has fetched must have been fetched twice
+_SNAPSHOTS = frozenset({b".snapshots", b".snapshot", b".zfs", b"@snapshots", b"timeshift-btrfs", b"btrbk_snapshots"})
+"""Folders of programs that make snapshots: all of their content is left out at once."""
+
+
+def repeated_folders(files: Sequence[SampledFile]) -> list[RepeatedFolder]:
+    """Returns the folders whose files are in another folder, too. What is above a folder that is returned is not."""
+    pairs, repeated = defaultdict[tuple[Names, Names], list[Names]](list), Counter[Names]()
+    for copies in _by_content(files):
+        first, *others = sorted(copies, key=lambda file: (file.is_new, len(file.folder), file.folder))
+        for other in others:
+            same = _common_end(first.folder, other.folder)
+            end = len(same)
+            pairs[first.folder[: len(first.folder) - end], other.folder[: len(other.folder) - end]].append(same)
+            repeated.update(_above(other.folder))
+    total = Counter[Names]()
+    for file in files:
+        total.update(_above(file.folder))
+    found = list[RepeatedFolder]()
+    for (folder, again), below in pairs.items():
+        depth = len(_common_start(below))
+        top, rest = below[0][:depth], {names[depth:] for names in below}
+        again = (*again, *top)
+        if len(below) >= _FEWEST_EQUAL and repeated[again] >= (1 - _MOST_OTHER) * total[again]:
+            found.append(RepeatedFolder((*folder, *top), again, tuple(sorted(rest))))
+    return _outermost(found)
+
+
+def is_much(files: Sequence[SampledFile], found: Iterable[RepeatedFolder]) -> bool:
+    """Returns True if enough of what the run has fetched is in the folders, by files or by bytes."""
+    folders = {repeat.again for repeat in found}
+    new = [file for file in files if file.is_new]
+    again = [file for file in new if any(names in folders for names in _above(file.folder))]
+    return any(
+        part and part >= _LEAST_SHARE * whole
+        for part, whole in (
+            (len(again), len(new)),
+            (sum(file.size for file in again), sum(file.size for file in new)),
+        )
+    )
+
+
+def is_snapshot(repeat: RepeatedFolder) -> bool:
+    """Returns True if `again` is in a folder of a program that makes snapshots."""
+    return not _SNAPSHOTS.isdisjoint(repeat.again)
+
+
+def excluded_folder(repeat: RepeatedFolder) -> Names:
+    """Returns the folder to leave out: that of all snapshots, where `again` is one."""
+    for depth, name in enumerate(repeat.again):
+        if name in _SNAPSHOTS:
+            return repeat.again[: depth + 1]
+    return repeat.again
+
+
+def _by_content(files: Iterable[SampledFile]) -> list[list[SampledFile]]:
+    groups = defaultdict[tuple[bytes, int, int], list[SampledFile]](list)
+    for file in files:
+        groups[file.name, file.size, file.mtime].append(file)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _above(folder: Names) -> list[Names]:
+    return [folder[:depth] for depth in range(len(folder) + 1)]
+
+
+def _common_end(first: Names, second: Names) -> Names:
+    length = 0
+    while length < min(len(first), len(second)) and first[-length - 1] == second[-length - 1]:
+        length += 1
+    return first[len(first) - length :]
+
+
+def _common_start(many: Sequence[Names]) -> Names:
+    low, high = min(many), max(many)
+    length = 0
+    while length < min(len(low), len(high)) and low[length] == high[length]:
+        length += 1
+    return low[:length]
+
+
+def _outermost(found: Sequence[RepeatedFolder]) -> list[RepeatedFolder]:
+    by_folder = dict[Names, RepeatedFolder]()
+    for repeat in sorted(found, key=lambda repeat: -len(repeat.below)):
+        by_folder.setdefault(repeat.again, repeat)
+    return [repeat for names, repeat in sorted(by_folder.items()) if not any(above in by_folder for above in _above(names)[:-1])]
+
+
+_MOST_LOOKED_UP = 3000  # names; a folder counts twice
+
+
+def standing_keys(subvolume: Path, base: Record | None, twice: FetchedTwice, host: HostConfig) -> list[ConditionKey]:
+    """Returns the standing conditions of a backup: those that its run has met, and those of its base that the run did not look for.
+
+    A run looks for folders with the files of others only where it has fetched much. So one that the base has counts until the files
+    that the base has there are gone, as those of an excluded folder are, and those of a bind mount that has ended. A changed
+    `exclude` ends it, too: it may be the other folder that is left out now.
+    """
+    before = [condition.key for condition in base.lasting] if base else []
+    keys = list(twice.folders)
+    exclude = settings_of(host)["exclude"]
+    if base and base.settings.get("exclude", exclude) == exclude:
+        old = subvolume.parent / str(base.name)
+        keys += [key for key in before if key.kind is ConditionKind.FETCHED_TWICE and _has_files_of(subvolume, old, key.name)]
+    for result in twice.results:
+        if result.left_out is not None:
+            keys += [ConditionKey(ConditionKind.LEFT_OUT, result.path, folder) for folder in result.left_out]
+        elif host.one_file_system:  # the host could not be asked
+            keys += [
+                key
+                for key in before
+                if key.kind is ConditionKind.LEFT_OUT and key.path == result.path and _is_folder(subvolume, key.name)
+            ]
+    return keys
+
+
+def _has_files_of(subvolume: Path, base: Path, folder: str) -> bool:
+    """Returns True if the base has files in this folder of which one is there unchanged, and if the base cannot be read."""
+    path = fsencode(folder)
+    try:
+        with Tree(subvolume) as tree, Tree(base) as old, closing(walk(old, path)) as found:
+            entries = (each.entry for each in islice(found, _MOST_LOOKED_UP))
+            return any(_is_same(tree, entry) for entry in entries if entry.kind == "file")
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return _is_folder(subvolume, folder)
+
+
+def _is_same(tree: Tree, file: Entry) -> bool:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        present = tree.stat(file.path)
+        return (present.kind, present.size, present.mtime) == ("file", file.size, file.mtime)
+    return False
+
+
+def _is_folder(subvolume: Path, folder: str) -> bool:
+    with suppress(OSError, ValueError), Tree(subvolume) as tree:
+        return tree.stat(fsencode(folder)).kind == "folder"
+    return False

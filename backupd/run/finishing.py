@@ -1,31 +1,48 @@
-"""The end of a run's `.working`: left for the next run, or made final.
+"""The end of a run's `.working`: left for the next run, or made final, with data shared with another host's (`share_with`).
 
 As in work_subvolume, every function is one small step that may be killed anywhere. Blocking; meant to be called in a thread.
+
+After a kill or a power cut a first copy has files with the host's time and size whose data were lost. Nothing in the filesystem
+distinguishes them. So each file gets a time that no host has: rsync then compares the content, block by block, and sends the
+differences. A file that rsync has handled has its own time again. So a large first copy completes over as many nights as it takes,
+which it would not if every night had to read everything again (``--checksum``). If a file still has this time when the backup is to
+be final, the host did not send it again: it cannot be read there any longer.
+
+Data is shared after it was written into a subvolume without any data of the other host; then the kernel compares them. If the run
+began with a snapshot of the other's backup, it would keep everything that the host's rsync does not mention.
 """
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
+from backupd.files.tree import Tree, joined, open_plain
+from backupd.files.walking import WalkEntry, walk
 from backupd.repo import backup_json as records
-from backupd.repo.backup_json import Record
-from backupd.repo.final_backups import discard, take_name
+from backupd.repo.backup_json import DATA, Record
+from backupd.repo.final_backups import discard, find_base, take_name
 from backupd.repo.notes_json import ACCEPTED, read_notes, write_notes
+from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.recorded_rows import forget_recorded
 from backupd.repo.synced import mark_synced
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
-from backupd.run.share_with import SharedData, ShareWith, share_written
-from backupd.run.unsynced import drop_unsynced
 from btrkeep.backup_states import ALTERED, EXPIRED, FAILED, PARTIAL
-from btrkeep.fs.openat import is_there
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
+from btrkeep.errors import OperatorError
+from btrkeep.fs.dedupe import OF_ONE_FILE, shared_pieces
+from btrkeep.fs.openat import FOLDER, is_there
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import describe, set_read_only
 from btrkeep.pool.syncfs import Syncfs
-from btrkeep.units import backup_name, counted
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.treescan import FolderPaths, written_files
+from btrkeep.units import backup_name, counted, format_size
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +56,7 @@ class Prepared:
     """A `.working` ready for rsync. `base` is the record it grew from; `fresh`: made by this run, so nothing in it is new.
 
     `id` and `uuid` are the subvolume's, which it keeps when it is renamed. `dropped`: so many damaged files of the base were
-    removed from it. `doubted`: some of its files are (unsynced.py).
+    removed from it. `doubted`: some of its files are (DOUBTED).
     `unread_bases` and `ancestors` are the Record's.
     """
 
@@ -52,6 +69,25 @@ class Prepared:
     unread_bases: tuple[str, ...] = ()
     ancestors: Mapping[str, int] = field(default_factory=dict)
     dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShareWith:
+    """The host to share with, and a condition that ends the sharing early: files shared by then stay shared."""
+
+    host: str
+    cancelled: Cancellation
+
+
+@dataclass(frozen=True, slots=True)
+class SharedData:
+    """Files that share data with the other host's now, and the bytes that they share. `other`: the backup with that data,
+    HOST@NAME; None if there was none.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    other: str | None = None
 
 
 def leave(prepared: Prepared, record: Record, disk: Syncfs) -> None:
@@ -182,3 +218,106 @@ def _free_name(pool: Pool, record: Record) -> str:
     while is_there(pool.host(record.host) / backup_name(moment)):
         moment += timedelta(seconds=1)
     return backup_name(moment)
+
+
+DOUBTED = -11_676_096_000 * 10**9 + 1
+"""1600-01-01, and a nanosecond: before the epoch of every filesystem but such as count in 64 bits of seconds. Nanoseconds."""
+
+
+@Checkpoint("files doubted")
+def mark_unsynced(subvolume: Path, cancelled: Cancellation | None) -> bool:
+    """Gives every file of a writable subvolume that time; False when it was `cancelled`, so that some do not have it.
+
+    Can be repeated, also after it was killed. Raises OSError.
+    """
+    for found in _files(subvolume):
+        if cancelled:
+            return False
+        if found.entry.mtime != DOUBTED:
+            os.utime(found.name, ns=(DOUBTED, DOUBTED), dir_fd=found.folder, follow_symlinks=False)
+    return True
+
+
+@Checkpoint("doubted files removed")
+def drop_unsynced(subvolume: Path) -> int:
+    """Removes the files that still have that time; how many names. Folders keep their times. Raises OSError."""
+    dropped = 0
+    for found in _files(subvolume):
+        if found.entry.mtime == DOUBTED:
+            before = os.fstat(found.folder)
+            os.unlink(found.name, dir_fd=found.folder)
+            os.utime(found.folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+            dropped += 1
+    return dropped
+
+
+def _files(subvolume: Path) -> Iterator[WalkEntry]:
+    try:
+        tree = Tree(subvolume)
+    except FileNotFoundError:  # killed before there was a `data`
+        return
+    with tree:
+        yield from (found for found in walk(tree, b"/") if found.entry.kind == "file")
+
+
+def share_written(pool: Pool, subvolume: Path, share_with: ShareWith, now: datetime) -> SharedData:
+    """Shares the data written since `subvolume` was made, and committed, with the other host's newest complete backup.
+
+    An error here never fails the backup: files that are not shared take their own space, and the log has the reason.
+    """
+    try:
+        base = find_base(pool, share_with.host, None if pool.rehearsal else now)
+        if base is None:
+            log.info("%s: %s has no complete backup yet to share data with", subvolume, share_with.host)
+            return SharedData()
+        with lock_for_reading(base.path):
+            done = replace(_share_all(subvolume, base.path, share_with.cancelled), other=f"{share_with.host}@{base.record.name}")
+    except (OSError, OperatorError) as error:
+        log.warning("%s: its data is not shared with that of %s: %s", subvolume, share_with.host, error)
+        return SharedData()
+    said = f"{format_size(done.bytes)} of {counted(done.files, 'file')}"
+    log.info("%s: %s shared with %s", subvolume, said, base.path)
+    return done
+
+
+@Checkpoint("data shared with another host")
+def _share_all(subvolume: Path, other: Path, cancelled: Cancellation) -> SharedData:
+    """Goes by the files of `subvolume` that were written: a path means the same file on both hosts. Raises OSError."""
+    there = describe(subvolume)
+    assert there is not None
+    files = total = 0
+    with ClosingFd(os.open(subvolume, FOLDER)) as root:
+        paths = FolderPaths(root)
+        with Tree(subvolume) as new, Tree(other) as old:
+            for ino in written_files(root, there.created - 1, 1, compressed=True):
+                if cancelled:
+                    break
+                try:
+                    top, *names = paths.of(ino)
+                    shared = _share_file(old, new, names, cancelled) if top == os.fsencode(DATA) else 0
+                except OSError as error:
+                    if error.errno not in OF_ONE_FILE:
+                        raise
+                    continue
+                files, total = files + bool(shared), total + shared
+    return SharedData(files, total)
+
+
+def _share_file(old: Tree, new: Tree, names: list[bytes], cancelled: Cancellation) -> int:
+    """Returns the bytes that the two files of that path now share; none if their sizes differ."""
+    total = 0
+    with old.folder(joined(names[:-1])) as folder:
+        source = open_plain(names[-1], folder)
+    with ClosingFd(source):
+        with new.folder(joined(names[:-1])) as folder:
+            destination = open_plain(names[-1], folder)
+        with ClosingFd(destination):
+            size = os.fstat(destination).st_size
+            if os.fstat(source).st_size == size:
+                # the kernel compares what is in memory, and what is on the disk may be damaged since
+                os.posix_fadvise(source, 0, 0, os.POSIX_FADV_DONTNEED)
+                for shared in shared_pieces(source, destination, size):
+                    total += shared
+                    if cancelled:
+                        break
+    return total

@@ -1,6 +1,6 @@
 """One host's backup, from the lock to the catalogue row.
 
-The steps, each in the module that does it: lock (orphaned_receivers), `.working` (work_subvolume), rsync per source path
+The steps, each in the module that does it: lock (interrupted), `.working` (work_subvolume), rsync per source path
 (source_paths), judgement (verdict), final or partial (work_subvolume), catalogue (repo.catalogue_row).
 This module is their order, and what happens when one fails.
 """
@@ -29,18 +29,16 @@ from backupd.rsync.messages import tells_of_damage
 from backupd.rsync.process import RunCancellation
 from backupd.run import finishing, hooks
 from backupd.run import work_subvolume as working
-from backupd.run.base import is_damaged
 from backupd.run.context import HostResult, RunContext, RunningTransfer
 from backupd.run.emptied import judged, with_emptied
-from backupd.run.fetched_twice import with_fetched_twice
-from backupd.run.finishing import Prepared
+from backupd.run.fetched_twice import standing_keys, with_fetched_twice
+from backupd.run.finishing import Prepared, ShareWith
 from backupd.run.fresh_sums import SumLimits
-from backupd.run.orphaned_receivers import take_host_lock
+from backupd.run.interrupted import take_host_lock
 from backupd.run.other_file_systems import STOPPED, not_looked, with_left_out
-from backupd.run.share_with import ShareWith
 from backupd.run.source_paths import HostTransfer, Pause
-from backupd.run.standing import standing_keys
 from backupd.run.verdict import RunVerdict, decide_run
+from backupd.run.work_subvolume import is_damaged
 from btrkeep import __version__
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup, Damage

@@ -1,4 +1,4 @@
-"""Limits on one backup of a host: new files, new bytes, memory of this machine for its rsync. A host that exceeds one is stopped.
+"""Limits on one backup of a host: new files, new bytes, memory of its rsync here, its quota. A host that exceeds one is stopped.
 
 The kernel measures the new data, never the host. The bytes that rsync made the kernel write (/proc/PID/io) are known at any moment
 and are no less than the new ones; a few bytes from the host can make rsync write a block of the last backup a thousand times. Only
@@ -7,19 +7,26 @@ after a commit if the first number permits that `max_new_bytes` is exceeded; and
 only until they are holes: a host that exceeds `max_new_bytes` is judged after rsync has ended and they are made.
 
 The limits apply to `.working` as a whole, over all its runs. One that was stopped by a limit is not continued until the limit is
-raised, or it would never end: the next run begins anew, and completes if the host is normal again.
+raised, or it would never end: the next run begins again from the last backup, and completes if the host is normal again.
+
+The kernel enforces a quota while the host's rsync writes, and not while this program writes: a host that has used up its quota
+still gets its record and its final name, and the next run can correct the result.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.repo.holes import punch_written
+from backupd.rsync.messages import MessageClass, Messages
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import HostConfig
+from btrkeep.pool import quota
+from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import commit, describe, opened
 from btrkeep.process.group import GroupCancellation
 from btrkeep.process.proc import physical_memory
@@ -174,3 +181,47 @@ def _growth(working: Path, committed: bool) -> SubvolumeGrowth:
     assert subvolume is not None
     with opened(working) as fd:
         return growth(fd, subvolume.created - 1)
+
+
+def lift_left_quota(pool: Pool, host: str) -> None:
+    """Lifts what a killed run left, before anything is written for the host. Raises OSError, OperatorError."""
+    if quota.mode(pool.filesystem) == quota.SIMPLE and pool.host(host).is_dir():
+        group = quota.group_of(pool, host)
+        if quota.limit_of(pool, group) is not None:
+            quota.limit(pool, group, None)
+
+
+def join_quota(pool: Pool, host: str, subvolume_id: int) -> None:
+    """Counts new data of the subvolume as the host's. Raises OSError, OperatorError."""
+    if quota.mode(pool.filesystem) == quota.SIMPLE:
+        quota.join(pool, host, subvolume_id)
+
+
+class HostQuota:
+    """The quota of one run's host; none where the configuration has none, or simple quotas are not switched on."""
+
+    def __init__(self, pool: Pool, host: HostConfig) -> None:
+        self._pool = pool
+        self._most = host.quota if quota.mode(pool.filesystem) == quota.SIMPLE else None
+        self._group = quota.group_of(pool, host.name) if self._most is not None else 0
+        if host.quota is not None and self._most is None:
+            log.warning("%s: its quota has no effect, because simple quotas are not switched on (`backupd quota`)", host.name)
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Makes the kernel refuse writes beyond the quota. Raises OSError."""
+        if self._most is None:
+            yield
+            return
+        await asyncio.to_thread(quota.limit, self._pool, self._group, self._most)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(quota.limit, self._pool, self._group, None)
+
+    def exceeded(self, messages: Messages) -> Cause | None:
+        """Returns the cause if rsync ended because the quota is used up."""
+        if self._most is None or not messages.count(MessageClass.OVER_QUOTA):
+            return None
+        found = quota.referenced(self._pool, self._group) or 0
+        return Cause(CauseCode.QUOTA, facts={"found": found, "limit": self._most})

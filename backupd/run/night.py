@@ -9,21 +9,20 @@ from functools import partial
 
 from backupd.expire.report import names_in_words
 from backupd.repo import backup_json as records
-from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext
+from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
 from backupd.run.planning import PlannedHost
-from backupd.run.progress import keep_progress
-from backupd.run.rlimits import CONFINED, OPEN, has_files_for, possible_at_once
-from backupd.run.room import NoRoom, OthersFirst, RoomMaker
-from backupd.run.scarcity import Scarcity
-from backupd.run.slots import HeldSlots, slots_of
+from backupd.run.room import NoRoom, OthersFirst, RoomMaker, Scarcity
+from backupd.run.slots import CONFINED, OPEN, HeldSlots, has_files_for, possible_at_once, slots_of
+from btrkeep.catalogue import Progress
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.clock import elapsed
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.due import window_end
 from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.process.proc import start_time
 from btrkeep.process.threads import NoThread, running_threads
 from btrkeep.units import counted, format_time, local_time
 
@@ -315,3 +314,33 @@ class NightRunner:
             self._room.look_again()
         self.results.append(result)
         self.context.sinks(result)
+
+
+_PAUSE = 2.0
+
+
+async def keep_progress(context: RunContext) -> None:
+    """Writes it again and again, until it is cancelled."""
+    while True:
+        await asyncio.sleep(_PAUSE)
+        try:
+            for running in context.running.values():
+                context.catalogue.put_progress(_row(context, running))
+        except OperatorError as error:  # it is for looking at only; what matters says so itself
+            log.warning("progress is not written: %s", error.message)
+
+
+def _row(context: RunContext, running: RunningTransfer) -> Progress:
+    return Progress(
+        host=running.host,
+        run_id=running.run_id,
+        pid=running.pid,
+        pid_started=start_time(running.pid),
+        path=running.path,
+        files_done=running.files,
+        files_total=running.expected_files,
+        bytes=running.bytes,
+        rate=running.rate,
+        share=running.share,
+        updated=context.clock.now(),
+    )

@@ -1,16 +1,32 @@
-"""Room in the pool for one more transfer: looked for, or made by discarding what another host has left unfinished."""
+"""Room in the pool: for one more transfer, and while transfers run.
+
+Room for one more is looked for, or made by discarding what another host has left unfinished. While transfers run, the fastest one
+is stopped before the pool is full, and keeps its data.
+
+A quarter of `min_free` is reserved for indispensable writes: records of the others, notes of expiry, metadata. A stop frees no
+space, so after each one the others may use half of the rest before the next one is stopped.
+
+The kernel measures how much a transfer writes (/proc/PID/io), never rsync, which obeys its host.
+"""
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, room_hint, wait_for_room
 from backupd.rsync.process import RunCancellation
 from backupd.run.context import RunContext
-from backupd.run.scarcity import too_little_room
+from btrkeep.config import Config
+from btrkeep.decisions.pool_room import for_metadata, lacks_room, least_metadata
 from btrkeep.errors import LockHeld, PoolUnusable
 from btrkeep.pool.locks import take_lock
+from btrkeep.pool.model import Room
 from btrkeep.pool.room import read_room
+from btrkeep.process.proc import members
 from btrkeep.units import format_size, format_time
 
 _PAUSE = 1.0  # seconds between two questions to the kernel
@@ -85,3 +101,156 @@ class RoomMaker:
             return reason
         self._seen = time.monotonic()
         return ""
+
+
+log = logging.getLogger(__name__)
+
+_PART = 4  # of min_free, and of the room for metadata below which nothing starts
+_SHORTEST, _LONGEST = 0.1, 5.0  # seconds between two looks
+_WHILE_TRANSFERS_RUN = 1.0  # at most: what they bring is looked at too (limits.py)
+_FASTEST = 128 << 20  # bytes per second, at least, that a pool is thought to be filled with
+_REACTION = 0.5  # seconds in which a transfer goes on, from a look to its end
+_OVER = 3.0  # seconds over which growth is measured
+_KEPT = "a quarter of min_free, or half of what an earlier stop left"
+_GOING = 15.0  # seconds for a stopped transfer to end: it is killed after ten
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Bytes of room, for data and for metadata, below which a transfer is stopped."""
+
+    data: int
+    metadata: int
+
+
+def too_little_room(room: Room, config: Config) -> str:
+    """Returns why no new transfer may start, or nothing."""
+    return lacks_room(room, config.pool.min_free)
+
+
+def first_level(room: Room, config: Config) -> Level:
+    """Returns the level of a night in which nothing was stopped yet."""
+    return Level(config.pool.min_free.bytes_of(room.total) // _PART, least_metadata(room.total) // _PART)
+
+
+def next_level(room: Room, level: Level) -> Level:
+    """Returns the next level after a transfer was stopped at `level`: the others may use half of what is left."""
+    return Level(min(level.data, room.available // 2), min(level.metadata, for_metadata(room) // 2))
+
+
+def running_out(room: Room, level: Level, rate: float = 0.0) -> str:
+    """Returns why a transfer has to be stopped, or nothing. `rate`: bytes per second by which the free space shrinks.
+
+    A pool without `min_free` may be filled completely.
+    """
+    if level.data and room.available - rate * _REACTION < level.data:
+        speed = "" if room.available < level.data else f" and become less by {format_size(round(rate))}/s"
+        kept = f"{format_size(level.data)} are kept ({_KEPT})"
+        return f"the pool has too little room: {format_size(room.available)} are left ({room}){speed}, {kept}"
+    left = for_metadata(room)
+    if left < level.metadata:
+        return f"the pool has too little room for metadata: {format_size(left)} are left, {format_size(level.metadata)} are kept"
+    return ""
+
+
+def next_look(room: Room, level: Level, rate: float) -> float:
+    """Returns the seconds until the next look: a fraction of the time to reach the level, at `rate` or at the speed of fast
+    disks.
+    """
+    left = min(room.available - level.data, _PART * (for_metadata(room) - level.metadata))
+    return min(_LONGEST, max(_SHORTEST, left / (_PART * max(rate, _FASTEST))))
+
+
+def fastest(grown: Mapping[str, int]) -> str:
+    """Returns the host whose transfer wrote most; of equals the first by name."""
+    return min(grown, key=lambda host: (-grown[host], host))
+
+
+class TransferGrowth:
+    """Bytes that the transfers of each host have written, in all and recently, and have in memory."""
+
+    def __init__(self) -> None:
+        self.total: dict[str, int] = {}
+        self.memory: dict[str, int] = {}
+        self._of_process: dict[int, int] = {}
+        self._before: deque[tuple[float, dict[str, int]]] = deque()
+
+    def look(self, groups: Mapping[int, str], now: float) -> dict[str, int]:
+        """Returns what each host wrote recently; `groups`: the hosts by the process groups of their transfers."""
+        found = members(*groups)
+        self.memory = dict.fromkeys(groups.values(), 0)
+        for one in found:
+            host = groups[one.group]
+            self.memory[host] += one.memory
+            more = max(0, one.written - self._of_process.get(one.pid, 0))
+            self.total[host] = self.total.get(host, 0) + more
+        self._of_process = {one.pid: one.written for one in found}
+        while len(self._before) > 1 and now - self._before[1][0] >= _OVER:
+            self._before.popleft()
+        before = self._before[0][1] if self._before else {}
+        self._before.append((now, dict(self.total)))
+        return {host: self.total.get(host, 0) - before.get(host, 0) for host in groups.values()}
+
+    def forget(self, host: str) -> None:
+        """Drops the numbers of a host whose run is over: every look copies them all."""
+        self.total.pop(host, None)
+
+
+class Scarcity:
+    """Looks at the room of a pool as long as transfers run.
+
+    `groups` gives the hosts by the process groups of their transfers. `stop` is told a host and why it has to be stopped, with what
+    it wrote; `seen` at every look what each host has written in all, and has in memory.
+    """
+
+    def __init__(
+        self,
+        pool: Path,
+        config: Config,
+        groups: Callable[[], Mapping[int, str]],
+        stop: Callable[[str, str], None],
+        seen: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        self.pool, self.config, self.groups = pool, config, groups
+        self.stop, self.seen = stop, seen
+        self.level: Level | None = None
+        self.growth = TransferGrowth()
+        self._seen: tuple[float, int] | None = None
+
+    async def run(self) -> None:
+        """Runs until it is cancelled. A bug is logged with its traceback and does not end it, because nobody would notice."""
+        while True:
+            pause = _LONGEST
+            try:
+                pause = await self._look()
+            except OSError as error:  # who starts the next transfer looks too, and says what is wrong with the pool
+                log.warning("%s: its room cannot be seen: %s", self.pool, error.strerror)
+            except Exception:
+                log.exception("%s: its room cannot be seen", self.pool)
+            await asyncio.sleep(pause)
+
+    async def _look(self) -> float:
+        room, now = read_room(self.pool), time.monotonic()
+        level = self.level = self.level or first_level(room, self.config)
+        groups = self.groups()
+        grown, rate = self.growth.look(groups, now), self._rate(room, now)
+        if self.seen:
+            for host in grown:
+                self.seen(host, self.growth.total.get(host, 0), self.growth.memory[host])
+        if grown and (why := running_out(room, level, rate)):
+            host = fastest(grown)
+            self.stop(host, f"{why}; it wrote {format_size(self.growth.total.get(host, 0))}, and grew fastest")
+            await self._ended(next(group for group, name in groups.items() if name == host))
+            self.level = next_level(read_room(self.pool), level)
+            return _SHORTEST
+        return min(next_look(room, level, rate), _WHILE_TRANSFERS_RUN if groups else _LONGEST)
+
+    async def _ended(self, group: int) -> None:
+        end = time.monotonic() + _GOING
+        while group in self.groups() and time.monotonic() < end:
+            await asyncio.sleep(_SHORTEST)
+
+    def _rate(self, room: Room, now: float) -> float:
+        """Bytes per second by which the room became less since the last look."""
+        before, self._seen = self._seen, (now, room.available)
+        return max(0.0, (before[1] - room.available) / max(0.001, now - before[0])) if before else 0.0

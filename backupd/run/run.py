@@ -1,40 +1,62 @@
-"""A run from its lock to its end: the order of the steps, each in the module that does it."""
+"""A run from its lock to its end: the order of the steps, each in the module that does it.
 
+The dead man's switch is told when a night begins, and whether it met its goal. At the end of a night, a rolling share of the files
+of each complete host is compared with the host. That does not affect a host's result: errors are reported, and the next night
+continues.
+"""
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from backupd.alarms.night import NightVerdict, judge_night
+from backupd.run.context import RunContext
+from btrkeep.config import Config
+from btrkeep.decisions.copies import COPIES, copies_of
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.host_state import host_statuses
+from btrkeep.errors import OperatorError
+
+if TYPE_CHECKING:
+    from backupd.alarms.ping import Ping
 import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
-from backupd.actions.after_crash import has_backups_in_doubt
+from backupd.actions.after_crash import has_backups_in_doubt, read_last_written
 from backupd.health.callers import caller
 from backupd.health.trust import check_trust
+from backupd.repo.compared import HostComparisons, read_compared
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import keep_names
 from backupd.repo.history_copy import bring_back, keep_history
 from backupd.repo.reconcile import reconcile
-from backupd.rsync.confined import confinement
+from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.version import rsync_version
-from backupd.run.context import HostResult, NightEnded, NightEvent, RunContext
+from backupd.run.against_source import SourceComparison, SourceScope
+from backupd.run.context import HostResult, NightEnded, NightEvent
 from backupd.run.ledger import Ledger
 from backupd.run.night import NightRunner
-from backupd.run.night_report import Reporting
 from backupd.run.planning import PlannedHost
-from backupd.run.read_after_crash import read_last_written
-from backupd.run.source_share import compare_share
-from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
+from btrkeep.backup_states import COMPLETE
+from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.causes import Cause, CauseCode
+from btrkeep.config import HostConfig
+from btrkeep.config.values import FileSample
 from btrkeep.decisions.due import window_end
 from btrkeep.decisions.schedule import CALLERS_FACT, with_call
-from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.errors import PoolUnusable
 from btrkeep.pool.locks import NIGHT_LOCK, take_lock
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation, ending_signals, signal_status
 from btrkeep.process.proc import become_reaper
 from btrkeep.process.progress import ProgressSinks
-from btrkeep.units import format_time
+from btrkeep.units import counted, format_time
 
 _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
 
@@ -170,3 +192,123 @@ def _leave(night: NightRunner, number: int) -> None:
     night.context.sinks(NightEnded())
     sys.stdout.flush()
     os._exit(signal_status(number))
+
+
+LONGEST = 1800.0
+"""Seconds, for all hosts together: the night's lock is held meanwhile."""
+
+
+def compare_share(context: RunContext, catalogue: Catalogue, results: Sequence[HostResult], cancellation: Cancellation) -> None:
+    """Compares the next slice of each host that became complete, those first that were not compared for the longest time."""
+    sample = context.config.verify.against_source
+    complete = [context.config.hosts[one.host] for one in results if one.outcome == COMPLETE and one.host in context.config.hosts]
+    if sample is None or not complete:
+        return
+    hosts = sorted(filter(partial(_is_open, context), complete), key=lambda one: _last(read_compared(context.pool.host(one.name))))
+    end = time.monotonic() + LONGEST
+    try:
+        with take_lock(context.pool.locks / "source", "backupd run", format_time(context.clock.now())):
+            for number, host in enumerate(hosts):
+                if cancellation or (left := end - time.monotonic()) <= 0:
+                    break
+                scope = SourceScope(_number(sample), left / (len(hosts) - number))  # none takes the others' time
+                _compare(context, catalogue, host, scope, cancellation)
+    except OperatorError as error:
+        context.sinks.notice(f"nothing was compared with the hosts: {error.message}")
+
+
+def _number(sample: FileSample) -> int | float:
+    if sample.number is not None:
+        return sample.number
+    return 1.0 if sample.share is None else sample.share
+
+
+def _compare(context: RunContext, catalogue: Catalogue, host: HostConfig, scope: SourceScope, cancellation: Cancellation) -> None:
+    confined = not context.confinement.missing
+    work = SourceComparison(context.pool, catalogue, context.config, scope, cancellation, lambda _: None, confined=confined)
+    try:
+        if host.address:
+            require_harmless(context.rsync, context.confinement, context.config)
+        found = work.compare(host, context.clock.now())
+    except (OperatorError, OSError) as error:
+        why = error.message if isinstance(error, OperatorError) else error
+        context.sinks.notice(f"{host.name} was not compared with its backup: {why}")
+        return
+    if found and found.differing:
+        context.sinks.notice(
+            f"{host.name}: {counted(len(found.differing), 'file')} with another content than in the backup, though size and time "
+            "are the same; the next run fetches them again (`backupd damaged`)"
+        )
+
+
+def _last(known: HostComparisons) -> float:
+    return max((one.at.timestamp() for one in known.backups.values()), default=0.0)
+
+
+def _is_open(context: RunContext, host: HostConfig) -> bool:
+    return host.window is None or window_end(host.window, context.config.pool.zone, context.clock.now()) is not None
+
+
+class Reporting:
+    """Around a night, outside of its lock: `begin` and `end` are told in the background, and leaving waits for what is on its way.
+
+    A night that began and is left without `end` is reported as one that missed its goal. Nothing is reported of runs of single
+    hosts, without a ping in the configuration, and when a rehearsal acts as if it were another time.
+    """
+
+    def __init__(self) -> None:
+        self._ping: Ping | None = None
+        self._ended = False
+
+    def begin(self, context: RunContext) -> None:
+        """Reports that the night begins; its lock is held."""
+        url = context.config.notify.ping
+        if url is None or not context.night or context.clock.start is not None:
+            return
+        from backupd.alarms.ping import Ping  # only who pings pays for it
+
+        self._ping = Ping(url)
+        self._ping.start()
+
+    def end(self, context: RunContext, early: str | None) -> None:
+        """Reports that the night is over; `early`: why it ended before all had their turn. The result is judged by the present
+        catalogue.
+        """
+        if self._ping is None:
+            return
+        verdict = _judge(context, early)
+        self._ping.end(met=verdict.met, text=verdict.text)
+        self._ended = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._ping is None:
+            return
+        if not self._ended:
+            text = error.message if isinstance(error, OperatorError) else "its log says more"
+            self._ping.end(met=False, text=f"the night ended with an error: {text}")
+        self._ping.wait()
+
+
+def report_unstarted(config: Config, text: str) -> None:
+    """Tells the dead man's switch that a night could not even begin."""
+    if config.notify.ping is None:
+        return
+    from backupd.alarms.ping import Ping
+
+    ping = Ping(config.notify.ping)
+    ping.start()
+    ping.end(met=False, text=f"the night could not begin: {text}")
+    ping.wait()
+
+
+def _judge(context: RunContext, early: str | None) -> NightVerdict:
+    try:
+        now = context.clock.now()
+        facts = context.catalogue.host_facts(latest(now))
+        fetched = copies_of(context.catalogue.get_fact(COPIES)).fetched
+    except OperatorError as error:
+        return NightVerdict(False, error.message)
+    return judge_night(context.config, host_statuses(context.config, facts, fetched, now), early)

@@ -1,11 +1,17 @@
-"""The places of transfers in a pool: `concurrency` of them, and separate ones for a group, for all programs that start transfers.
+"""The slots of transfers in a pool, and how many hosts this process can have under way.
 
-A place is a lock, so a run that is killed frees it. rsync does not inherit it: the next run of the host ends the processes that a
-killed run left, and they must not keep a place until then. Waiting runs take turns by one more lock, so that a night with its next
-host ready does not always win.
+There are `concurrency` slots, and separate ones for a group, for all programs that start transfers. A slot is a lock, so a run that
+is killed frees it. rsync does not inherit it: the next run of the host ends the processes that a killed run left, and they must not
+keep a slot until then. Waiting runs take turns by one more lock, so that a night with its next host ready does not always win.
+
+Each host takes open files and processes, and both have limits (ulimit -n, TasksMax=). Reaching such a limit in the middle would
+fail hosts that only had to wait for their turn.
 """
 
+import resource
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +19,7 @@ from backupd.rsync.process import RunCancellation
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import Lock, take_lock
+from btrkeep.process.threads import NoThread, start
 
 _LOOK = 0.5  # seconds
 _PATIENCE = 120  # looks; then it is looked without a turn: whoever has it may be stopped (Ctrl-Z)
@@ -103,3 +110,64 @@ def _tried(path: Path, what: str, since: str) -> Lock | None:
         return take_lock(path, what, since)
     except LockHeld:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """How many open files and processes or threads a running host needs."""
+
+    files: int
+    tasks: int
+
+
+OPEN = Needs(files=16, tasks=6)
+"""Locks, pipes, the descriptor to sync by, and what a thread has open that walks through a tree: some 7 to 12. A thread; rsync's
+generator and receiver, the relay, the remote shell, and a program that somebody starts for a moment.
+"""
+CONFINED = Needs(files=24, tasks=9)
+"""Besides: a second one of the lock, the cell's filter and socket, what watches its remote shell and passes its output on. The two
+processes of the cell itself, and what rsync has in place of its remote shell.
+"""
+_FILES_BESIDE = 24  # the catalogue's, and what is open for a moment
+
+
+def possible_at_once(wanted: int, each: Needs) -> int:
+    """Returns how many hosts may run at once, at most `wanted`; 0 if not a single thread can be started.
+
+    Raises the limit of open files as needed and allowed; if the limit is too low, the result is one host, not none.
+    """
+    return min(_by_files(wanted, each.files), _by_tasks(wanted, each.tasks))
+
+
+def has_files_for(hosts: int, each: Needs) -> bool:
+    """Returns True if so many hosts, at least two, can run with the files already open. Raises the limit for them if allowed."""
+    return _by_files(hosts, each.files) >= hosts
+
+
+def _by_files(wanted: int, each: int) -> int:
+    opened = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = opened + _FILES_BESIDE + wanted * each
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return wanted
+    with suppress(OSError):  # a sandbox may forbid it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(hard, needed), hard))
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(1, min(wanted, (limit - opened - _FILES_BESIDE) // each))
+
+
+def _by_tasks(wanted: int, each: int) -> int:
+    """Threads count as processes do, wherever the limit is set: so many are started for a moment (300 in 10 ms)."""
+    gate, started = threading.Event(), list[threading.Thread]()
+    try:
+        for _ in range(wanted * each):
+            thread = threading.Thread(target=gate.wait)
+            start(thread)
+            started.append(thread)
+    except NoThread:
+        pass
+    finally:
+        gate.set()
+        for thread in started:
+            thread.join()
+    return max(1, len(started) // each) if started else 0

@@ -23,9 +23,7 @@ from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from backupd.run.arriving_zeros import ArrivingZeros
 from backupd.run.context import RunContext, RunningTransfer
 from backupd.run.finishing import Prepared
-from backupd.run.limits import LimitWatch
-from backupd.run.other_paths import drop_other_paths
-from backupd.run.quota import HostQuota
+from backupd.run.limits import HostQuota, LimitWatch
 from backupd.run.unlisted import NOTHING, Contents, contents_of, files_below, stored_bytes
 from backupd.run.verdict import (
     PathEvidence,
@@ -37,6 +35,7 @@ from backupd.run.verdict import (
     shrank_by_size,
     waited_in_vain,
 )
+from backupd.run.work_subvolume import drop_other_paths
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.conditions import ConditionKey
 from btrkeep.config import HostConfig

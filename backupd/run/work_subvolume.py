@@ -1,13 +1,18 @@
-"""The subvolume of a run, `.working`: made, or continued. Its base: base; one of an earlier run: interrupted; its end: finishing.
+"""The subvolume of a run, `.working`: made from the newest complete backup that the disk gives back, or continued.
 
-Every function here is one small step that may be killed anywhere: it leaves either the previous state, or a state that `recover`
-and `prepare` of the next run understand. Blocking; meant to be called in a thread.
+One of an earlier run: interrupted; its end: finishing. Every function here is one small step that may be killed anywhere: it leaves
+either the previous state, or a state that `recover` and `prepare` of the next run understand. Blocking; meant to be called in a
+thread.
 """
 
+import contextlib
 import logging
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from backupd.actions.drop_damaged import drop_damaged
 from backupd.repo import backup_json as records
@@ -15,27 +20,27 @@ from backupd.repo.backup_json import DATA, Record
 from backupd.repo.final_backups import (
     FinalBackup,
     ForeignData,
+    bases,
     recover,
 )
 from backupd.repo.hardlinks import split_hard_links
 from backupd.repo.notes_json import Notes, read_notes
+from backupd.repo.remove_tree import remove_tree
 from backupd.repo.synced import remove_mark
-from backupd.run import quota
-from backupd.run.base import ancestors_of, choose_base, damaged_paths, is_damaged, linked_since
-from backupd.run.finishing import DataLost, Prepared, leave_after_error, sync
+from backupd.run.finishing import DataLost, Prepared, leave_after_error, mark_unsynced, sync
 from backupd.run.interrupted import LeftWork, drop_damaged_working, left_by_earlier_run, settings_of
-from backupd.run.other_paths import drop_other_paths
-from backupd.run.unsynced import mark_unsynced
+from backupd.run.limits import join_quota, lift_left_quota
 from btrkeep.backup_states import RUNNING
-from btrkeep.catalogue import Damage
+from btrkeep.catalogue import WHOLE, Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError, is_caused_by_damage
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.subvolume import create, delete, describe, snapshot
+from btrkeep.pool.subvolume import create, delete, describe, opened, snapshot
 from btrkeep.pool.syncfs import Syncfs
 from btrkeep.process.cancellation import Cancellation, Cancelled
+from btrkeep.treescan import has_readable_tree
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +75,7 @@ class WorkRequest:
 def recover_and_prepare(wanted: WorkRequest) -> tuple[Record | None, Prepared]:
     """Finishes what a killed run left finished but for its name, then prepares: in one call of a thread."""
     host = wanted.host.name
-    quota.begin(wanted.pool, host)
+    lift_left_quota(wanted.pool, host)
     recovered = recover(wanted.pool, host)
     try:
         return recovered, prepare(wanted)
@@ -124,7 +129,7 @@ def require_not_forgotten(host: str, notes: Notes) -> None:
 def _make_ready(wanted: WorkRequest, prepared: Prepared, base: FinalBackup | None) -> int:
     """Removes what rsync must not find in it: other source paths, damaged files, shared inodes. Returns how many damaged ones."""
     host, path = wanted.host, prepared.path
-    quota.join(wanted.pool, host.name, prepared.id)
+    join_quota(wanted.pool, host.name, prepared.id)
     if (path / DATA).is_symlink():
         raise ForeignData(f"{path / DATA} is a symlink, which would lead out of the pool", "delete the backup that it comes from")
     _ensure_folder(path / DATA, mode=0o777)
@@ -201,3 +206,107 @@ def first_record(prepared: Prepared, host: HostConfig, now: datetime, imported: 
         unread_bases=prepared.unread_bases,
         ancestors=prepared.ancestors,
     )
+
+
+def choose_base(
+    pool: Pool, host: str, now: datetime, notes: Notes, checked: bool, damages: Iterable[Damage] = ()
+) -> tuple[FinalBackup | None, tuple[str, ...]]:
+    """Returns the base, and the names of the newer backups that the disk does not give back.
+
+    Those that a continued run has passed over are read again: a disk may have been away. So are those that are known to be damaged
+    as a whole; and one of which not all damaged files are named is none, for a run could not fetch the others again.
+    """
+    paths: dict[str, set[str]] = {}
+    for row in damages:
+        if row.fate is None:
+            paths.setdefault(row.name, set()).add(row.path)
+    known, unread = _known_unread(pool.working(host)), list[str]()
+    for base in bases(pool, host, now, notes, unread):
+        name = base.path.name
+        damaged = paths.get(name, set())
+        is_lost = WHOLE in damaged and len(damaged) > 1
+        if not is_lost and (not (checked or name in known or damaged == {WHOLE}) or _is_whole(base.path)):
+            return base, tuple(sorted(unread))
+        unread.append(name)
+    return None, tuple(sorted(unread))
+
+
+def _known_unread(working: Path) -> tuple[str, ...]:
+    with contextlib.suppress(records.UnreadableRecord, OSError):
+        found = records.read(working)
+        return found.unread_bases if found else ()
+    return ()
+
+
+def _is_whole(subvolume: Path) -> bool:
+    with opened(subvolume) as fd:
+        return has_readable_tree(fd)
+
+
+def is_damaged(subvolume: Path) -> bool:
+    """Returns True if the disk does not give back some of the metadata of a subvolume that it gave a moment ago."""
+    try:
+        return not _is_whole(subvolume)
+    except OSError as error:
+        log.warning("%s: %s", subvolume, error)
+        return False
+
+
+def damaged_paths(base: FinalBackup, damages: Iterable[Damage]) -> list[bytes]:
+    return sorted({os.fsencode(one.path) for one in damages if one.name == base.record.name and one.fate is None})
+
+
+def linked_since(base: FinalBackup | None) -> int:
+    """Returns the generation before which no file in a snapshot of `base` can have been linked: a hundredth of the tree to search.
+
+    Every run splits before its rsync, so the links in a backup were made after the snapshot that it started from. A base that does
+    not record this (made by hand) is searched as a whole, and so is a subvolume without a base, and one
+    that came from another pool: it was made here after all of its links.
+    """
+    is_known = base is not None and base.record.links_split and not base.subvolume.received_uuid
+    return base.subvolume.created if base and is_known else 0
+
+
+def ancestors_of(base: FinalBackup | None, created: int) -> dict[str, int]:
+    """Returns the Record's of a snapshot of `base` that was made in that generation."""
+    if base is None:
+        return {}
+    older = {} if base.subvolume.received_uuid else base.record.ancestors  # else they are another pool's generations
+    there = {path.name for path in base.path.parent.iterdir()} if older else set()
+    return {name: generation for name, generation in older.items() if name in there} | {base.path.name: created}
+
+
+@Checkpoint("other paths removed")
+def drop_other_paths(data: Path, paths: tuple[str, ...]) -> None:
+    """Removes from the new backup all paths outside of the source paths, and anything in the place of a parent folder.
+
+    An older rsync would follow a symlink there. A host could have planted one while a path above was a separate source, or in an
+    earlier attempt of this very run.
+    """
+    wanted: dict[str, Any] = {}
+    for path in paths:
+        level = wanted
+        for part in path.strip("/").split("/") if path != "/" else ():
+            level = level.setdefault(part, {})
+        if path == "/":
+            return
+    _prune(data, wanted)
+
+
+def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
+    for entry in list(os.scandir(folder)):
+        below = wanted.get(entry.name)
+        is_folder = entry.is_dir(follow_symlinks=False)
+        is_file_source = below == {} and entry.is_file(follow_symlinks=False)
+        if below is None or not (is_folder or is_file_source):
+            if is_folder and describe(Path(entry.path)):
+                raise ForeignData(f"{entry.path} is a subvolume that is not ours", "move it away")
+            if is_folder:
+                try:
+                    remove_tree(entry.path)
+                except OSError as error:
+                    raise ForeignData(f"{entry.path}: {error.strerror}", "move away what is not ours in it") from None
+            else:
+                Path(entry.path).unlink()
+        elif below:
+            _prune(Path(entry.path), below)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.run.planning import PlannedHost, plan
-from backupd.run.scarcity import too_little_room
+from backupd.run.room import too_little_room
 from btrkeep.catalogue import HostFacts
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import Config, HostConfig, Window

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from backupd.run.repeated_folders import Names, SampledFile, excluded_folder, is_much, repeated_folders
+from backupd.run.fetched_twice import Names, SampledFile, excluded_folder, is_much, repeated_folders
 
 
 def names(path: str) -> Names:

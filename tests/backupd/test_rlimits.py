@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from backupd.run import rlimits as module
-from backupd.run.rlimits import CONFINED, OPEN, Needs, has_files_for, possible_at_once
+from backupd.run import slots as module
+from backupd.run.slots import CONFINED, OPEN, Needs, has_files_for, possible_at_once
 from btrkeep.process import threads as threads_module
 from btrkeep.process.threads import NoThread
 

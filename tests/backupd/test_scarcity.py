@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from backupd.rsync.confined import Confinement
 from backupd.rsync.version import rsync_version
-from backupd.run import scarcity
 from backupd.run.context import RunContext
 from backupd.run.host import HostRun
 from backupd.run.night import NightRunner
-from backupd.run.scarcity import Level, Scarcity, TransferGrowth, fastest, next_level, next_look, running_out
+from backupd.run.room import Level, Scarcity, TransferGrowth, fastest, next_level, next_look, running_out
 from btrkeep.catalogue import Catalogue
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.clock import Clock
@@ -122,7 +121,7 @@ def test_what_a_transfer_writes_is_the_kernels_word(writer: "subprocess.Popen[st
 
 def test_a_look_that_a_bug_ends_is_not_the_last(shared_btrfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "main.toml").write_text(f'[pool]\npath = "{shared_btrfs}"\nstate = "{tmp_path}"\nmin_free = "1000TiB"\n')
-    monkeypatch.setattr(scarcity, "_LONGEST", 0.1)
+    monkeypatch.setattr("backupd.run.room._LONGEST", 0.1)
     looks, stopped = iter((KeyError("a bug"), {os.getpgrp(): "web"})), list[str]()
 
     def groups() -> dict[int, str]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from backupd.repo.compared import Comparison, HostComparisons
-from backupd.run import source_share as module
+from backupd.run import run as module
 from backupd.run.context import HostResult
-from backupd.run.source_share import LONGEST, compare_share
+from backupd.run.run import LONGEST, compare_share
 from btrkeep.config import HostConfig
 from btrkeep.config.values import FileSample
 from btrkeep.errors import OperatorError

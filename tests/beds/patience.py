@@ -21,7 +21,7 @@ PAUSES: tuple[Wait, ...] = (
     ("backupd.replicate.run", "_PAUSE", _SOON),
     ("backupd.run.against_source", "_PAUSE", 0.2),
     ("backupd.run.night", "_LOOK", _SOON),
-    ("backupd.run.read_after_crash", "_PAUSE", _SOON),
+    ("backupd.actions.after_crash", "_PAUSE", _SOON),
     ("balancer.run", "_LOOK_AGAIN", 0.5),
     ("balancer.run", "_SHORTEST_QUIET", 0.05),
 )
@@ -30,7 +30,7 @@ PATIENCE: tuple[Wait, ...] = (
     ("backupd.cli.hung_state", "WORK_PATIENCE", _LITTLE),
     ("backupd.alarms.cli", "_PATIENCE", _LITTLE),
     ("backupd.rsync.process", "PATIENCE", _LITTLE),
-    ("backupd.run.orphaned_receivers", "_LOOKS", 5),
+    ("backupd.run.interrupted", "_LOOKS", 5),
     ("backupd.serve.start_job", "_AGAIN", _LITTLE),
     ("backupd.serve.start_job", "_PATIENCE", _LITTLE),
     ("btrkeep.catalogue.sqlite", "BUSY_TIMEOUT", _LITTLE),

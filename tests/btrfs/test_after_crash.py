@@ -17,9 +17,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.actions.after_crash import has_backups_in_doubt, in_doubt_verifier, read_in_doubt, record_boot
+from backupd.actions.after_crash import has_backups_in_doubt, in_doubt_verifier, read_in_doubt, read_last_written, record_boot
 from backupd.repo.context import PoolContext
-from backupd.run.read_after_crash import read_last_written
 from backupd.run.run import due_now
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock

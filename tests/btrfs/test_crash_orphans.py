@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.orphaned_receivers import take_host_lock
+from backupd.run.interrupted import take_host_lock
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, ended, group_of, hold, is_locked, killed, receivers, subvolumes, transferring, wait_for
 

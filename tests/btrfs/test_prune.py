@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from backupd.repo.final_backups import ForeignData
-from backupd.run.other_paths import drop_other_paths
+from backupd.run.work_subvolume import drop_other_paths
 from tests.beds import work
 from tests.beds.deep import deepen
 

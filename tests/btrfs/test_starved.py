@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.rlimits import OPEN, possible_at_once
+from backupd.run.slots import OPEN, possible_at_once
 from tests.beds import cgroups
 from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights

@@ -20,8 +20,7 @@ from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import is_unreadable
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import read_notes
-from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner
-from backupd.run.repair.proof import RepairProof
+from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner, RepairProof
 from backupd.run.repair.work import RepairDone, repair
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import WHOLE

@@ -25,9 +25,8 @@ from backupd.repo.publish import fetched_hosts
 from backupd.rsync.command import passes, rsync_command
 from backupd.run.cli.night_view import NightLines, NightStatus, as_json_object, result_line
 from backupd.run.context import HostResult, NightEvent, buckets_of
-from backupd.run.night_report import report_unstarted
 from backupd.run.planning import PlannedHost, plan
-from backupd.run.run import RunEnd, run_hosts
+from backupd.run.run import RunEnd, report_unstarted, run_hosts
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose

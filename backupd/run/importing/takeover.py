@@ -21,13 +21,14 @@ from backupd.repo.backup_json import DATA
 from backupd.repo.final_backups import discard
 from backupd.repo.notes_json import read_notes
 from backupd.rsync.output import bounded
-from backupd.run import finishing, quota
+from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import NO_SUMS
 from backupd.run.importing.context import ImportContext, config_of, locked_for_import
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.run import ImportedBackup, import_record, origin_of
+from backupd.run.limits import join_quota
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
@@ -191,7 +192,7 @@ def _named(context: ImportContext, staged: Path, tree: OldTree) -> Prepared:
     there = describe(staged)
     assert there is not None
     prepared = Prepared(context.pool.working(tree.host), None, True, there.id, there.uuid)
-    quota.join(context.pool, tree.host, there.id)
+    join_quota(context.pool, tree.host, there.id)
     records.write(staged, working.first_record(prepared, config_of(context.config, tree), tree.started, origin_of(tree)))
     with Checkpoint("working subvolume named"):
         staged.rename(prepared.path)

@@ -31,8 +31,7 @@ from backupd.repo.recorded_rows import forget_recorded
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.interrupted import discardable, settings_of
-from backupd.run.repair.plan import DamagedCopy, GoodCopy, RepairPlan
-from backupd.run.repair.proof import RecordedSums, RepairProof, key, read_whole
+from backupd.run.repair.plan import DamagedCopy, GoodCopy, RecordedSums, RepairPlan, RepairProof, key, read_whole
 from btrkeep import __version__
 from btrkeep.backup_states import RUNNING
 from btrkeep.catalogue import Damage
