@@ -31,7 +31,7 @@ from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import EXPIRE_LOCK, NIGHT_LOCK, VERIFY_LOCK, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import commit, delete, describe
-from btrkeep.process.open_files import raise_limit
+from btrkeep.process.threads import raise_limit
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import ReportingConfig, page
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.process.service import is_service, tell
+from btrkeep.process.progress import is_service, tell
 from btrkeep.units import counted, format_time, printable
 
 _PATIENCE = 10.0  # seconds; a catalogue that is locked for longer is a reason for a message

@@ -7,7 +7,7 @@ from btrkeep.cli.progress import prose
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, PoolMissing, open_pool
-from btrkeep.process.login import is_automatic, login_name
+from btrkeep.process.proc import is_automatic, login_name
 
 
 def record(pool: Pool, now: datetime, what: str, host: str | None, backup: str | None = None, why: str = "", who: str = "") -> None:

@@ -23,7 +23,7 @@ from btrkeep.pool.allocation import Space, read_allocation
 from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.subvolume import commit
 from btrkeep.process.cancellation import Cancellation
-from btrkeep.process.service import Status
+from btrkeep.process.progress import Status
 from btrkeep.units import counted, format_size, format_time, parse_size, printable
 
 

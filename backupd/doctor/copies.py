@@ -45,8 +45,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.room import read_room
 from btrkeep.process.error_report import last_remote_error
-from btrkeep.process.piped import piped
-from btrkeep.process.programs import ProgramFailed, run
+from btrkeep.process.programs import ProgramFailed, piped, run
 from btrkeep.units import counted, format_duration, format_size, local_time, printable
 
 _CHECK = "replica"

@@ -36,7 +36,7 @@ from btrkeep.decisions.drills import (
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancelled, signal_status
-from btrkeep.process.service import Status
+from btrkeep.process.progress import Status
 from btrkeep.units import counted, format_duration, format_size, parse_duration, printable
 
 

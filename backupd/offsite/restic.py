@@ -22,9 +22,8 @@ from backupd.offsite.restic_errors import message_of, restic_error
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.config.secret import without_credentials
 from btrkeep.errors import OperatorError
-from btrkeep.process.piped import piped
 from btrkeep.process.proc import bytes_read_below
-from btrkeep.process.programs import ProgramFailed, environment
+from btrkeep.process.programs import ProgramFailed, environment, piped
 from btrkeep.units import format_duration
 
 PROGRAM = "restic"

@@ -41,8 +41,7 @@ from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
 from btrkeep.process.error_report import ERROR_MARK, last_remote_error
-from btrkeep.process.piped import PipedProgram, piped
-from btrkeep.process.programs import ProgramFailed
+from btrkeep.process.programs import PipedProgram, ProgramFailed, piped
 from btrkeep.units import format_duration, format_time, printable
 
 _MOST_HOSTS = 200_000

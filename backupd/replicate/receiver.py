@@ -41,8 +41,7 @@ from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.send import NEWEST
 from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, describe, marked_copies, opened, set_read_only, set_received, snapshot
 from btrkeep.pool.syncfs import syncing
-from btrkeep.process.piped import piped
-from btrkeep.process.programs import run
+from btrkeep.process.programs import piped, run
 from btrkeep.ticks import moment, wait_for_tick
 from btrkeep.units import format_duration, printable
 

@@ -17,7 +17,7 @@ from btrkeep.process.error_report import VARIABLE, ReportedError, first_reported
 from btrkeep.process.group import Group
 from btrkeep.process.proc import start_time
 from btrkeep.process.programs import environment
-from btrkeep.process.service import Status
+from btrkeep.process.progress import Status
 from btrkeep.units import format_duration, format_time, printable
 
 LONGEST_LOG = 1 << 20

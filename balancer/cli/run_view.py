@@ -18,8 +18,7 @@ from balancer.run_types import (
 )
 from btrkeep.cli import table
 from btrkeep.cli.progress import notices_on_stderr, say
-from btrkeep.process.progress import Notice, Waiting
-from btrkeep.process.service import Status
+from btrkeep.process.progress import Notice, Status, Waiting
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, local_minute, printable
 
 _PAPER = 80

@@ -16,8 +16,7 @@ from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit
 from btrkeep.pool.opening import open_btrfs
 from btrkeep.process.cancellation import signal_status
-from btrkeep.process.progress import ProgressSink, ProgressSinks
-from btrkeep.process.service import is_service
+from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service
 
 
 def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: bool, quiet: bool) -> int:

@@ -1,7 +1,12 @@
-"""Starts threads, which limits of processes may refuse: TasksMax= of a unit, pids.max of a container, ulimit -u."""
+"""Threads and open files of this process, of which limits allow only so many.
 
+TasksMax= of a unit, pids.max of a container, or ulimit -u may refuse a thread. 1,024 open files are what a shell allows by default.
+"""
+
+import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from btrkeep.errors import OperatorError
 
@@ -37,3 +42,10 @@ def running_threads(count: int, name: str) -> ThreadPoolExecutor:
     finally:
         gate.set()
     return executor
+
+
+def raise_limit() -> None:
+    """Allows as many as the system does: 1,024 is what a shell has by default. Programs that are started from now on inherit it."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError):  # a sandbox may forbid it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

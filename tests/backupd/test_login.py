@@ -5,7 +5,7 @@ import pwd
 
 import pytest
 
-from btrkeep.process.login import choose_login
+from btrkeep.process.proc import choose_login
 
 DAEMON = pwd.getpwnam("daemon").pw_uid
 NOBODY = 4_000_000_000

@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from btrkeep.process.group import Group
-from btrkeep.process.piped import piped
 from btrkeep.process.proc import groups_of, has_locked, members, start_time
-from btrkeep.process.programs import ProgramFailed, environment, run
+from btrkeep.process.programs import ProgramFailed, environment, piped, run
 from tests.beds import TOP, work
 from tests.beds.watch import wait_for
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.process.service import Status, is_service, tell
+from btrkeep.process.progress import Status, is_service, tell
 from tests.beds.notified import Said, notified
 
 
@@ -26,7 +26,7 @@ def test_a_line_is_sent_as_one_status(said: Said) -> None:
 
 def test_the_same_line_is_sent_once_and_progress_once_a_second(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("btrkeep.process.service.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("btrkeep.process.progress.time.monotonic", lambda: now[0])
     status = Status()
     status.say("begun")
     status.say("begun")

@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from btrkeep.errors import UsageError
-from btrkeep.process.service import tell
+from btrkeep.process.progress import tell
 from btrkeep.serving.listening import bound, handed_over
 from btrkeep.serving.peer import allowed_users
 from btrkeep.serving.server import Server

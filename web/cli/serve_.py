@@ -11,7 +11,7 @@ from flask import Flask
 from btrkeep.config import Listen, state_of
 from btrkeep.config.values import parse_listen
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.process.service import tell
+from btrkeep.process.progress import tell
 from btrkeep.serving.protocol import socket_of
 from btrkeep.serving.viewer import Viewer
 from web.app import create_app

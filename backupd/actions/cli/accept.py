@@ -8,7 +8,7 @@ from backupd.cli.names import complete_name, locked_host, name_argument
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
-from btrkeep.process.login import login_name
+from btrkeep.process.proc import login_name
 from btrkeep.units import format_time
 
 

@@ -16,7 +16,7 @@ from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import become_reaper
-from btrkeep.process.service import Status
+from btrkeep.process.progress import Status
 from btrkeep.units import counted, format_time, printable
 
 _SHOWN = 100

@@ -20,7 +20,7 @@ from btrkeep.decisions.retention import DeletionRequest
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.locks import EXPIRE_LOCK, take_lock
-from btrkeep.process.login import login_name
+from btrkeep.process.proc import login_name
 from btrkeep.units import format_time, local_time, printable
 
 

@@ -13,7 +13,7 @@ from backupd.repo.notes_json import read_notes
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError
-from btrkeep.process.login import login_name
+from btrkeep.process.proc import login_name
 from btrkeep.units import counted, format_duration, format_time
 
 

@@ -22,7 +22,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError
-from btrkeep.process.login import login_name
+from btrkeep.process.proc import login_name
 from btrkeep.units import format_time, local_time
 
 

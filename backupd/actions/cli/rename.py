@@ -12,7 +12,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config.config_key import HOST
 from btrkeep.config.problems import dotted
-from btrkeep.process.login import login_name
+from btrkeep.process.proc import login_name
 from btrkeep.units import counted, format_time
 
 

@@ -26,7 +26,7 @@ from btrkeep.decisions.verification import ScrubBegin, note_begin
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation, signal_status
-from btrkeep.process.service import Status
+from btrkeep.process.progress import Status
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
 
 if TYPE_CHECKING:

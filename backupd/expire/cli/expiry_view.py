@@ -8,8 +8,7 @@ from backupd.expire.report import PAUSES, ExpiryEvent, ExpiryProgress, Summary, 
 from btrkeep.cli.progress import prose, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.retention_words import reasons_words
-from btrkeep.process.progress import Notice
-from btrkeep.process.service import Status
+from btrkeep.process.progress import Notice, Status
 from btrkeep.units import counted, format_duration, format_size, format_time, local_time, printable
 
 LISTS = {

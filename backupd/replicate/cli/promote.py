@@ -29,7 +29,7 @@ from btrkeep.decisions.explain import explain
 from btrkeep.decisions.replication import HostFetches, NearBackup, Obstacle, demotion_obstacle, obstacle_words
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
-from btrkeep.process.open_files import raise_limit
+from btrkeep.process.threads import raise_limit
 from btrkeep.units import counted, format_time
 
 

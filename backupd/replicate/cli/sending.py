@@ -34,7 +34,7 @@ from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.error_report import last_remote_error
-from btrkeep.process.piped import piped
+from btrkeep.process.programs import piped
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_size, printable
 
 

@@ -9,8 +9,7 @@ from backupd.expire.report import names_in_words
 from backupd.run.context import HostResult, NightEnded, NightEvent, NightStarted, RunningTransfer
 from btrkeep.cli.progress import say
 from btrkeep.decisions.alike import MANY_ALIKE, without_host
-from btrkeep.process.progress import Notice
-from btrkeep.process.service import Status
+from btrkeep.process.progress import Notice, Status
 from btrkeep.units import counted, format_duration, format_size, printable
 
 COLOURS = {"complete": "green", "skipped": "cyan", "locked": "yellow", "partial": "yellow", "suspect": "yellow", "failed": "red"}

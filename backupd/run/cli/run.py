@@ -37,8 +37,7 @@ from btrkeep.process.cancellation import signal_status
 from btrkeep.process.error_report import report_error
 from btrkeep.process.proc import start_time
 from btrkeep.process.programs import paste_line
-from btrkeep.process.progress import ProgressSink, ProgressSinks
-from btrkeep.process.service import is_service
+from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service
 from btrkeep.units import printable
 
 

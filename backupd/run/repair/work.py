@@ -47,7 +47,7 @@ from btrkeep.fs.sparse import copy_run, data_runs
 from btrkeep.pool import quota
 from btrkeep.pool.room import read_room
 from btrkeep.pool.syncfs import syncing
-from btrkeep.process.login import login_name
+from btrkeep.process.proc import login_name
 from btrkeep.units import backup_name, counted
 
 _UNLIKE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY)  # another filesystem, or only one of the two has checksums

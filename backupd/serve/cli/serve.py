@@ -19,7 +19,7 @@ from btrkeep.cli.given_path import GivenPath
 from btrkeep.clock import Clock
 from btrkeep.errors import UsageError
 from btrkeep.hung_storage import answers
-from btrkeep.process.service import tell
+from btrkeep.process.progress import tell
 from btrkeep.serving.listening import bound, handed_over
 from btrkeep.serving.peer import allowed_users
 from btrkeep.serving.server import Server
