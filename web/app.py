@@ -15,7 +15,7 @@ from flask_wtf.csrf import CSRFProtect
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from btrkeep import __version__
-from web import api, errors, filters, unread
+from web import endpoints, errors, filters, unread
 from web.access import is_public, logged_in_viewer
 from web.auth import sessions
 from web.auth.sessions import cookie_key
@@ -87,7 +87,7 @@ def create_app(settings: Settings) -> Flask:
     errors.register(app)
     for page in PAGES:
         app.register_blueprint(import_module(f"web.pages.{page.name}").blueprint)
-    app.register_blueprint(api.blueprint)
+    app.register_blueprint(endpoints.blueprint)
     return app
 
 

@@ -12,7 +12,7 @@ from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 from web import redaction as telling
-from web.api import errors as api
+from web.api import answers as api
 from web.request_values import next_of_request
 from web.source import source
 

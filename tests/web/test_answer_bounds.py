@@ -8,7 +8,7 @@ import pytest
 from btrkeep.config import HostConfig
 from btrkeep.serving.protocol import RequestRefused
 from tests.web.made import EVENING, backup, client, write
-from web.api import routes
+from web import endpoints
 from web.data import files
 
 
@@ -41,7 +41,7 @@ def test_an_answer_of_the_api_about_one_host_is_bounded_and_one_about_all_is_not
     write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)]).close()
     api = client(tmp_path)
     assert api.get("/api/v1/hosts/web1/backups").status_code == 200
-    monkeypatch.setattr(routes, "LONGEST_OF_HOST", 100)
+    monkeypatch.setattr(endpoints, "LONGEST_OF_HOST", 100)
     refused = api.get("/api/v1/hosts/web1/backups")
     assert refused.status_code >= 400
     assert "more than the 100 B of one answer" in refused.get_data(as_text=True)

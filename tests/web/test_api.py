@@ -14,8 +14,8 @@ import pytest
 
 from tests.beds import TOP
 from tests.beds.dashboard import ADMIN, CUSTOMER, LATIN1, OPERATOR, VIEWER, Answer, Dashboard, csrf_of
-from web.api import ENDPOINTS
 from web.api.document import path_of
+from web.endpoints import ENDPOINTS
 
 ROOT = "/api/v1"
 

@@ -1,35 +1,262 @@
-"""The JSON API below /api/v1: the content of the pages, for programs, with an OpenAPI document made from the same table."""
+"""The operations of the API: one description from which routes, checks and the OpenAPI document are made.
 
+Parameters are a frozen dataclass: the types of its fields are the accepted types, fields with a default are optional. `Annotated`
+with `Field` adds limits and a description. A request is parsed into it; unknown, repeated and out-of-range parameters are rejected
+with a message. Answers are the frozen dataclasses that the pages show.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import unquote_to_bytes
 
-from flask import Blueprint, Response
+from pydantic import Field, TypeAdapter, ValidationError
 
-from web.access import public
-from web.api import endpoints_files, endpoints_hosts, endpoints_jobs, endpoints_keeping, endpoints_pool, endpoints_tasks
-from web.api.document import document
-from web.api.errors import of_http
-from web.api.routes import add
-from web.api.values import dumped
+from btrkeep.errors import UsageError, did_you_mean
+from btrkeep.serving.protocol import decoded
+from btrkeep.serving.viewer import Viewer
+from btrkeep.units import printable
+from web.request_values import LONGEST
+from web.source import RequestContext
 
-PREFIX = "/api/v1"
-_MODULES = (endpoints_hosts, endpoints_keeping, endpoints_files, endpoints_tasks, endpoints_pool, endpoints_jobs)
-ENDPOINTS = tuple(one for module in _MODULES for one in module.ENDPOINTS)
+Path = Annotated[
+    bytes,
+    Field(description="An absolute path of the host. In a query it is percent-encoded byte by byte, as it need not be UTF-8."),
+]
+"""A path within a backup, as bytes. In a body it is a string, in which a byte that is no UTF-8 is a lone surrogate (\\udcXX)."""
+Host = Annotated[str, Field(max_length=255, description="The host's name in the configuration.")]
+Which = Annotated[
+    str, Field(pattern=r"^(latest|[0-9][0-9TZ-]{3,17})$", description="The backup's name, `latest`, or a day: its last one.")
+]
+Name = Annotated[
+    str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z$", description="The backup's name, 2026-11-20T220003Z.")
+]
+Moment = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
+SHOWN = r"^[^\x00-\x1f\x7f-\x9f]*$"
+"""A text of characters that can be shown, as a pattern."""
 
-blueprint = Blueprint("api", __name__, url_prefix=PREFIX)
-for _endpoint in ENDPOINTS:
-    add(blueprint, _endpoint)
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """No parameters."""
 
 
-@blueprint.get("/openapi.json")
-@public
-def openapi() -> Response:
-    """Returns the document. It contains nothing about this site."""
-    return Response(_openapi(), content_type="application/json")
+@dataclass(frozen=True, slots=True)
+class OfHost:
+    """Which host."""
+
+    host: Host
+
+
+@dataclass(frozen=True, slots=True)
+class OfNumber:
+    """Which one."""
+
+    number: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="The id.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest:
+    """A request whose parameters, role and host are validated. `given` is an instance of the endpoint's `takes`, `body` of its
+    `body`.
+    """
+
+    source: RequestContext
+    viewer: Viewer
+    given: Any
+    body: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """An answer that is not JSON: its media type, and its meaning in words."""
+
+    media: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One operation. `path` is Flask's; `name` its operationId. `errors`: statuses besides 400, 401 and those of the agent.
+
+    `pool_wide`: it covers all hosts, so viewers who are limited to some may not use it. `agent`: it asks the root service.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    name: str
+    tag: str
+    summary: str
+    answer: Any
+    act: Callable[[ApiRequest], Any]
+    takes: type = Nothing
+    body: type | None = None
+    operator: bool = False
+    pool_wide: bool = False
+    agent: bool = False
+    errors: tuple[int, ...] = field(default=())
+
+    @property
+    def of_host(self) -> bool:
+        """Returns True if it concerns one host, which the viewer must be allowed to see."""
+        return "<host>" in self.path
+
+
+LONGEST_BODY = 64 << 10
+"""Bytes: a request to the root service has the same limit."""
+_HINT = "the OpenAPI document, /api/v1/openapi.json, says what is taken"
+_WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
+_YES_OR_NO = {"true": True, "false": False}
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Annotates a text that is one of these words."""
+
+    words: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, _source: object, handler: Any) -> Any:
+        return handler.generate_schema(Literal[self.words])
+
+
+def either_way(orders: Collection[str]) -> OneOf:
+    """Annotates a sort order, reversed with a minus sign."""
+    return OneOf((*orders, *(f"-{order}" for order in orders)))
+
+
+def of_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
+    """Parses `kind` from a raw query string and the values in the URL's path. Raises UsageError."""
+    hints = hints_of(kind)
+    said: dict[str, Any] = dict(in_path)
+    for name, value in _pairs(raw):
+        if name not in hints or name in in_path:
+            raise UsageError(
+                f"there is no parameter {_shown(name)} here", _near(name, [one for one in hints if one not in in_path])
+            )
+        if name in said:
+            raise UsageError(f"the parameter {name} is given twice", "give it once")
+        said[name] = _value(name, value, bare(hints[name]))
+    return _made(kind, said)
+
+
+def of_body(kind: type, body: bytes, media: str) -> Any:
+    """Parses `kind` from a JSON document. Raises UsageError."""
+    if media != "application/json":
+        raise UsageError("the body is no JSON", "send it with Content-Type: application/json")
+    try:
+        document = decoded(body)
+    except ValueError:
+        raise UsageError("the body is no JSON that can be read", _HINT) from None
+    if not isinstance(document, dict):
+        raise UsageError("the body is no JSON object", _HINT)
+    hints = hints_of(kind)
+    for name in document:
+        if name not in hints:
+            raise UsageError(f"there is no {_shown(name)} in the body", _near(name, list(hints)))
+    return _made(kind, {name: _from_json(value, bare(hints[name])) for name, value in document.items()})
 
 
 @cache
-def _openapi() -> bytes:
-    return dumped(document(ENDPOINTS, PREFIX))
+def hints_of(kind: type) -> dict[str, Any]:
+    """Returns the type of each field, with its Annotated metadata."""
+    return get_type_hints(kind, include_extras=True)
 
 
-__all__ = ["ENDPOINTS", "blueprint", "of_http"]
+@cache
+def required_of(kind: type) -> frozenset[str]:
+    """Fields that have no default."""
+    return frozenset(one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING)
+
+
+@cache
+def adapters_of(kind: type) -> dict[str, TypeAdapter[Any]]:
+    """Returns the adapters that validate and describe the values of each field."""
+    return {name: TypeAdapter(hint) for name, hint in hints_of(kind).items()}
+
+
+def bare(hint: Any) -> Any:
+    """Returns a type without None and without its Annotated metadata."""
+    if get_origin(hint) is Annotated:
+        return bare(get_args(hint)[0])
+    inner = [one for one in get_args(hint) if one is not type(None)]
+    return bare(inner[0]) if len(inner) < len(get_args(hint)) else hint
+
+
+def _made(kind: type, said: Mapping[str, Any]) -> Any:
+    if missing := sorted(required_of(kind) - said.keys()):
+        raise UsageError(f"{missing[0]} is missing", _HINT)
+    adapters = adapters_of(kind)
+    return kind(**{name: _seen(name, adapters[name], value) for name, value in said.items()})
+
+
+def _seen(name: str, adapter: TypeAdapter[Any], value: Any) -> Any:
+    try:
+        return adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise UsageError(f"{name}: {printable(first['msg'][:1].lower() + first['msg'][1:])}", _HINT) from None
+
+
+def _from_json(value: Any, kind: Any) -> Any:
+    """Lists are tuples here, and paths are bytes."""
+    if kind is bytes and isinstance(value, str):
+        return normalised_path(_bytes_of(value))
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_from_json(one, bare(get_args(kind)[0])) for one in value)
+    return value
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a pair, which stands for no byte
+        raise UsageError(
+            "a path has a surrogate that stands for no byte", "bytes that are no UTF-8 are \\udc80 to \\udcff"
+        ) from None
+
+
+def _pairs(raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """Names and values of a query string. Werkzeug's own reading would replace bytes that are no UTF-8."""
+    for part in raw.split(b"&"):
+        if part:
+            name, _, value = part.partition(b"=")
+            yield _decoded(unquote_to_bytes(name.replace(b"+", b" "))), unquote_to_bytes(value.replace(b"+", b" "))
+
+
+def _decoded(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _value(name: str, value: bytes, kind: Any) -> Any:
+    """Converts a query's value to the type; raises an error in the terms of a query if it does not fit."""
+    if kind is bytes:
+        return normalised_path(value)
+    text = _decoded(value)
+    if kind is int:
+        if not _WHOLE.fullmatch(text):
+            raise UsageError(f"{name} is no whole number: {_shown(text)}", _HINT)
+        return int(text)
+    if kind is bool:
+        if text not in _YES_OR_NO:
+            raise UsageError(f"{name} is neither true nor false: {_shown(text)}", _HINT)
+        return _YES_OR_NO[text]
+    return text
+
+
+def normalised_path(path: bytes) -> bytes:
+    """Returns an absolute path without a NUL, `.` and `..`, and without redundant slashes. Raises UsageError."""
+    parts = [part for part in path.split(b"/") if part]
+    if not path.startswith(b"/") or b"\0" in path or len(path) > LONGEST or b"." in parts or b".." in parts:
+        raise UsageError(f"{_shown(_decoded(path))} is no path of a backup", "it begins with / and has no . and no .. in it")
+    return b"/" + b"/".join(parts)
+
+
+def _shown(text: str) -> str:
+    return f'"{printable(text[:_SHOWN])}"'
+
+
+def _near(name: str, known: list[str]) -> str:
+    return did_you_mean(name, known, f"there are {', '.join(known)}" if known else "it takes none")

@@ -12,9 +12,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from btrkeep import __version__
-from web.api.errors import MEANINGS, Error
-from web.api.parameters import adapters_of, bare, hints_of, required_of
-from web.api.table import Bytes, Endpoint
+from web.api import Bytes, Endpoint, adapters_of, bare, hints_of, required_of
+from web.api.answers import MEANINGS, Error
 
 TITLE = "btrkeep"
 _PATH = "^/"

@@ -8,8 +8,7 @@ from flask import Response, abort, request
 from pydantic import Field
 
 from web import download as downloads
-from web.api.parameters import OneOf, either_way
-from web.api.table import ApiRequest, Bytes, Endpoint, Host, Name, Path, Which
+from web.api import ApiRequest, Bytes, Endpoint, Host, Name, OneOf, Path, Which, either_way
 from web.data import files
 from web.data.files_compare import LIMIT, Compared, compare_at
 from web.data.files_history import HistoryPage, history

@@ -6,8 +6,7 @@ from typing import Annotated
 from flask import abort
 from pydantic import Field
 
-from web.api.parameters import OneOf, either_way
-from web.api.table import ApiRequest, Endpoint, OfHost
+from web.api import ApiRequest, Endpoint, OfHost, OneOf, either_way
 from web.data import hosts as of_hosts
 from web.data.copies import CopiesPage
 from web.data.copies import copies as of_copies

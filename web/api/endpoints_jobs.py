@@ -13,8 +13,7 @@ from btrkeep.errors import UsageError
 from btrkeep.units import parse_time
 from web.access import visible_hosts
 from web.alarms import OpenAlarm, open_alarms
-from web.api.parameters import OneOf
-from web.api.table import ApiRequest, Endpoint, Moment, Nothing, OfNumber
+from web.api import ApiRequest, Endpoint, Moment, Nothing, OfNumber, OneOf
 from web.data import jobs as of_jobs
 from web.data import log
 from web.data.doctor import Examination, examination

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from web.api.table import SHOWN, ApiRequest, Endpoint, Host, Moment, Name
+from web.api import SHOWN, ApiRequest, Endpoint, Host, Moment, Name
 from web.service_client import agent
 
 KEEPING = "keeping"

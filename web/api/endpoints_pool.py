@@ -8,7 +8,7 @@ from flask import abort
 from pydantic import Field
 
 from btrkeep.errors import OperatorError, UsageError
-from web.api.table import ApiRequest, Endpoint, Nothing, OfNumber
+from web.api import ApiRequest, Endpoint, Nothing, OfNumber
 from web.data import balance, expiry
 from web.data import day as of_day
 from web.data import trend as of_trend

@@ -8,8 +8,7 @@ from flask import abort
 from pydantic import Field
 
 from web.access import require_folder_right
-from web.api.parameters import OneOf
-from web.api.table import ApiRequest, Endpoint, OfHost, Which
+from web.api import ApiRequest, Endpoint, OfHost, OneOf, Which
 from web.data import restore as of_restore
 from web.data.restore import PreviewPage, RestoreForm
 from web.same_names import of_answer

@@ -1,7 +1,8 @@
 """Identifies the viewer of a request by a session's cookie or a script's token, which the login service checks.
 
-The cookie is Flask's, signed with 32 random bytes that have a separate file; it holds a random word, and the login service's database holds that word's digest. A copy of the
-database therefore opens no session, and a session ends for good when its row is deleted.
+The cookie is Flask's, signed with 32 random bytes that have a separate file. It holds a random word, and the login service's
+database holds that word's digest. A copy of the database therefore opens no session, and a session ends for good when its row is
+deleted.
 """
 
 import os

@@ -8,8 +8,7 @@ from flask.blueprints import BlueprintSetupState
 from btrkeep.errors import OperatorError
 from btrkeep.metric_text import CONTENT_TYPE
 from web.access import logged_in_viewer, public
-from web.api.errors import MEANINGS, answer
-from web.api.values import dumped
+from web.api.answers import MEANINGS, answer, dumped
 from web.data.health import Health, health
 from web.data.numbers import text
 from web.request_numbers import RequestNumbers

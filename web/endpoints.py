@@ -1,6 +1,10 @@
-"""Turns a request into an endpoint's answer: identifies the viewer, parses the parameters, calls the endpoint, returns JSON."""
+"""The JSON API below /api/v1: the content of the pages, for programs, with an OpenAPI document made from the same table.
+
+A request becomes an endpoint's answer: the viewer is identified, the parameters are parsed, the endpoint is called, and JSON returned.
+"""
 
 from collections.abc import Callable
+from functools import cache
 
 from flask import Blueprint, Response, abort, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
@@ -8,20 +12,30 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_size
 from web import redaction as telling
-from web.access import require_visible_host, viewer
-from web.api import errors
-from web.api.parameters import LONGEST_BODY, of_body, of_query
-from web.api.table import ApiRequest, Endpoint
-from web.api.values import dumped
+from web.access import public, require_visible_host, viewer
+from web.api import (
+    LONGEST_BODY,
+    ApiRequest,
+    Endpoint,
+    answers,
+    endpoints_files,
+    endpoints_hosts,
+    endpoints_jobs,
+    endpoints_keeping,
+    endpoints_pool,
+    endpoints_tasks,
+    of_body,
+    of_query,
+)
+from web.api.answers import dumped
+from web.api.document import document
 from web.source import source
 
+PREFIX = "/api/v1"
+_MODULES = (endpoints_hosts, endpoints_keeping, endpoints_files, endpoints_tasks, endpoints_pool, endpoints_jobs)
+ENDPOINTS = tuple(one for module in _MODULES for one in module.ENDPOINTS)
 LONGEST_OF_HOST = 16 << 20
 """Bytes of an answer about one host: whoever writes its files or its messages must not use up the memory of the dashboard."""
-
-
-def add(blueprint: Blueprint, endpoint: Endpoint) -> None:
-    """Adds one endpoint under its path."""
-    blueprint.add_url_rule(endpoint.path, endpoint.name, _view(endpoint), methods=[endpoint.method])
 
 
 def _view(endpoint: Endpoint) -> Callable[..., Response]:
@@ -29,7 +43,7 @@ def _view(endpoint: Endpoint) -> Callable[..., Response]:
         try:
             return _answered(endpoint, in_path)
         except OperatorError as error:
-            return errors.of_operator(telling.told(error))
+            return answers.of_operator(telling.told(error))
 
     return view
 
@@ -62,3 +76,20 @@ def _read_body() -> bytes:
         raise
     except HTTPException:
         abort(400)
+
+
+blueprint = Blueprint("api", __name__, url_prefix=PREFIX)
+for _endpoint in ENDPOINTS:
+    blueprint.add_url_rule(_endpoint.path, _endpoint.name, _view(_endpoint), methods=[_endpoint.method])
+
+
+@blueprint.get("/openapi.json")
+@public
+def openapi() -> Response:
+    """Returns the document. It contains nothing about this site."""
+    return Response(_openapi(), content_type="application/json")
+
+
+@cache
+def _openapi() -> bytes:
+    return dumped(document(ENDPOINTS, PREFIX))
