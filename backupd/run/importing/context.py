@@ -1,6 +1,9 @@
-"""What an import works with, and its trees: opened by a descriptor, so that a rotation meanwhile puts no other in its place."""
+"""What an import works with; its trees, opened by a descriptor, so that a rotation meanwhile puts no other in their place; and which
+of their backups were compared.
+"""
 
 import asyncio
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +13,7 @@ from threading import Event
 
 from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import final_backups, require_own
+from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
 from backupd.repo.room import require_room
 from backupd.rsync.version import Rsync
 from backupd.run.importing.copy_processes import CopyProcesses
@@ -22,10 +26,14 @@ from btrkeep.config import Config, HostConfig
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER, is_there
+from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.units import format_time
+
+_COMPARED = "imports.json"
+_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +186,32 @@ def require_no_other_work(pool: Pool, host: str) -> None:
 def named(tree: OldTree, error: OperatorError) -> OperatorError:
     """Returns the error with the tree that it is about."""
     return OperatorError(f"{tree.folder}: {error.message}", error.hint)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedTrees:
+    """imports.json in the state folder: which imported backups were compared with their trees, and were equal. By UUID: a host may
+    be renamed.
+
+    A backup is compared after it has its name. A kill between the two leaves one that is not listed here, and the next import
+    compares it. Losing the file costs another comparison.
+    """
+
+    state: Path
+
+    def has(self, record: Record) -> bool:
+        """Returns True if that backup was equal to its tree."""
+        return record.uuid in self._read()
+
+    def add(self, record: Record) -> None:
+        """Adds an equal one. Raises OSError."""
+        known = {**self._read(), record.uuid: f"{record.host}@{record.name}"}
+        write_atomically(self.state / _COMPARED, json.dumps({"format": _FORMAT, "equal": known}, indent=1) + "\n")
+
+    def _read(self) -> dict[str, str]:
+        """Returns the names of backups by UUID; empty if the file is missing or cannot be read."""
+        try:
+            fields = json.loads(text_of_file(self.state / _COMPARED))
+            return {str(uuid): str(name) for uuid, name in fields["equal"].items()} if fields["format"] == _FORMAT else {}
+        except (OSError, *NOT_UNDERSTOOD):
+            return {}

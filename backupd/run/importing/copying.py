@@ -17,7 +17,8 @@ from hashlib import blake2b
 from heapq import merge
 from typing import Any, NamedTuple
 
-from backupd.run.importing.attributes import (
+from backupd.run.importing.copy_processes import CopyProcesses
+from backupd.run.importing.target_names import (
     CopyPlace,
     changed_meanwhile,
     correct_attributes,
@@ -26,7 +27,6 @@ from backupd.run.importing.attributes import (
     opened_name,
     status_or_none,
 )
-from backupd.run.importing.copy_processes import CopyProcesses
 from backupd.run.importing.tree_links import TreeLinks
 from backupd.run.importing.tree_walk import Attributes, attributes_of, walk_again
 from btrkeep.descriptors import ClosingFd

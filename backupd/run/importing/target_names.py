@@ -1,19 +1,139 @@
-"""Changes names in the backup that an import makes, without ever leaving it.
+"""Changes names in the backup that an import makes, without ever leaving it: owners, modes, times and attributes, what is no plain
+file, further hard links, and what goes.
 
 The names were found in the old tree before it was copied. Somebody who owns a folder there may have put a symlink in its place
 meanwhile, which the copy has then. So each folder above a name is opened by its name in the folder before, never through a symlink.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import NamedTuple
 
 from backupd.repo.remove_tree import remove_tree
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, open_folder
+
+_UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a name, a symlink too, without what opening a device does
+_ACLS = ("system.posix_acl_access", "system.posix_acl_default")
+_LABEL = "security.selinux"  # the kernel gives one to every file, and takes it from none
+
+
+class CopyPlace(NamedTuple):
+    """A name in an open folder of the tree and in that of the backup, and the inode that it had in the tree at the look at that.
+    `inherits`: what is made in the backup may get attributes from its folder, for that has some.
+    """
+
+    there: int
+    here: int
+    name: bytes
+    inode: int
+    inherits: bool
+
+
+@contextmanager
+def opened_name(place: CopyPlace, flags: int) -> Iterator[tuple[int, os.stat_result]]:
+    """Opens the name in the tree. Raises OSError also if it is another file than was looked at."""
+    with ClosingFd(os.open(place.name, flags, dir_fd=place.there)) as fd:
+        if (found := os.fstat(fd)).st_ino != place.inode:
+            raise OSError(errno.EAGAIN, "it was exchanged meanwhile: is the history changed?")
+        yield fd, found
+
+
+def changed_meanwhile() -> OSError:
+    return OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?")
+
+
+def status_or_none(folder: int, name: bytes) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def make_special(place: CopyPlace) -> bool:
+    """Makes a symlink, a device node, a named pipe or a socket, unless there is the same. Returns whether anything was changed."""
+    with opened_name(place, _UNOPENED) as (old, found):
+        if stat.S_ISREG(found.st_mode):
+            raise changed_meanwhile()
+        leads_to = os.readlink(b"", dir_fd=old) if stat.S_ISLNK(found.st_mode) else None
+        if (has := _same_special(place, found, leads_to)) is None:
+            _replace_special(place, found, leads_to)
+        with ClosingFd(os.open(place.name, _UNOPENED, dir_fd=place.here)) as new:
+            paths = b"/proc/self/fd/%d" % old, b"/proc/self/fd/%d" % new
+            if has and _has_attributes(*paths, found, has):
+                return False
+            os.chown(place.name, found.st_uid, found.st_gid, dir_fd=place.here, follow_symlinks=False)
+            _keep_xattrs(*paths)
+            if leads_to is None:
+                os.chmod(place.name, stat.S_IMODE(found.st_mode), dir_fd=place.here)
+            os.utime(place.name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=place.here, follow_symlinks=False)
+    return True
+
+
+def _same_special(place: CopyPlace, found: os.stat_result, leads_to: bytes | None) -> os.stat_result | None:
+    """Returns the status of what has the name in the backup, if it is the same but for attributes."""
+    has = status_or_none(place.here, place.name)
+    if has is None or (stat.S_IFMT(has.st_mode), has.st_rdev) != (stat.S_IFMT(found.st_mode), found.st_rdev):
+        return None
+    return has if leads_to is None or os.readlink(place.name, dir_fd=place.here) == leads_to else None
+
+
+def _replace_special(place: CopyPlace, found: os.stat_result, leads_to: bytes | None) -> None:
+    """Makes it, in the place of what has its name."""
+    with suppress(FileNotFoundError):
+        os.unlink(place.name, dir_fd=place.here)
+    if leads_to is None:
+        os.mknod(place.name, stat.S_IFMT(found.st_mode) | 0o600, found.st_rdev, dir_fd=place.here)
+    else:
+        os.symlink(leads_to, place.name, dir_fd=place.here)
+
+
+def correct_attributes(old: int, new: int, found: os.stat_result, has: os.stat_result) -> None:
+    """Does as `keep_attributes` where something differs: what is written to an inode costs a leaf of its own in the backup."""
+    if not _has_attributes(old, new, found, has):
+        keep_attributes(old, new, found)
+
+
+def _has_attributes(old: int | bytes, new: int | bytes, found: os.stat_result, has: os.stat_result) -> bool:
+    one, other = ((some.st_mode, some.st_uid, some.st_gid, some.st_mtime_ns) for some in (found, has))
+    return one == other and _values(old) == _values(new)
+
+
+def keep_attributes(old: int, new: int, found: os.stat_result, *, has_some: bool = True) -> None:
+    """Of an open file or folder. The owner comes first, which takes set-user-ID bits and capabilities away; the time comes last."""
+    os.fchown(new, found.st_uid, found.st_gid)
+    _keep_xattrs(old, new, has_some=has_some)
+    os.fchmod(new, stat.S_IMODE(found.st_mode))
+    os.utime(new, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _keep_xattrs(old: int | bytes, new: int | bytes, *, has_some: bool = True) -> None:
+    """Extended attributes, and ACLs, which are such; others that the new one has from its folder, if it `has_some`, go."""
+    wanted = _values(old)
+    for name in _xattrs(new) if has_some else ():
+        if name not in wanted and name != _LABEL:
+            os.removexattr(new, name)
+    for name, value in wanted.items():
+        os.setxattr(new, name, value)
+
+
+def _values(of: int | bytes) -> dict[str, bytes]:
+    return {name: os.getxattr(of, name) for name in _xattrs(of)}
+
+
+def _xattrs(of: int | bytes) -> list[str]:
+    try:
+        names = os.listxattr(of)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        return []
+    return [name for name in names if not name.startswith("system.") or name in _ACLS]
 
 
 def link_names(target: Path, groups: Iterable[Sequence[bytes]]) -> None:

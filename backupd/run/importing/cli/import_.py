@@ -25,10 +25,8 @@ from backupd.repo.final_backups import keep_names
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
-from backupd.run.importing.cli.import_live import ImportDisplay
-from backupd.run.importing.cli.import_plan import planned, say_plan
-from backupd.run.importing.compared_trees import ComparedTrees
-from backupd.run.importing.context import ImportContext, known_backups, opened_tree
+from backupd.run.importing.cli.import_view import ImportDisplay, planned, say_plan
+from backupd.run.importing.context import ComparedTrees, ImportContext, known_backups, opened_tree
 from backupd.run.importing.copy_processes import CopyProcesses
 from backupd.run.importing.copying import copy_batch
 from backupd.run.importing.filling import TreeNotCopied
