@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from bench.common import own_folder, plain_parser, report, say, timed
-from btrkeep.fs.dedupe import shared_pieces
+from btrkeep.fs.reflink import shared_pieces
 from tests.beds import btrfs, session, work
 
 _MEMORY = "import resource,subprocess,sys;s=subprocess.call(sys.argv[1:],stdout=subprocess.DEVNULL);"

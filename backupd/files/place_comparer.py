@@ -21,9 +21,8 @@ from backupd.files.tree import Entry, open_plain
 from backupd.files.writing import Moved, comparable, unfinished_size
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
-from btrkeep.fs.direct_comparison import PieceBuffer, past_memory
 from btrkeep.fs.fiemap import share_all
-from btrkeep.fs.sparse import PIECE, Run, data_runs, pieces
+from btrkeep.fs.sparse import PIECE, PieceBuffer, Run, data_runs, past_memory, pieces
 from btrkeep.pool.marker import filesystem_of
 
 if TYPE_CHECKING:

@@ -36,9 +36,9 @@ from btrkeep.catalogue import WHOLE, Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import DAMAGED, OperatorError
-from btrkeep.fs.exchange import exchange
 from btrkeep.fs.fiemap import NO_PLACE, extents
 from btrkeep.fs.openat import is_there
+from btrkeep.fs.output_file import exchange
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume, delete, describe, opened, snapshot
 from btrkeep.treescan import has_readable_tree

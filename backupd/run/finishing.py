@@ -34,8 +34,8 @@ from btrkeep.backup_states import ALTERED, EXPIRED, FAILED, PARTIAL
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
-from btrkeep.fs.dedupe import OF_ONE_FILE, shared_pieces
 from btrkeep.fs.openat import FOLDER, is_there
+from btrkeep.fs.reflink import OF_ONE_FILE, shared_pieces
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import describe, set_read_only

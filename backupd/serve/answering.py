@@ -13,9 +13,9 @@ from backupd.serve.context import ServiceContext
 from backupd.serve.rights import ROOT, require, require_switched_on, viewer_of
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.errors import OperatorError
-from btrkeep.serving.peer import Peer, peer_of
 from btrkeep.serving.places import NoPlace
 from btrkeep.serving.protocol import Request, RequestRefused, answer_line, login_socket_of
+from btrkeep.serving.server import Peer, peer_of
 from btrkeep.serving.viewer import Viewer
 from btrkeep.serving.wire import ClientGone, Wire
 from btrkeep.units import format_size, printable

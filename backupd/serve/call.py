@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from backupd.serve.context import ServiceContext
-from btrkeep.serving.peer import Peer
 from btrkeep.serving.protocol import HEAD, LONGEST_FRAME, Request, Streamed, stream_line
+from btrkeep.serving.server import Peer
 from btrkeep.serving.viewer import Viewer
 from btrkeep.serving.wire import Wire
 from btrkeep.units import printable

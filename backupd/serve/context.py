@@ -19,7 +19,7 @@ from btrkeep.config.reading import main_and_name
 from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool.marker import Pool, open_pool
-from btrkeep.serving.answer_size import UnreadBytes
+from btrkeep.serving.places import UnreadBytes
 from btrkeep.units import printable, show_times_in
 
 log = logging.getLogger("backupd.serve")

@@ -9,8 +9,8 @@ from typing import Any
 
 from backupd.serve.arguments import FOLDER, HOST
 from btrkeep.serving.client import Absent, RootServiceClient
-from btrkeep.serving.peer import Peer
 from btrkeep.serving.protocol import Request, RequestRefused
+from btrkeep.serving.server import Peer
 from btrkeep.serving.viewer import Viewer, read_viewer
 from btrkeep.units import printable
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their place under another name, and moved there when all is well."""
+"""Files that appear whole or not at all, written beside their place and moved there; and two names that change places."""
 
 import io
 import os
@@ -104,3 +104,15 @@ def _beside(path: Path, durable: bool, mode: int | None) -> Iterator[BinaryIO]:
     except BaseException:  # Ctrl-C too: nothing half written is left, whatever it was
         beside.unlink(missing_ok=True)
         raise
+
+
+_AT_FDCWD, _EXCHANGE = -100, 2
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Exchanges two names atomically: both exist at all times. Raises OSError."""
+    import ctypes  # which the other users of this module do without
+
+    if ctypes.CDLL(None, use_errno=True).renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(other))

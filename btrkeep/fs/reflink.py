@@ -1,8 +1,7 @@
-"""Copies an inode with everything that a backup keeps of it; the data of a regular file is shared, not copied.
+"""Copies an inode with everything that a backup keeps of it, its data shared; and makes two files share the data that is alike.
 
-Owner, mode, times in nanoseconds, extended attributes of all namespaces (POSIX ACLs and file capabilities are among them), holes
-and preallocated extents, and the btrfs flags that decide whether data can be shared. Symlinks, fifos, sockets and device nodes are
-made again. Nothing is followed: both ends are a name in a folder that is open.
+With FIDEDUPERANGE the kernel locks and compares both files, so no content changes. Times, owner and attributes stay. Root may do it
+with files that are open for reading, also in a read-only subvolume.
 """
 
 import errno
@@ -10,11 +9,14 @@ import fcntl
 import os
 import stat
 from array import array
+from collections.abc import Iterator
+from struct import Struct
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FILE, by_descriptor
 from btrkeep.fs.sparse import data_runs
+from btrkeep.ioctl import ioctl
 
 # As on x86, arm, s390 and riscv.
 _FICLONE = 0x40049409
@@ -112,3 +114,44 @@ def _copy_xattrs(source: int | bytes, copy: int | bytes) -> None:
         os.removexattr(copy, attribute, follow_symlinks=follow)
     for attribute in attributes:
         os.setxattr(copy, attribute, os.getxattr(source, attribute, follow_symlinks=follow), follow_symlinks=follow)
+
+
+DEDUPE_PIECE = 16 << 20
+"""Bytes of one call: what btrfs compares at a time, and so what a cancellation waits for."""
+OF_ONE_FILE = frozenset(
+    (
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.EXDEV,
+        errno.EINVAL,
+        errno.EIO,
+        errno.EOPNOTSUPP,
+        errno.ETXTBSY,
+    )
+)
+"""Errors of one file: missing, of another kind, behind a symlink or a mount, without checksums, not to be read or shared."""
+_FIDEDUPERANGE = 0xC0189436
+_RANGE = Struct("=QQHHIqQQiI")  # source offset, length, count; of the one destination: fd, offset, bytes shared, status
+_ARE_EQUAL = 0
+
+
+def shared_pieces(source: int, destination: int, size: int) -> Iterator[int]:
+    """Makes `destination` share the data of `source` by pieces; yields the bytes that it shares now of each piece, 0 if unlike.
+
+    Both files have `size` bytes. Holes of the destination stay. Raises OSError, EINVAL where only one of the two has checksums, EIO
+    where data cannot be read.
+    """
+    for start, end in data_runs(destination, size):
+        for at in range(start, end, DEDUPE_PIECE):
+            yield _share(source, destination, at, min(DEDUPE_PIECE, end - at))
+
+
+def _share(source: int, destination: int, at: int, length: int) -> int:
+    buffer = bytearray(_RANGE.pack(at, length, 1, 0, 0, destination, at, 0, 0, 0))
+    ioctl(source, _FIDEDUPERANGE, buffer)
+    *_, shared, status, _ = _RANGE.unpack(buffer)
+    if status < 0:
+        raise OSError(-status, "the data cannot be shared")
+    return int(shared) if status == _ARE_EQUAL else 0

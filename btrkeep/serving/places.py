@@ -1,9 +1,17 @@
-"""How many may do something at the same time, and how much of that one user, or one customer's users together, may have."""
+"""Limits of what users may have at once: places to do something, and bytes of answers.
 
+One user, or one customer's users together, may have a part of each. A host chooses names, targets of symlinks and lines of text:
+4,000 bytes of a target that are not UTF-8 are 24,000 bytes of JSON.
+"""
+
+import json
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from btrkeep.serving.viewer import Viewer
+from btrkeep.units import with_encoded
 
 Holder = str | tuple[str, ...]
 """A user by name, or all users together who are limited to the same hosts."""
@@ -57,3 +65,60 @@ class Places:
 def holders(viewer: Viewer) -> tuple[Holder, ...]:
     """Returns the keys under which is counted what a viewer uses."""
     return (viewer.name,) if viewer.hosts is None else (viewer.name, tuple(sorted(viewer.hosts)))
+
+
+LIST_BYTES = 4 << 20
+"""Bytes of the lists in one answer: encoded, and with the percent-encoded forms that the API adds."""
+UNREAD_BYTES, UNREAD_OF_ONE = 32 << 20, 10 << 20
+"""Bytes of answers that wait for their clients: in all, and of one user or customer."""
+
+
+class AnswerSize:
+    """The bytes of one answer that are left for its lists."""
+
+    def __init__(self, left: int = LIST_BYTES) -> None:
+        self._left, self._is_empty = left, True
+
+    def take(self, entry: object) -> bool:
+        """Returns True if the entry fits as well; the first one always does. After False the list has to end."""
+        self._left -= encoded_bytes(entry)
+        fits = self._left >= 0 or self._is_empty
+        self._is_empty = False
+        return fits
+
+
+def encoded_bytes(value: object) -> int:
+    """Returns the length of a value as JSON, with the percent-encoded forms."""
+    return len(json.dumps(with_encoded(value), separators=(",", ":"))) + 1
+
+
+class UnreadBytes:
+    """The bytes of complete answers that their clients have not read yet. Shared by all threads."""
+
+    def __init__(self, in_all: int = UNREAD_BYTES, of_one: int = UNREAD_OF_ONE) -> None:
+        self._in_all, self._of_one = in_all, of_one
+        self._held: Counter[Holder] = Counter()
+        self._total = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self, viewer: Viewer, size: int) -> Iterator[None]:
+        """Counts an answer until the context ends. Raises NoPlace if too much waits already. Who has nothing waiting gets an answer
+        of any size unless the limit in all is reached.
+        """
+        keys = holders(viewer)
+        with self._lock:
+            held = max(self._held[key] for key in keys)
+            if held and held + size > self._of_one:
+                raise NoPlace(own=True)
+            if self._total + (size if held else 0) > self._in_all:
+                raise NoPlace(own=False)
+            self._total += size
+            self._held.update(dict.fromkeys(keys, size))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._total -= size
+                self._held.subtract(dict.fromkeys(keys, size))
+                self._held += Counter()

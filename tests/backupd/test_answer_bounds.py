@@ -19,10 +19,9 @@ from backupd.serve.limits import ConcurrencyLimit
 from backupd.serve.rights import Right
 from backupd.serve.verbs import VERBS, Verb, tasks
 from btrkeep.clock import Clock
-from btrkeep.serving.answer_size import UnreadBytes
-from btrkeep.serving.peer import Peer
-from btrkeep.serving.places import NoPlace
+from btrkeep.serving.places import NoPlace, UnreadBytes
 from btrkeep.serving.protocol import encoded
+from btrkeep.serving.server import Peer
 from btrkeep.serving.viewer import Viewer
 from btrkeep.serving.wire import Wire
 

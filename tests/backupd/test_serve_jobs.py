@@ -27,8 +27,8 @@ from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.proc import start_time
 from btrkeep.process.watched import Abandoned, run_watched
-from btrkeep.serving.peer import allowed_users
 from btrkeep.serving.protocol import RequestRefused
+from btrkeep.serving.server import allowed_users
 from tests.beds import TOP
 from tests.beds.watch import wait_for
 
@@ -419,7 +419,7 @@ def test_a_socket_that_systemd_hands_over_is_listened_on_and_no_other(tmp_path: 
     script = """
 import os, sys
 os.environ["LISTEN_PID"] = str(os.getpid())
-from btrkeep.serving.listening import handed_over
+from btrkeep.serving.server import handed_over
 from btrkeep.errors import OperatorError
 try:
     found = handed_over()

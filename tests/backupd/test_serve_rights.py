@@ -16,8 +16,8 @@ from backupd.serve.verbs import VERBS
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load, load_usable
 from btrkeep.errors import ConfigError
-from btrkeep.serving.peer import Peer
 from btrkeep.serving.protocol import Request, RequestRefused
+from btrkeep.serving.server import Peer
 from btrkeep.serving.viewer import ROLES, Viewer, read_viewer, viewer_object
 
 TOP = Path(__file__).parents[2]

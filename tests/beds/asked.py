@@ -9,7 +9,7 @@ import pytest
 
 from backupd.serve import answering
 from backupd.serve.rights import ROOT
-from btrkeep.serving.peer import Peer, peer_of
+from btrkeep.serving.server import Peer, peer_of
 
 
 @contextmanager

@@ -6,8 +6,7 @@ import threading
 from functools import cache, partial
 from pathlib import Path
 
-from btrkeep.serving.peer import allowed_users
-from btrkeep.serving.server import Server
+from btrkeep.serving.server import Server, allowed_users
 from web.auth.service import LoginService
 from web.auth.store import Store
 

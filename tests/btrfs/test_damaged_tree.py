@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from btrkeep.fs.dedupe import shared_pieces
+from btrkeep.fs.reflink import shared_pieces
 from tests.beds import btrfs, work
 from tests.beds.faults import damage, damage_metadata, leaves, put_right
 from tests.beds.nights import Nights

@@ -19,8 +19,8 @@ from backupd.serve.call import Call
 from backupd.serve.context import ServiceContext
 from backupd.serve.verbs import VERBS, files
 from btrkeep.clock import Clock
-from btrkeep.serving.peer import Peer
 from btrkeep.serving.protocol import RequestRefused, encoded
+from btrkeep.serving.server import Peer
 from btrkeep.serving.viewer import Viewer
 from btrkeep.serving.wire import Wire
 from tests.beds import work

@@ -21,8 +21,8 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.serving.peer import peer_of
 from btrkeep.serving.protocol import Request, RequestRefused, answer_line
+from btrkeep.serving.server import peer_of
 from btrkeep.serving.viewer import Viewer, role_of, viewer_object
 from btrkeep.serving.wire import ClientGone, Wire
 from btrkeep.units import format_time, printable

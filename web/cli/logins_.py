@@ -10,9 +10,7 @@ import click
 
 from btrkeep.errors import UsageError
 from btrkeep.process.progress import tell
-from btrkeep.serving.listening import bound, handed_over
-from btrkeep.serving.peer import allowed_users
-from btrkeep.serving.server import Server
+from btrkeep.serving.server import Server, allowed_users, bound, handed_over
 from web.auth.service import LoginService
 from web.auth.store import Store
 from web.cli.as_owner import become_owner

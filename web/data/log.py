@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from btrkeep.catalogue import KILLED, RUN_OUTCOMES, Catalogue, PastRuns, Run
 from btrkeep.decisions.rsync_meaning import exit_words
-from btrkeep.serving.answer_size import AnswerSize
+from btrkeep.serving.places import AnswerSize
 from btrkeep.units import seconds_between
 from web.redaction import host_error, host_line
 from web.running import is_alive

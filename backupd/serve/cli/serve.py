@@ -20,9 +20,7 @@ from btrkeep.clock import Clock
 from btrkeep.errors import UsageError
 from btrkeep.hung_storage import answers
 from btrkeep.process.progress import tell
-from btrkeep.serving.listening import bound, handed_over
-from btrkeep.serving.peer import allowed_users
-from btrkeep.serving.server import Server
+from btrkeep.serving.server import Server, allowed_users, bound, handed_over
 from btrkeep.units import printable
 
 _IDLE = 60.0

@@ -11,7 +11,7 @@ from backupd.serve.arguments import Argument
 from backupd.serve.limits import ConcurrencyLimit
 from backupd.serve.rights import Right
 from btrkeep.choices import CURVES, OVERWRITE, SERVICE_VERBS
-from btrkeep.serving.answer_size import LIST_BYTES
+from btrkeep.serving.places import LIST_BYTES
 from btrkeep.serving.protocol import LONGEST_ANSWER
 from btrkeep.serving.viewer import Viewer
 

@@ -16,7 +16,7 @@ from backupd.files.tree import Entry, Tree
 from backupd.serve.call import Call
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
-from btrkeep.serving.answer_size import LIST_BYTES, AnswerSize, encoded_bytes
+from btrkeep.serving.places import LIST_BYTES, AnswerSize, encoded_bytes
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.wire import ClientGone
 from btrkeep.units import format_size

@@ -18,7 +18,7 @@ from btrkeep.catalogue import PastRuns
 from btrkeep.decisions.requested_runs import DAY, RequestDelay, RequestedRun, next_request
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.room import mount_options
-from btrkeep.serving.answer_size import AnswerSize
+from btrkeep.serving.places import AnswerSize
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import counted, local_time
 
