@@ -335,8 +335,8 @@ def test_a_pause_lasts_as_long_as_it_should_and_is_reported(runner: ExpiryRunner
     assert runner.paused is None
     runner.context.cancellation.handle_signal(15)
     begun = time.monotonic()
-    runner._pause(Pause.PACE, 20)
-    assert time.monotonic() - begun < 10
+    runner._pause(Pause.PACE, 250)
+    assert time.monotonic() - begun < 100
 
 
 @pytest.mark.parametrize(("hosts", "count"), [(None, None), (frozenset[str](), 0), (frozenset({"a", "b"}), 2)])

@@ -147,7 +147,7 @@ def wait_for(true: Callable[[], object], seconds: float = 60, why: str = "it did
     return time.monotonic() - start
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 30) -> tuple[int, str, str]:
+def ended(process: subprocess.Popen[str], seconds: float = 100) -> tuple[int, str, str]:
     """Waits for a program's end: its status and both texts."""
     stdout, stderr = process.communicate(timeout=seconds)
     assert "Traceback" not in stderr, stderr

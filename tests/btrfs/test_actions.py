@@ -133,16 +133,16 @@ def test_a_user_who_does_very_much_pushes_out_nothing_of_others(small: Pool) -> 
 
 
 def test_who_holds_the_record_stops_no_command_and_is_named(small: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actions_log, "PATIENCE", 0.2)
+    monkeypatch.setattr(actions_log, "PATIENCE", 1.0)
     record_action(small, UserAction(NOW, "hold", "alice", "web1", "x"))
     path = small.path / ".btrkeep" / ACTIONS
     with subprocess.Popen(["flock", "--no-fork", path, "sleep", "60"]) as holder:
         wait_for(lambda: is_locked(path))
         begun = time.monotonic()
-        for _ in range(20):
+        for _ in range(100):
             failure = record_action(small, UserAction(NOW, "release", "alice", "web1", "x"))
             assert f"the lock is held by another process ({holder.pid})" in failure
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 60  # only the first one waits
         holder.kill()
     assert not record_action(small, UserAction(NOW, "accept", "alice", "web1", "x"))
     assert [action.what for action in read_actions(small)] == ["accept", "hold"]

@@ -89,9 +89,9 @@ def test_a_confined_receiver_does_not_outlive_its_run(nights: Nights, tree: Path
     first = in_the_middle_of_a_run(nights, backupd_running)
     first.kill()
     first.wait()
-    wait_for(lambda: not receivers(nights), 10)
-    wait_for(lambda: not is_locked(lock), 10)
-    wait_for(lambda: len(transferring(nights)) <= 1, 10, "the remote shell goes on")  # what it started over there is another's
+    wait_for(lambda: not receivers(nights))
+    wait_for(lambda: not is_locked(lock))
+    wait_for(lambda: len(transferring(nights)) <= 1, why="the remote shell goes on")  # what it started over there is another's
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert nights.differences("web", tree) == []
 

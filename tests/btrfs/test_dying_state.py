@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -152,11 +151,10 @@ def test_a_reader_of_its_output_is_not_kept_by_a_child_that_nothing_ends(tmp_pat
     """The filesystem has read the request and never answers: not even SIGKILL ends who waits for that."""
     folder = tmp_path / "dies"
     with hanging(folder, once_open=True):
-        begun = time.monotonic()
         process = outliving(folder, "(Path(sys.argv[1]) / 'file').read_bytes()")
         output, _ = process.communicate(timeout=60)
         assert output == f"{folder} does not answer any more: nothing could be read for 10 s\n"
-        assert (process.returncode, time.monotonic() - begun < 9) == (4, True)
+        assert process.returncode == 4
 
 
 @pytest.mark.parametrize(("work", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("os.kill(os.getpid(), 1)", -1)])

@@ -22,6 +22,7 @@ from btrkeep.pool.orphans import Drop, key_text
 from tests.beds import backupd, btrfs, cleaner, session, work
 from tests.beds.cli import BACKUPD, TOP
 from tests.beds.nights import Nights
+from tests.beds.watch import wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 Running = Callable[..., "subprocess.Popen[str]"]
@@ -102,7 +103,7 @@ def test_it_goes_on_to_show_a_line_in_each_interval(stopped: tuple[Path, cleaner
     running = backupd_running("progress", stopped[0], "--interval", "0.4", env={"PYTHONUNBUFFERED": "1"})
     assert running.stdout is not None
     lines = [running.stdout.readline() for _ in range(5)]
-    assert 1.6 < time.monotonic() - begun < 20
+    assert time.monotonic() - begun > 1.6
     for text in lines:
         assert re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ \d+ deleted", text)
         assert "\x1b" not in text
@@ -116,7 +117,7 @@ def test_it_stays_until_a_signal_ends_it(
     assert running.stdout is not None
     running.stdout.readline()
     running.send_signal(number)
-    assert running.wait(timeout=20) == status
+    assert running.wait(timeout=60) == status
     assert "Traceback" not in (running.stderr.read() if running.stderr else "")
 
 
@@ -126,7 +127,7 @@ def on_terminal(columns: int, number: int, *words: str | Path) -> tuple[str, int
     if pid == 0:
         os.environ.update(TERM="xterm-256color", PYTHONPATH=str(TOP), COLUMNS=str(columns), LINES="24")
         os.execv(sys.executable, [*BACKUPD, *map(str, words)])
-    text, deadline = b"", time.monotonic() + 20
+    text, deadline = b"", time.monotonic() + 60
     while text.count(b"time left") < 3 and time.monotonic() < deadline:
         text += os.read(fd, 65536)
     os.kill(pid, number)
@@ -172,9 +173,12 @@ def test_what_went_while_it_watched_is_what_the_test_deleted(still: cleaner.Stil
     work("btrfs", "filesystem", "sync", point)
     cleaner.delete(snapshots[40:])  # new ones come while it watches
     assert cleaner.is_gone(point)
-    time.sleep(0.5)
+    lines = [running.stdout.readline()]
+    while " 0 deleted subvolumes; " not in lines[-1]:
+        lines.append(running.stdout.readline())
+        assert lines[-1], "it has ended"
     running.send_signal(signal.SIGINT)
-    lines = running.stdout.read().splitlines()
+    lines += running.stdout.read().splitlines()
     assert " 0 deleted subvolumes; " in lines[-1]
     assert lines[-1].endswith("time left: none")
     match = re.search(r"rate: ([\d.,]+) a minute over ([\d.]+)s", lines[-1])
@@ -247,10 +251,8 @@ def test_a_filesystem_that_goes_away_ends_the_watch(still: cleaner.Still, backup
     running = backupd_running("progress", point, "--interval", "0.1", env={"PYTHONUNBUFFERED": "1"})
     assert running.stdout is not None
     running.stdout.readline()
-    deadline = time.monotonic() + 10
-    while work("umount", point, check=False).returncode:  # it keeps nothing open, though a look may be under way
-        assert time.monotonic() < deadline
-    assert running.wait(timeout=20) == 4
+    wait_for(lambda: work("umount", point, check=False).returncode == 0)  # it keeps nothing open, though a look may be under way
+    assert running.wait(timeout=60) == 4
     assert running.stderr is not None
     assert re.fullmatch(r"error: [^\n]+\nhint: [^\n]+\n", running.stderr.read())
 
@@ -265,7 +267,7 @@ def test_another_btrfs_below_the_one_that_goes_away_is_not_taken_for_it(still: c
     assert running.stdout is not None
     running.stdout.readline()
     work("umount", "--lazy", point)
-    assert running.wait(timeout=20) == 4
+    assert running.wait(timeout=60) == 4
     assert running.stderr is not None
     assert "is on another filesystem now" in running.stderr.read()
 

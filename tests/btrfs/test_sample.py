@@ -169,7 +169,7 @@ def test_a_busy_catalogue_leaves_a_sample_out_and_fails_nothing(nights: Nights) 
         took = time.monotonic() - begun
     assert (done.returncode, done.stdout) == (0, "")
     assert "left out this sample" in done.stderr
-    assert took < 9
+    assert took < 25  # others wait for half a minute
     nights.json("sample")
 
 

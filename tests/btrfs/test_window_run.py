@@ -11,6 +11,7 @@ import pytest
 
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
+from tests.beds.patient import PATIENT
 from tests.beds.watch import ASLEEP, disagreements, ended, hold, results, transferring, wait_for
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -68,12 +69,10 @@ def test_what_runs_when_the_window_closes_is_stopped_kept_and_ended_the_night_af
     flag = hold(nights, 500_000)
     nights.host("waits", tree, window="22:00-06:00")
     nights.settings("backup", concurrency=1)
-    process = backupd_running("--config", nights.config, "run", "--json", "--now", "2026-11-21T05:59:57Z")
+    process = backupd_running("--config", nights.config, "run", "--json", "--now", "2026-11-21T05:59:57Z", program=PATIENT)
     wait_for(flag.exists)
-    start = time.monotonic()
-    status, stdout, _ = ended(process)
+    status, stdout, _ = ended(process, 100)
     assert status == 1
-    assert time.monotonic() - start < 10
     found = results(stdout)
     stopped, skipped = (found[host] for host in sorted(found, key=lambda host: found[host]["outcome"]))
     assert (stopped["outcome"], skipped["outcome"]) == ("partial", "skipped")
@@ -97,9 +96,8 @@ def test_a_window_that_closed_while_the_machine_was_asleep_stops_what_runs(
     process = backupd_running("--config", nights.config, "run", "--json", "--now", "2026-11-20T22:00:00Z", env=env)
     wait_for(flag.exists)
     asleep.touch()
-    woken = time.monotonic()
-    status, stdout, _ = ended(process)
-    assert (status, time.monotonic() - woken < 10) == (1, True)
+    status, stdout, _ = ended(process, 100)  # its window would close in eight hours by the other clock
+    assert status == 1
     assert (results(stdout)["web"]["outcome"], "window" in results(stdout)["web"]["error"]) == ("partial", True)
     finished = work("sqlite3", nights.state / "catalogue.sqlite", "SELECT finished FROM run").stdout
     assert finished > woken_at, "the machine slept"

@@ -120,7 +120,7 @@ def test_the_copy_is_complete_without_a_journal_and_has_its_time(state: Path) ->
         assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert plain.execute("SELECT count(*) FROM about WHERE name LIKE 'fact%'").fetchone() == (300,)
     assert copy.read_bytes()[18:20] == b"\1\1"  # neither read nor written with a -wal
-    assert abs(parse_time(in_copy(state, COPIED) or "").timestamp() - time.time()) < 5
+    assert abs(parse_time(in_copy(state, COPIED) or "").timestamp() - time.time()) < 60
     with Catalogue.open(state) as catalogue:
         assert catalogue.get_fact(COPIED) is None
     assert sorted(path.name for path in state.iterdir() if "tmp" in path.name) == []
@@ -188,13 +188,14 @@ def test_a_catalogue_that_stays_open_is_copied_at_intervals(state: Path, monkeyp
     with Catalogue.open(state) as catalogue:
         catalogue.set_fact("a", "0")
         seen, copies = set[str | None](), set[int]()
-        end = time.monotonic() + 1.2
-        while time.monotonic() < end:
+        begun = time.monotonic()
+        while len(copies) < 4:
+            assert time.monotonic() - begun < 60
             catalogue.set_fact("a", str(len(seen)))
             copies.add((state / "dashboard.sqlite").stat().st_mtime_ns)
             seen.add(in_copy(state))
             time.sleep(0.01)
-    assert 3 <= len(copies) <= 6, copies
+        assert time.monotonic() - begun > 0.8, "more often"
     assert len(seen) >= 3
 
 

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from btrkeep.errors import Exit, LockHeld, PoolUnusable
 from btrkeep.pool.locks import Lock, read_holder, take_lock
 from btrkeep.process.proc import start_time
 from tests.beds import TOP, work
+from tests.beds.watch import wait_for
 
 
 @contextmanager
@@ -103,9 +103,7 @@ def test_a_lock_lives_as_long_as_the_last_child_that_inherited_it(tmp_path: Path
         finally:
             os.kill(child, 9)
         # The other child was not handed the lock, and is still there.
-        deadline = time.monotonic() + 10
-        while start_time(child) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: start_time(child) is None)
         os.kill(other, 0)
         attempt(tmp_path / "lock").release()
         os.kill(other, 9)

@@ -372,12 +372,12 @@ def test_who_waits_for_the_filesystem_does_not_keep_other_threads_waiting(btrfs_
     origin = describe(btrfs_mount / "origin")
     assert origin is not None
     work("fsfreeze", "--freeze", btrfs_mount)
-    thaw = threading.Timer(20, subprocess.run, [("fsfreeze", "--unfreeze", btrfs_mount)], {"capture_output": True})
+    thaw = threading.Timer(100, subprocess.run, [("fsfreeze", "--unfreeze", btrfs_mount)], {"capture_output": True})
     thaw.start()  # where the other process cannot: nothing, not even a signal, ends one that waits for a frozen filesystem
     begun = time.monotonic()
     done = work(sys.executable, "-c", textwrap.dedent(WAITS), btrfs_mount, what, str(origin.id), cwd=TOP, check=False)
     thaw.cancel()
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 90
     assert (done.stdout, done.stderr, done.returncode) == ("still waits\n", "", 0)
     assert (describe(btrfs_mount / "new") is not None) == (what != "delete")
     assert (describe(btrfs_mount / "origin") is None) == (what == "delete")

@@ -193,7 +193,7 @@ def test_dead_members_are_not_waited_for_when_nobody_buries_them() -> None:
         if ours == 0:
             before = time.monotonic()
             pid, status, _ = run_group("sh", "-c", "sleep 0.2 >/dev/null 2>&1 & exit 3")
-            print(status, members(pid), time.monotonic() - before < 5, flush=True)
+            print(status, members(pid), time.monotonic() - before < 30, flush=True)
             os._exit(0)
         os.waitpid(ours, 0)
         print(len(children()), "dead child")
@@ -207,8 +207,8 @@ def test_who_outlives_the_leader_for_long_is_asked_to_end() -> None:
     said = reaping(
         """
         before = time.monotonic()
-        pid, status, out = run_group("sh", "-c", "(trap 'echo asked; exit' TERM; for i in $(seq 150); do sleep 0.1; done) & exit 0")
-        print(status, "asked" in out, members(pid), children(), 1.9 < time.monotonic() - before < 12)
+        pid, status, out = run_group("sh", "-c", "(trap 'echo asked; exit' TERM; for i in $(seq 999); do sleep 0.2; done) & exit 0")
+        print(status, "asked" in out, members(pid), children(), 1.9 < time.monotonic() - before < 100)
         """
     )
     assert said == "0 True [] [] True\n"
@@ -218,7 +218,7 @@ def test_who_outlives_the_leader_for_long_is_asked_to_end() -> None:
 def test_who_does_not_listen_is_killed() -> None:
     said = reaping(
         """
-        pid, status, out = run_group("sh", "-c", "(trap '' TERM; for i in $(seq 150); do sleep 0.1; done) & exit 0")
+        pid, status, out = run_group("sh", "-c", "(trap '' TERM; for i in $(seq 999); do sleep 0.2; done) & exit 0")
         print(status, members(pid), children())
         """
     )
@@ -251,11 +251,11 @@ def test_a_signal_to_a_group_that_is_gone_does_nothing() -> None:
 def test_a_daemon_that_left_the_group_but_kept_the_pipe_does_not_hold_us_up(tmp_path: Path) -> None:
     """Such as ssh's ControlPersist: it is no member, writes into no backup, and may live."""
     before = time.monotonic()
-    status, heard = whole("sh", "-c", f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 60' & sleep 0.2; echo said")
+    status, heard = whole("sh", "-c", f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 250' & sleep 0.2; echo said")
     pid = int((tmp_path / "pid").read_text())
     try:
         assert (status, heard.out) == (0, b"said\n")
-        assert time.monotonic() - before < 15
+        assert time.monotonic() - before < 100
         os.kill(pid, 0)
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -436,7 +436,7 @@ def test_a_program_beside_that_cannot_be_watched_does_not_go_on(monkeypatch: pyt
         return beside.told
 
     assert asyncio.run(one()) == [126]
-    assert str(script) not in work("ps", "-eo", "args").stdout
+    wait_for(lambda: str(script) not in work("ps", "-eo", "args").stdout)  # a shell that had forked: its child too
 
 
 def test_a_program_beside_ends_with_us_however_that_is() -> None:
@@ -456,14 +456,12 @@ def test_a_program_beside_ends_with_us_however_that_is() -> None:
         (group,) = (pid for pid in map(int, work("pgrep", "-P", str(process.pid)).stdout.split()) if pid != beside)
         process.kill()
         process.wait()
-        end = time.monotonic() + 2
-        while start_time(beside) and time.monotonic() < end:
-            time.sleep(0.01)
-        left = start_time(beside)
-        os.killpg(group, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(beside, signal.SIGKILL)
-    assert left is None
+        try:
+            wait_for(lambda: start_time(beside) is None)
+        finally:
+            os.killpg(group, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(beside, signal.SIGKILL)
 
 
 def children() -> set[str]:

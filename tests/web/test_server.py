@@ -81,7 +81,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     found.task_dispatcher.shutdown()
     with suppress(OSError):  # a thread that ends may have woken it up already, so that it is closed
         found.trigger.pull_trigger(lambda: wasyncore.close_all(found._map))
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -146,9 +146,7 @@ def test_who_reads_no_answer_gets_no_more(
     finally:
         for one in held:
             one.close()
-    end = time.monotonic() + 5
-    while answer(port, "/answer/acme/other") == b"unread":
-        assert time.monotonic() < end
+    wait_for(lambda: answer(port, "/answer/acme/other") != b"unread")
 
 
 def test_connections_to_all_addresses_of_the_server_count_together() -> None:
@@ -177,7 +175,7 @@ def test_connections_to_all_addresses_of_the_server_count_together() -> None:
         found.task_dispatcher.shutdown()
         trigger = next(one.trigger for one in list(found.map.values()) if isinstance(one, server.BaseWSGIServer))
         trigger.pull_trigger(lambda: wasyncore.close_all(found.map))
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -233,10 +231,10 @@ def test_a_request_that_comes_byte_by_byte_is_given_up(port: int, beginning: byt
         begun = time.monotonic()
         one.sendall(beginning)
         with suppress(ConnectionError):
-            while time.monotonic() < begun + 30:
+            while time.monotonic() < begun + 100:
                 one.sendall(b"a")
                 time.sleep(0.1)
-        assert 0.9 < time.monotonic() - begun < 20
+        assert 0.9 < time.monotonic() - begun < 90
 
 
 @pytest.mark.slow
@@ -252,7 +250,7 @@ def test_a_connection_may_ask_again_long_after_its_first_request_began(port: int
 @pytest.mark.slow
 def test_strangers_who_hold_all_connections_and_ask_nothing_are_let_go(port: int) -> None:
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(30)]
-    assert healthy(port, 4)
-    assert sum(is_over(one, 2) for one in idle[:20]) == 20
+    assert healthy(port, 60)
+    assert sum(is_over(one, 60) for one in idle[:20]) == 20
     for one in idle:
         one.close()
