@@ -16,7 +16,7 @@ from typing import BinaryIO, TypeVar
 
 from PIL import Image
 
-from btrkeep.cli.which_filesystem import show_times_of_pool_on
+from btrkeep.cli.arguments import show_times_of_pool_on
 from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
 from btrkeep.process.programs import run

@@ -16,7 +16,7 @@ from btrkeep.config.config_key import SECTIONS, ConfigKey
 from btrkeep.config.documents import INSTALLED
 from btrkeep.config.keys import TABLE, WRITTEN
 from btrkeep.config.problems import quoted
-from btrkeep.metric_table import METRICS, Metric
+from btrkeep.metrics import METRICS, Metric
 
 TOP = Path(__file__).resolve().parents[1]
 TITLES = {

@@ -7,8 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from pathlib import Path
 
-from btrkeep.metric_table import Metric
-from btrkeep.metric_text import MetricSamples
+from btrkeep.metrics import Metric, MetricSamples
 
 _REQUESTS = Metric("btrkeep_web_requests_total", "counter", "Requests answered.", ("view", "method", "status"))
 _SECONDS = Metric(

@@ -1,6 +1,6 @@
 """`backupd completion`: makes a shell complete commands, options, hosts, and paths in backups."""
 
-from btrkeep.cli.completion import completion_command
+from btrkeep.cli.lazy import completion_command
 
 # bash takes HOST@BACKUP for two words otherwise.
 command = completion_command(

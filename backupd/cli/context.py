@@ -11,7 +11,7 @@ import click
 from backupd.cli.hung_state import outlive_hung_state
 from backupd.repo.context import PoolContext, open_configured, require_catalogue_of, require_writable
 from btrkeep.cli import complain
-from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import outlive_readers
 from btrkeep.clock import Clock
 from btrkeep.config import Config, ReportingConfig, keep_valid, load_for_reports, load_usable

@@ -18,7 +18,7 @@ from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import HOLD, read_notes
 from btrkeep.backup_states import EXPIRED
-from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, load_usable
 from btrkeep.errors import OperatorError, UsageError

@@ -17,7 +17,7 @@ from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.pool.allocation import Space, read_allocation
 from btrkeep.pool.locks import Lock, take_lock

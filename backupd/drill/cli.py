@@ -19,7 +19,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.listing import hosts_of
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.config.values import FileSample, parse_sample
 from btrkeep.decisions.drills import (

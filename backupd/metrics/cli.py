@@ -13,13 +13,12 @@ from backupd.health.status_report import StatusReport, opened_catalogue, read_st
 from backupd.metrics.report_samples import samples_of
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.cli import complain, echo_json, json_option
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.config import ReportingConfig
 from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.fs.output_file import whole_file
-from btrkeep.metric_table import Metric
-from btrkeep.metric_text import MetricSample
+from btrkeep.metrics import Metric, MetricSample
 
 
 @click.command("metrics")

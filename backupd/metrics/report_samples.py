@@ -6,7 +6,7 @@ from datetime import datetime
 
 from backupd.health.status_report import StatusReport
 from btrkeep import __version__
-from btrkeep import metric_table as table
+from btrkeep import metrics as table
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.decisions import metric_samples
@@ -16,7 +16,7 @@ from btrkeep.decisions.drills import DrillState
 from btrkeep.decisions.due import is_due
 from btrkeep.decisions.host_state import COPY, STATES
 from btrkeep.decisions.verification import VerificationState
-from btrkeep.metric_text import MetricSamples
+from btrkeep.metrics import MetricSamples
 from btrkeep.units import parse_backup_name, seconds_between
 
 _GOOD_EXPIRY, _BAD_BALANCE = ("complete", "partial"), ("failed", "killed", None)

@@ -18,7 +18,7 @@ from backupd.offsite.run import OffsiteEvent, OffsitePlan, OffsiteProgress, Offs
 from backupd.offsite.sample_check import check_sample
 from backupd.repo.context import PoolContext
 from btrkeep.cli import complain, echo_json, json_option, table
-from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import ProgressLine, SaidOnce, notices_on_stderr, outlive_readers, prose, say_wait
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, note_session, read_session

@@ -33,6 +33,7 @@ from backupd.repo.backup_json import Record
 from backupd.repo.received import RECEIVING, discard_received
 from backupd.rsync.cell import PROGRAM, filter_file, shown_programs
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.clock import moment, wait_for_tick
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.decisions.receive_meaning import HINTS, receive_cause
 from btrkeep.decisions.replication import FarBackup
@@ -42,7 +43,6 @@ from btrkeep.pool.send import NEWEST
 from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, describe, marked_copies, opened, set_read_only, set_received, snapshot
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.programs import piped, run
-from btrkeep.ticks import moment, wait_for_tick
 from btrkeep.units import format_duration, printable
 
 _TOP = "/pool"
@@ -166,7 +166,7 @@ class Receiving:
     def _last_change(self, look: Callable[[], None]) -> int:
         """Waits until the program has read all that was passed on to it; until when it may have changed something.
 
-        What the next stream changes must be dated later (btrkeep/ticks.py). `look` may raise; raises BrokenPipeError.
+        What the next stream changes must be dated later (btrkeep/clock.py). `look` may raise; raises BrokenPipeError.
         """
         while is_unread(self._program.input):
             look()

@@ -26,8 +26,7 @@ from backupd.repo.backup_json import DATA, PathResult, Record
 from backupd.run.unlisted import stored_size
 from backupd.run.verdict import Emptied, EmptiedWhy, decide_run, judge_emptied
 from btrkeep.backup_states import COMPLETE, SUSPECT
-from btrkeep.causes import Cause, CauseCode
-from btrkeep.conditions import ConditionKey, ConditionKind
+from btrkeep.causes import Cause, CauseCode, ConditionKey, ConditionKind
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.lasting import follow
 from btrkeep.pool.subvolume import describe, opened

@@ -23,7 +23,7 @@ from backupd.repo.backup_json import DATA, PathResult, Record
 from backupd.repo.json_file import NOT_UNDERSTOOD
 from backupd.run.finishing import Prepared
 from backupd.run.interrupted import settings_of
-from btrkeep.conditions import ConditionKey, ConditionKind, shortened
+from btrkeep.causes import ConditionKey, ConditionKind, shortened
 from btrkeep.config import HostConfig
 from btrkeep.decisions.lasting import exclude_command, exclude_pattern
 from btrkeep.pool.marker import MARKER, Pool

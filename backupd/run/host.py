@@ -42,9 +42,8 @@ from backupd.run.work_subvolume import is_damaged
 from btrkeep import __version__
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup, Damage
-from btrkeep.causes import Cause, CauseCode
+from btrkeep.causes import Cause, CauseCode, ConditionKey
 from btrkeep.clock import elapsed
-from btrkeep.conditions import ConditionKey
 from btrkeep.config import HostConfig
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.cause_words import cause_words

@@ -36,8 +36,7 @@ from backupd.run.verdict import (
     waited_in_vain,
 )
 from backupd.run.work_subvolume import drop_other_paths
-from btrkeep.causes import Cause, CauseCode
-from btrkeep.conditions import ConditionKey
+from btrkeep.causes import Cause, CauseCode, ConditionKey
 from btrkeep.config import HostConfig
 from btrkeep.decisions.absence import is_absent
 from btrkeep.decisions.cause_words import cause_words

@@ -9,7 +9,7 @@ from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.usage.measure import by_extents, by_sampling, by_writing, listed
 from backupd.usage.model import METHODS, Amount, BackupUse, HostUse, MeasuredUsage, PoolUse
 from btrkeep.cli import echo_json, json_option, table
-from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.arguments import Parsed
 from btrkeep.pool import quota
 from btrkeep.units import counted, format_duration, format_size, format_time, local_time, parse_duration, printable
 

@@ -9,7 +9,7 @@ import click
 
 from balancer.cli.which_pool import balance_target, mount_point, which_pool
 from btrkeep.cli import echo_json
-from btrkeep.cli.which_filesystem import pool_words
+from btrkeep.cli.arguments import pool_words
 from btrkeep.units import counted, local_day, printable
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import click
 
 from btrkeep.choices import BALANCE_POLICIES, DEFAULT_POLICY
 from btrkeep.cli import json_option
-from btrkeep.cli.parsed import Parsed, Value
+from btrkeep.cli.arguments import Parsed, Value
 from btrkeep.units import parse_duration, parse_share, parse_size, parse_time
 
 NONE = "none"

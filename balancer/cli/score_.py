@@ -9,8 +9,7 @@ import click
 from balancer.cli.which_pool import balance_target, mount_point, which_pool
 from balancer.display_order import SORTS, ordered
 from btrkeep.cli import complain, json_option
-from btrkeep.cli.parsed import VADDR
-from btrkeep.cli.which_filesystem import require_one_pool
+from btrkeep.cli.arguments import VADDR, require_one_pool
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import local_time, printable
 

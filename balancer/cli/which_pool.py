@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from btrkeep.cli.given_path import GivenPath
-from btrkeep.cli.which_filesystem import complete_mount, pool_options, require_one_pool
+from btrkeep.cli.arguments import GivenPath, complete_mount, pool_options, require_one_pool
 from btrkeep.units import show_times_in
 
 if TYPE_CHECKING:

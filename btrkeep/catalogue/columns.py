@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from btrkeep.causes import Cause, cause_of
-from btrkeep.conditions import Condition, conditions_of
+from btrkeep.causes import Cause, Condition, cause_of, conditions_of
 
 _UNSTORABLE = re.compile("[\\\\\x00\ud800-\udfff]")
 _ESCAPED = re.compile(r"\\(\\|x00|u[0-9a-f]{4})")

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from btrkeep.causes import Cause
-from btrkeep.conditions import Condition
+from btrkeep.causes import Cause, Condition
 
 RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
 KILLED = "killed"

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from btrkeep import metric_table as table
+from btrkeep import metrics as table
 from btrkeep.catalogue import BalanceTotals, ExpiryTotals, FreeSpaceScore, StoredAlarm
 from btrkeep.choices import ALARM_EVENTS
 from btrkeep.decisions.alarm_patience import AlarmPatience
 from btrkeep.decisions.findings import CHECKS, PoolVerdict, grade
 from btrkeep.decisions.pool_numbers import PoolNumbers
-from btrkeep.metric_table import Metric
+from btrkeep.metrics import Metric
 
 Kind = TypeVar("Kind", bound=str)
 

@@ -7,8 +7,7 @@ import click
 
 from btrkeep.choices import CURVES, SORTS
 from btrkeep.cli import echo_json
-from btrkeep.cli.given_path import GivenPath
-from btrkeep.cli.which_filesystem import show_times_of_pool_on
+from btrkeep.cli.arguments import GivenPath, show_times_of_pool_on
 from btrkeep.errors import OperatorError
 from btrkeep.units import local_time
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from heatmap.cli.picture import command as picture
 from heatmap.cli.picture import picture_request
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from btrkeep.cli.which_filesystem import show_times_of_pool_on
+from btrkeep.cli.arguments import show_times_of_pool_on
 from btrkeep.errors import OperatorError
 from btrkeep.pool.opening import open_btrfs
 from btrkeep.treescan.block_groups import chunks, filesystem

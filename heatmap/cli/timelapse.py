@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from btrkeep.choices import COLOURS, SORTS
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import ProgressLine
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, local_minute, printable

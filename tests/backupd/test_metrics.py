@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from backupd.metrics.report_samples import samples_of
-from btrkeep import metric_table as table
+from btrkeep import metrics as table
 from btrkeep.catalogue import FreeSpaceScore, StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.config.model import ReplicaSettings
@@ -22,8 +22,7 @@ from btrkeep.decisions.copies import COPIES, KnownCopies, ReplicaSession, copies
 from btrkeep.decisions.drills import DrillOutcome, DrillResult, drill_status
 from btrkeep.decisions.pool_health import PoolFacts
 from btrkeep.decisions.redundancy import redundancy
-from btrkeep.metric_table import METRICS, Metric
-from btrkeep.metric_text import MetricSamples
+from btrkeep.metrics import METRICS, Metric, MetricSamples
 from btrkeep.pool.model import ChunkUse
 from btrkeep.units import backup_name
 from tests.backupd.facts import NOW, ago, facts

@@ -10,7 +10,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from btrkeep.config import NotifySettings, load
-from btrkeep.metric_table import METRICS
+from btrkeep.metrics import METRICS
 from tests.beds import TOP, work
 
 DOCS = TOP / "docs"

@@ -10,7 +10,7 @@ import pytest
 from balancer.choose import FLOORS
 from balancer.cli.planning import settings_of
 from balancer.run_types import RoomFloor, RunSettings
-from btrkeep.cli import which_filesystem
+from btrkeep.cli import arguments
 from btrkeep.config import BalanceSettings
 from btrkeep.config.values import parse_min_free
 from btrkeep.units import local_time
@@ -83,10 +83,10 @@ def test_a_time_of_day_is_one_of_the_pools_zone(nights: Nights, monkeypatch: pyt
     assert plan["until"].endswith("T16:00:00Z"), "that zone is always 14 hours ahead"
     uuid = work("findmnt", "-no", "UUID", "-T", nights.pool).stdout.strip()
     moment = datetime(2026, 11, 29, 12, tzinfo=UTC)
-    monkeypatch.setattr(which_filesystem, "_FOLDER", nights.top)
-    which_filesystem.show_times_of_pool_on("00000000-0000-0000-0000-000000000000")
+    monkeypatch.setattr(arguments, "_FOLDER", nights.top)
+    arguments.show_times_of_pool_on("00000000-0000-0000-0000-000000000000")
     assert local_time(moment) == "2026-11-29T12:00:00Z", "no pool of ours is on that one"
-    which_filesystem.show_times_of_pool_on(uuid)
+    arguments.show_times_of_pool_on(uuid)
     assert local_time(moment) == "2026-11-30T02:00:00+14:00"
 
 

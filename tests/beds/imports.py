@@ -8,21 +8,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 BOTTOM = (
-    "btrkeep.hung_storage",
     "btrkeep.backup_states",
     "btrkeep.capabilities",
     "btrkeep.causes",
-    "btrkeep.choices",
-    "btrkeep.conditions",
     "btrkeep.checkpoints",
+    "btrkeep.choices",
     "btrkeep.clock",
     "btrkeep.descriptors",
     "btrkeep.errors",
+    "btrkeep.hung_storage",
     "btrkeep.ioctl",
-    "btrkeep.metric_text",
-    "btrkeep.metric_table",
+    "btrkeep.metrics",
     "btrkeep.procfs",
-    "btrkeep.ticks",
     "btrkeep.trusted_path",
     "btrkeep.units",
     "btrkeep.version",
@@ -87,7 +84,7 @@ RESERVED = (
     # Users and sessions are the login service's own; a table of hard links too large for memory lasts as long as one archive.
     Reserved(("sqlite3",), modules=("btrkeep.catalogue", "web.auth.store", "backupd.files.spool")),
     # Looks at a path by itself, and waits for ever on a mount that is dead.
-    Reserved(("click.Path",), modules=("btrkeep.cli.given_path",)),
+    Reserved(("click.Path",), modules=("btrkeep.cli.arguments",)),
     Reserved(("print",), parts=("cli", "__main__")),
     Reserved(("click", "rich"), parts=("cli", "display", "__main__")),
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.errors import UsageError
 from tests.beds import work
 from tests.beds.cli import TOP
@@ -44,6 +44,6 @@ def test_a_folder_that_this_user_may_not_enter_is_left_to_the_command(tmp_path: 
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     code = (
-        "import os, sys; from btrkeep.cli.given_path import GivenPath as G; os.seteuid(65534); G().convert(sys.argv[1], None, None)"
+        "import os, sys; from btrkeep.cli.arguments import GivenPath as G; os.seteuid(65534); G().convert(sys.argv[1], None, None)"
     )
     work(sys.executable, "-c", code, closed / "x" / "y", cwd=TOP)

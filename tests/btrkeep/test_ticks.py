@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.ticks import moment, wait_for_tick
+from btrkeep.clock import moment, wait_for_tick
 
 ROUNDS = 300
 TICK = time.clock_getres(5)  # CLOCK_REALTIME_COARSE of linux/time.h

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from btrkeep import metric_table as table
+from btrkeep import metrics as table
 from btrkeep.config import HostConfig
 from tests.beds.copied import copied
 from tests.beds.dashboard import OPERATOR, VIEWER, Dashboard, own_folder, serving

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.lazy import LazyCommand, LazyGroup
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.process.cancellation import exit_on_sigterm

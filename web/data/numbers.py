@@ -8,14 +8,14 @@ that `backupd notify` found; once they are an hour old they are left out.
 from collections import Counter
 
 from btrkeep import __version__
-from btrkeep import metric_table as table
+from btrkeep import metrics as table
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.decisions import metric_samples
 from btrkeep.decisions.alarm_patience import AlarmPatience
 from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.decisions.host_state import STATES
 from btrkeep.decisions.pool_numbers import numbers_of_sample
-from btrkeep.metric_text import MetricSamples
+from btrkeep.metrics import MetricSamples
 from web.data.health import stale_after
 from web.data.hosts import NOT_OURS, HostRow, every_row
 from web.source import RequestContext

@@ -6,7 +6,7 @@ from flask import Blueprint, Response, current_app, g, request
 from flask.blueprints import BlueprintSetupState
 
 from btrkeep.errors import OperatorError
-from btrkeep.metric_text import CONTENT_TYPE
+from btrkeep.metrics import CONTENT_TYPE
 from web.access import logged_in_viewer, public
 from web.api.answers import MEANINGS, answer, dumped
 from web.data.health import Health, health

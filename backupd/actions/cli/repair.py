@@ -25,7 +25,7 @@ from backupd.run.repair.work import RepairDone, repair
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import WHOLE
 from btrkeep.cli import complain, echo_json, json_option, table
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve

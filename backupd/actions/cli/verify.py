@@ -32,7 +32,7 @@ from backupd.repo.verified import read_verified, verification_fields, verified_r
 from backupd.run.against_source import SourceScope
 from btrkeep.backup_states import ALTERED
 from btrkeep.cli import complain, echo_json, json_option
-from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import ProgressLine, prose
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
 from btrkeep.decisions.due import latest

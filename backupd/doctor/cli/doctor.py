@@ -29,7 +29,7 @@ from backupd.doctor.room_words import attached_error, plan_lines
 from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option, table
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose, with_calls
 from btrkeep.config import Config
 from btrkeep.decisions.findings import ROOM, Finding, check_as_json

@@ -16,7 +16,7 @@ from backupd.cli.context import load_config
 from backupd.expire.monitor import CleanerMonitor, CleanerReading, Dropping, Rate, TimeLeft, require_btrfs
 from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.orphans import key_text

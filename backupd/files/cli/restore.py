@@ -34,7 +34,7 @@ from backupd.repo.context import open_configured
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.choices import OVERWRITE
 from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, OperatorError, UsageError

@@ -17,7 +17,7 @@ from backupd.hosts.cli.questions import Prompter
 from backupd.hosts.edit import KEYS, ListedHost, assigned, read_host_list
 from backupd.hosts.files import Files, HostChange, add_host, add_hosts, remove_hosts, set_hosts
 from btrkeep.cli import echo_json, json_option, table
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.problems import show

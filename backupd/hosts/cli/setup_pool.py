@@ -21,7 +21,7 @@ from backupd.hosts.files import Files
 from backupd.repo.boot_json import note_new_pool
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, Retention, example, is_example
 from btrkeep.config import value_types as kinds

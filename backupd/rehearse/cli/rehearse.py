@@ -9,8 +9,7 @@ import click
 from backupd.cli.context import load_config
 from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS
 from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.given_path import GivenPath
-from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.arguments import GivenPath, Parsed
 from btrkeep.errors import Exit, UsageError
 from btrkeep.units import parse_size
 

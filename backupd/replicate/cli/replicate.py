@@ -13,8 +13,7 @@ from backupd.replicate.outcome import ReplicationOptions
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
-from btrkeep.cli.given_path import GivenPath
-from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.arguments import GivenPath, Parsed
 from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.decisions.copies import PUSH, REPLICA
 from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError

@@ -15,7 +15,7 @@ from backupd.replicate.sender import BackupSender, request_lines, serve
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_copies
 from btrkeep.catalogue import Catalogue
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool, open_pool

@@ -17,7 +17,7 @@ from backupd.sampling.cli.trend import chart_characters, svg_option, width
 from backupd.sampling.picture_data import DayData
 from btrkeep.catalogue import Job
 from btrkeep.cli import echo_json, json_option, table
-from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, kinds_of, phases, slots, sums
 from btrkeep.decisions.time_ticks import hour_ticks

@@ -13,7 +13,7 @@ import click
 from backupd.cli.context import opened, pass_context
 from backupd.sampling.chart import ASCII, BLOCKS, ChartCharacters, axis_for, filled, labelled, under
 from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose, text_width
 from btrkeep.decisions.time_ticks import date_ticks
 from btrkeep.decisions.trend import MOST_POINTS, Point, point_of, points, step_for

@@ -15,7 +15,7 @@ from backupd.cli.context import given_now, load_config, pass_context, present
 from backupd.serve.answering import answer
 from backupd.serve.context import ServiceContext
 from backupd.serve.start_job import keep_starting
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.clock import Clock
 from btrkeep.errors import UsageError
 from btrkeep.hung_storage import answers

@@ -35,7 +35,7 @@ from backupd.run.importing.rsnapshot_conf import BackupPoint, RsnapshotConf, rea
 from backupd.run.importing.run import ImportedBackup, import_tree
 from backupd.run.importing.takeover import subvolumes_left_out, take_over
 from btrkeep.cli import complain, echo_json, json_option
-from btrkeep.cli.given_path import GivenPath
+from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import has_live_terminal, prose
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.due import latest

@@ -1,16 +1,83 @@
-"""How a command of btrfs-balancer or btrfs-heatmap is told which filesystem is meant: by a mount point, or by a pool."""
+"""Arguments and options that all programs share: words that a function of ours reads, paths, and which filesystem is meant.
 
+A path is looked up by another process first, because click, or the command, waits for ever where nothing answers. A filesystem is
+named by a mount point, or by a pool.
+"""
+
+import errno
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from btrkeep.cli.given_path import GivenPath
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.units import show_times_in
+from btrkeep.hung_storage import require_lookup
+from btrkeep.units import printable, show_times_in
+
+Value = TypeVar("Value")
+
+
+class Parsed(click.ParamType[Value]):
+    """A click type made from a function, which raises ValueError with a message for the operator."""
+
+    def __init__(self, name: str, parse: Callable[[str], Value]) -> None:
+        self.name, self._parse = name, parse
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Value:
+        if not isinstance(value, str):
+            return value  # type: ignore[return-value]  # click hands a value that is converted already through again
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def virtual_address(text: str) -> int:
+    """Bytes, decimal or with 0x. Raises ValueError."""
+    try:
+        found = int(text, 0)
+    except ValueError:
+        found = -1
+    if not 0 <= found < 1 << 64:
+        raise ValueError(f"{text!r} is no virtual address: write bytes, such as 13631488 or 0xd00000")
+    return found
+
+
+VADDR = Parsed("vaddr", virtual_address)
+
+
+_SHOWN = 60  # characters of a path that is too long
+
+
+class GivenPath(click.Path):
+    """As click.Path, which itself looks at the path for `exists` or `resolve_path`. Raises OperatorError for a dead one, and for
+    one that no filesystem can have.
+    """
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        if os.fspath(value) not in ("", "-"):
+            path = Path(value).absolute()
+            require_lookup(path)
+            _require_possible(path)
+        return super().convert(value, param, ctx)
+
+
+def _require_possible(path: Path) -> None:
+    """Raises UsageError if the path, or a name in it, is longer than the kernel or its filesystem accepts."""
+    try:
+        path.lstat()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise UsageError(
+                f"{printable(str(path)[:_SHOWN])}...: the path is too long", "a name has at most 255 bytes, and a path 4,095"
+            ) from None
+
 
 _FOLDER = Path("/etc/btrkeep")
 
