@@ -41,9 +41,9 @@ def test_the_table_of_exit_statuses_is_the_codes(page: Read) -> None:
 
 
 FOLLOWS = {
-    ExitKind.FINISHED: "looked through",
+    ExitKind.FINISHED: "checked",
     ExitKind.STOPPED: "partial",
-    ExitKind.RETRY: "tried again",
+    ExitKind.RETRY: "retried",
     ExitKind.HOST: "given up",
     ExitKind.BROKEN: "broken",
 }
