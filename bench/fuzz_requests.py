@@ -50,7 +50,7 @@ def request() -> Callable[[bytes], object]:
     """An answer is one line of JSON, or one and frames up to the last; or there is none."""
     import logging
 
-    from backupd.serve import rights, start_job
+    from backupd.serve import request_checks, start_job
     from backupd.serve.answering import answer
     from backupd.serve.context import ServiceContext
     from backupd.serve.limits import RateLimit
@@ -71,7 +71,7 @@ def request() -> Callable[[bytes], object]:
     def start_nothing(*_: Any) -> None:
         """In the place of the processes that carry out jobs."""
 
-    for module, name, stand_in in ((rights, "_logged_in", logged_in), (start_job, "_start_process", start_nothing)):
+    for module, name, stand_in in ((request_checks, "_logged_in", logged_in), (start_job, "_start_process", start_nothing)):
         assert hasattr(module, name)
         setattr(module, name, stand_in)
 

@@ -33,9 +33,25 @@ ALARM_EVENTS = {
     "devices": "Devices",
 }
 """What [notify] on sends at once, in this order, with the title in the message."""
-SERVICE_VERBS = (
-    "browse", "versions", "compare", "download", "hold", "release", "accept", "run", "restore", "preview", "job", "jobs", "doctor",
-    "plan", "extents", "retention", "hello",
-)  # fmt: skip
-"""What can be asked of the root service; backupd.serve.verbs has what each takes."""
+SERVICE_VERBS = {
+    "browse": 600,
+    "versions": 120,
+    "compare": 120,
+    "download": 300,
+    "hold": 300,
+    "release": 300,
+    "accept": 300,
+    "run": 600,
+    "restore": 60,
+    "preview": 60,
+    "job": 1200,
+    "jobs": 600,
+    "doctor": 60,
+    "plan": 60,
+    "extents": 300,
+    "retention": 300,
+    "hello": 1200,
+}
+"""What can be asked of the root service, with the requests of one user a minute, unless [serve] `rates` has another number;
+backupd.serve.verbs has what each takes."""
 OVERWRITE = ("never", "older", "all")

@@ -7,11 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from backupd.serve.arguments import checked
-from backupd.serve.call import Call, in_words
-from backupd.serve.context import ServiceContext
-from backupd.serve.rights import ROOT, require, require_switched_on, viewer_of
+from backupd.serve.context import Call, ServiceContext, in_words
+from backupd.serve.request_checks import ROOT, checked, require, require_switched_on, viewer_of
 from backupd.serve.verbs import VERBS, Verb
+from btrkeep.choices import SERVICE_VERBS
 from btrkeep.errors import OperatorError
 from btrkeep.serving.places import NoPlace
 from btrkeep.serving.protocol import Request, RequestRefused, answer_line, login_socket_of
@@ -116,7 +115,7 @@ def _do(verb: Verb, name: str, call: Call) -> None:
     _require(call.service, verb, name, call.viewer, call.arguments)
     settings = call.service.config().serve
     if call.peer.uid != ROOT or call.viewer.session:
-        call.service.rates.take(call.who, name, settings.rates.get(name, verb.per_minute))
+        call.service.rates.take(call.who, name, settings.rates.get(name, SERVICE_VERBS[name]))
     with call.service.limits.of(name, settings.at_once.get(name)).taken(call.viewer), verb.place(call.viewer):
         _carry_out(verb, name, call)
 

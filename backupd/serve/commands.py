@@ -10,8 +10,8 @@ from typing import Any
 from backupd.files.restore_request import command_words
 from backupd.files.restore_types import ORIGINAL, RestoreRequest
 from backupd.files.tree import components
-from backupd.serve.arguments import FOLDER, HOST, checked
-from backupd.serve.requests import ServeRequest
+from backupd.serve.jobs import PREVIEW, RESTORE, RUN, ServeRequest
+from backupd.serve.request_checks import FOLDER, HOST, checked
 from backupd.serve.verbs import VERBS
 from btrkeep.config import Config, other_pools
 from btrkeep.hung_storage import require_answer
@@ -31,12 +31,12 @@ _FOLDERS = (*_STATE, Path("/opt/btrkeep"), Path(sys.prefix))  # the last two are
 def command_of(asked: ServeRequest, config: Config, program: Sequence[str]) -> tuple[str, ...]:
     """`program` is how a command line of backupd begins that is about the pool. Raises RequestRefused when the request is none."""
     arguments = checked(asked.arguments, VERBS[asked.verb].arguments)
-    if asked.verb == "run":
+    if asked.verb == RUN:
         words: tuple[str, ...] = ("run", "--wait", "--", arguments["host"])
     else:
         allowed = Allowed(asked.folder, asked.elsewhere, asked.in_place)
-        words = command_words(restore_request(arguments, config, allowed), dry_run=asked.verb == "preview")
-    who = (f"--asked-by={asked.who}",) if asked.verb == "restore" else ()
+        words = command_words(restore_request(arguments, config, allowed), dry_run=asked.verb == PREVIEW)
+    who = (f"--asked-by={asked.who}",) if asked.verb == RESTORE else ()
     return (*program, words[0], *(("--now", asked.now) if asked.now else ()), *who, *words[1:])
 
 

@@ -1,13 +1,14 @@
 """Starts long or networked work, which the service does not do itself, as a unit, or without systemd as a process of its own.
 
-As many backups as `concurrency` allows are started; the others wait as files, in the order of backupd.serve.job_queue.
+As many backups as `concurrency` allows are started; the others wait as files, in the order of `next_turns`.
 docs/decisions/0022-runs-that-are-asked-for.rst says why.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -15,9 +16,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from backupd.serve.context import ServiceContext
-from backupd.serve.job_queue import is_under_way, next_turns, require_turn
-from backupd.serve.jobs import FAILED, PREVIEW, RUN, JobStore, ServeJob, new_id
-from backupd.serve.requests import RUNTIME, ServeRequest, is_left, leave, withdraw
+from backupd.serve.jobs import (
+    FAILED,
+    PREVIEW,
+    RUN,
+    RUNTIME,
+    JobStore,
+    ServeJob,
+    ServeRequest,
+    is_request_left,
+    leave_request,
+    new_id,
+    withdraw_request,
+)
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import Pool
@@ -67,14 +78,14 @@ def begin(
         in_place = tuple(map(str, service.in_place))
         started = format_time(now) if service.clock.start else None
         request = ServeRequest(job_id, verb, who, dict(arguments), folder, service.elsewhere, in_place, started)
-        leave(folder_of_requests(service), request)
+        leave_request(folder_of_requests(service), request)
         try:
             if verb != RUN:
                 _start_process(service, jobs, job)
             elif error := _start_due(service).get(job_id):
                 raise error
         except (OperatorError, OSError):
-            withdraw(folder_of_requests(service), job_id)
+            withdraw_request(folder_of_requests(service), job_id)
             jobs.forget(job_id)
             raise
         return job
@@ -109,17 +120,17 @@ def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
     known, failed = list(jobs.all(now)), dict[str, OperatorError]()
     for job in known:
         if job.over and job.called is None and job.started is None:
-            withdraw(requests, job.id)  # it has waited for too long
+            withdraw_request(requests, job.id)  # it has waited for too long
     for job in next_turns(known, service.config().backup.concurrency):
         try:
-            if not is_left(requests, job.id):
+            if not is_request_left(requests, job.id):
                 raise RequestRefused("the machine was restarted before its turn came", "ask again", own=True)
             _start_process(service, jobs, job)
         except OperatorError as error:
             log.warning("%s: %s", job.id, printable(error.message))
             failed[job.id] = error
             jobs.put(replace(job, state=FAILED, error=error.message, own=isinstance(error, RequestRefused) and error.own))
-            withdraw(requests, job.id)
+            withdraw_request(requests, job.id)
     known = [job for job in jobs.all(now) if not job.over and job.verb == RUN]
     service.queue.before = tuple(job.id for job in known if is_under_way(job))
     service.queue.waits = any(job.waits for job in known)
@@ -203,3 +214,48 @@ def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, no
             "wait for the end of that",
         )
     require_turn(known, who)
+
+
+PER_ASKER = 250
+IN_ALL = 1000
+"""Backups that wait. Each is a file of half a kilobyte, and no process; more would be a mistake, or somebody's mischief."""
+FOR_OTHERS = 100
+"""The last places of all are for those who have nothing waiting: a few who ask for very much shut nobody else out."""
+
+
+def is_under_way(job: ServeJob) -> bool:
+    """Returns True if it has been started, and is not over: it has a process, or will have one in a moment."""
+    return not job.over and not job.waits
+
+
+def next_turns(jobs: Iterable[ServeJob], at_once: int) -> list[ServeJob]:
+    """The waiting backups that begin now, in this order: so many that `at_once` are under way.
+
+    The next is of those who asked and have the fewest under way; among these, of whoever was served longest ago; then it is the
+    oldest. So one person's hundred hosts do not keep another's one host waiting.
+    """
+    runs = [job for job in jobs if job.verb == RUN]
+    waiting = [job for job in runs if job.waits]
+    busy = Counter(job.who for job in runs if is_under_way(job))
+    served: dict[str, tuple[str, int]] = {}
+    for job in runs:
+        served[job.who] = max(served.get(job.who, ("", 0)), (job.called or "", 0))
+    latest, chosen = max((moment for moment, _ in served.values()), default=""), list[ServeJob]()
+    while waiting and busy.total() < at_once:
+        first = min(waiting, key=lambda job: (busy[job.who], served[job.who], job.since or "", job.id))
+        waiting.remove(first)
+        chosen.append(first)
+        busy[first.who] += 1
+        served[first.who] = (latest, len(chosen))
+    return chosen
+
+
+def require_turn(jobs: Iterable[ServeJob], who: str) -> None:
+    """Raises RequestRefused, of kind busy, when too many wait already."""
+    waiting = Counter(job.who for job in jobs if job.waits)
+    hint = "ask again when some of them have begun; `backupd run --all` takes all hosts"
+    if waiting[who] >= PER_ASKER:
+        raise RequestRefused(f"{PER_ASKER} backups that {who} has asked for wait for their turn already", hint, "busy", own=True)
+    places = IN_ALL - FOR_OTHERS if waiting[who] else IN_ALL
+    if waiting.total() >= places:
+        raise RequestRefused(f"{places:,} backups wait for their turn already", hint, "busy", own=True)

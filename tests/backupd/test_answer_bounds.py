@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from backupd.serve import answering, verbs
-from backupd.serve.arguments import checked
-from backupd.serve.call import Call
-from backupd.serve.context import ServiceContext
+from backupd.serve.context import Call, ServiceContext
 from backupd.serve.jobs import JobStore, ServeJob, new_id
 from backupd.serve.limits import ConcurrencyLimit
-from backupd.serve.rights import Right
+from backupd.serve.request_checks import Right, checked
 from backupd.serve.verbs import VERBS, Verb, tasks
 from btrkeep.clock import Clock
 from btrkeep.serving.places import NoPlace, UnreadBytes
@@ -78,7 +76,7 @@ def test_too_long_an_answer_and_one_too_many_are_refused(
         def function(self, name: str) -> verbs.Function:
             return lambda _call: "x" * 1000
 
-    monkeypatch.setattr(answering, "VERBS", {"plan": Long("x", {}, Right.POOL, 60, ConcurrencyLimit(1, 1), longest)})
+    monkeypatch.setattr(answering, "VERBS", {"plan": Long("x", {}, Right.POOL, ConcurrencyLimit(1, 1), longest)})
     monkeypatch.setattr(answering, "_viewer_of", lambda *_: ADA)
     service.unread = unread
     ours, theirs = socket.socketpair()

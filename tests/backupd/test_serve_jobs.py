@@ -17,11 +17,9 @@ from typing import Any
 import pytest
 
 from backupd.serve.commands import command_of, folder_of
-from backupd.serve.job_queue import next_turns
 from backupd.serve.job_runner import Log, carry_out
-from backupd.serve.jobs import JobStore, ServeJob, is_id, job_object, new_id
-from backupd.serve.requests import ServeRequest, leave, take
-from backupd.serve.start_job import start_command, unit_of
+from backupd.serve.jobs import JobStore, ServeJob, ServeRequest, is_id, job_object, leave_request, new_id, take_request
+from backupd.serve.start_job import next_turns, start_command, unit_of
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError
@@ -195,13 +193,13 @@ sys.exit(carry_out(job, JobStore(Path("{tmp_path}")), command, Clock(), lambda _
 def test_a_request_is_taken_once_and_only_root_could_have_left_it(tmp_path: Path) -> None:
     folder = tmp_path / "jobs" / "main"
     asked = ServeRequest(ID, "restore", "alice", {"paths": ["/\udcff"]}, elsewhere=True, in_place=("/srv/www",))
-    leave(folder, asked)
+    leave_request(folder, asked)
     assert (folder.stat().st_mode & 0o777, (folder / f"{ID}.json").stat().st_mode & 0o777) == (0o700, 0o600)
     with pytest.raises(FileExistsError):
-        leave(folder, asked)
-    assert take(folder, ID) == asked
+        leave_request(folder, asked)
+    assert take_request(folder, ID) == asked
     with pytest.raises(UsageError):
-        take(folder, ID)
+        take_request(folder, ID)
 
 
 @pytest.mark.parametrize(
@@ -219,14 +217,14 @@ def test_a_request_that_is_none_of_ours_is_not_carried_out(tmp_path: Path, chang
     fields = {"format": 1, **asdict(ServeRequest(ID, "run", "alice", {"host": "web1"})), **changed}
     (tmp_path / f"{ID}.json").write_text(json.dumps(fields))
     with pytest.raises(OperatorError):
-        take(tmp_path, ID)
+        take_request(tmp_path, ID)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../x", "main", "", f"{ID}/..", "20261121T210000Z"])
 def test_a_request_has_the_name_of_a_job(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
-        take(tmp_path, name)
+        take_request(tmp_path, name)
 
 
 # --- commands

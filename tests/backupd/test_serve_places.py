@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from backupd.serve.job_queue import FOR_OTHERS, IN_ALL, PER_ASKER, require_turn
 from backupd.serve.job_runner import carry_out
 from backupd.serve.jobs import JobStore, ServeJob, new_id
-from backupd.serve.start_job import PREVIEWS, _require_free
+from backupd.serve.start_job import FOR_OTHERS, IN_ALL, PER_ASKER, PREVIEWS, _require_free, require_turn
 from btrkeep.clock import Clock
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time

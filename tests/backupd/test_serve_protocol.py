@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from backupd.serve import answering, verbs
 from backupd.serve.answering import answer
-from backupd.serve.call import Call, Frames
-from backupd.serve.context import ServiceContext
+from backupd.serve.context import Call, Frames, ServiceContext
 from backupd.serve.limits import ConcurrencyLimit
-from backupd.serve.rights import ROOT, Right
+from backupd.serve.request_checks import ROOT, Right
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.clock import Clock
 from btrkeep.serving.client import Absent, RootServiceClient

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from backupd.serve import context
 from backupd.serve.limits import RateLimit, VerbLimits
-from backupd.serve.rights import Right, require, viewer_of
+from backupd.serve.request_checks import Right, require, viewer_of
 from backupd.serve.verbs import VERBS
+from btrkeep.choices import SERVICE_VERBS
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load, load_usable
 from btrkeep.errors import ConfigError
@@ -132,7 +133,7 @@ def test_the_configuration_names_the_verbs_that_there_are(tmp_path: Path) -> Non
 def test_the_documentation_has_the_rate_of_each_verb() -> None:
     text = (TOP / "docs" / "serve.rst").read_text(encoding="utf-8")
     told = dict(re.findall(r"^``(\w+)`` +(\d+) ", text, re.MULTILINE))
-    assert {verb: int(number) for verb, number in told.items()} == {verb: one.per_minute for verb, one in VERBS.items()}
+    assert {verb: int(number) for verb, number in told.items()} == SERVICE_VERBS
 
 
 def test_a_change_of_the_configuration_that_comes_while_it_is_read_is_not_missed(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from backupd.serve import answering
-from backupd.serve.rights import ROOT
+from backupd.serve.request_checks import ROOT
 from btrkeep.serving.server import Peer, peer_of
 
 

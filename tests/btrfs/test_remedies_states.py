@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from backupd.serve.job_queue import PER_ASKER, require_turn
 from backupd.serve.jobs import ServeJob
+from backupd.serve.start_job import PER_ASKER, require_turn
 from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.serving.protocol import RequestRefused
 from tests.beds import TOP, btrfs

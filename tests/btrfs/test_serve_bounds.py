@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from backupd.files.sameness import TimeBudgetUsedUp
-from backupd.serve.arguments import checked
-from backupd.serve.call import Call
-from backupd.serve.context import ServiceContext
+from backupd.serve.context import Call, ServiceContext
+from backupd.serve.request_checks import checked
 from backupd.serve.verbs import VERBS, files
 from btrkeep.clock import Clock
 from btrkeep.serving.protocol import RequestRefused, encoded

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable
 
-from backupd.serve.arguments import REQUIRED
+from backupd.serve.request_checks import REQUIRED
 from backupd.serve.verbs import VERBS
 from btrkeep.serving.protocol import KINDS, read_request
 from tests.docs.pages import Page

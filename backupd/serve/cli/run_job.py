@@ -10,8 +10,7 @@ from backupd.cli.context import load_config
 from backupd.cli.hung_state import outlive_hung_state
 from backupd.serve.commands import command_of
 from backupd.serve.job_runner import PREVIEW_TAKES, carry_out
-from backupd.serve.jobs import PREVIEW, JobStore
-from backupd.serve.requests import RUNTIME, take
+from backupd.serve.jobs import PREVIEW, RUN, RUNTIME, JobStore, take_request
 from btrkeep.clock import Clock
 from btrkeep.config import load_usable
 from btrkeep.errors import UsageError
@@ -39,7 +38,7 @@ def command(ctx: click.Context, name: str) -> int:
     show_times_in(config.pool.zone)
     require_answer(config.pool.state)
     outlive_hung_state(ctx, config)  # the job and its log are there
-    request = take(folder, job_id)
+    request = take_request(folder, job_id)
     clock = Clock(parse_time(request.now) if request.now else None)
     jobs = JobStore(config.pool.state)
     job = jobs.get(job_id, clock.now())
@@ -47,7 +46,7 @@ def command(ctx: click.Context, name: str) -> int:
         raise UsageError(f"the job {job_id} is over", "ask again")
     line = command_of(request, config, (*our_command("backupd"), *words))
     within = PREVIEW_TAKES if request.verb == PREVIEW else None
-    return carry_out(job, jobs, line, clock, _say, speaks_json=request.verb != "run", within=within)
+    return carry_out(job, jobs, line, clock, _say, speaks_json=request.verb != RUN, within=within)
 
 
 def _say(data: bytes) -> None:

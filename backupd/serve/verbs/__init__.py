@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from backupd.serve import arguments as given
-from backupd.serve.arguments import Argument
+from backupd.serve import request_checks as given
 from backupd.serve.limits import ConcurrencyLimit
-from backupd.serve.rights import Right
+from backupd.serve.request_checks import Argument, Right
 from btrkeep.choices import CURVES, OVERWRITE, SERVICE_VERBS
 from btrkeep.serving.places import LIST_BYTES
 from btrkeep.serving.protocol import LONGEST_ANSWER
@@ -21,14 +20,11 @@ Function = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """`module` is imported at the first request. `limit`: concurrency, shared with other verbs; `per_minute`: requests of one
-    caller, unless configured otherwise. `longest`: bytes of its answer.
-    """
+    """`module` is imported at the first request. `limit`: concurrency, shared with other verbs. `longest`: bytes of its answer."""
 
     module: str
     arguments: Mapping[str, Argument]
     right: Right
-    per_minute: int
     limit: ConcurrencyLimit = field(compare=False)
     longest: int = LIST_BYTES + (512 << 10)
 
@@ -73,7 +69,6 @@ _VERBS: Mapping[str, Verb] = {
     "browse": Verb(
         "files",
         right=Right.HOST,
-        per_minute=600,
         limit=_LISTS,
         arguments={
             **_BACKUP,
@@ -87,7 +82,6 @@ _VERBS: Mapping[str, Verb] = {
     "versions": Verb(
         "files",
         right=Right.HOST,
-        per_minute=120,
         limit=_HEAVY,
         arguments={
             **_HOST,
@@ -100,7 +94,6 @@ _VERBS: Mapping[str, Verb] = {
     "compare": Verb(
         "files",
         right=Right.HOST,
-        per_minute=120,
         limit=_HEAVY,
         arguments={
             **_HOST,
@@ -114,24 +107,23 @@ _VERBS: Mapping[str, Verb] = {
         },
     ),
     "download": Verb(
-        "files", {**_BACKUP, **_PATH, "as": Argument(given.choice("file", "tar", "zip"), "file")}, Right.HOST, 300, _STREAMS
+        "files", {**_BACKUP, **_PATH, "as": Argument(given.choice("file", "tar", "zip"), "file")}, Right.HOST, _STREAMS
     ),
-    "hold": Verb("protection", {**_NAMED, **_WHY, **_UNTIL}, Right.OPERATE, 300, _SHORT),
-    "release": Verb("protection", _NAMED, Right.OPERATE, 300, _SHORT),
-    "accept": Verb("protection", {**_NAMED, **_WHY}, Right.OPERATE, 300, _SHORT),
-    "run": Verb("tasks", _HOST, Right.OPERATE, 600, _SHORT),
-    "restore": Verb("tasks", _RESTORE, Right.OPERATE, 60, _SHORT),
-    "preview": Verb("tasks", _RESTORE, Right.OPERATE, 60, _HEAVY),
-    "job": Verb("tasks", {"job": Argument(given.job), "lines": Argument(given.number(0, 1000), 50)}, Right.LISTED, 1200, _SHORT),
+    "hold": Verb("protection", {**_NAMED, **_WHY, **_UNTIL}, Right.OPERATE, _SHORT),
+    "release": Verb("protection", _NAMED, Right.OPERATE, _SHORT),
+    "accept": Verb("protection", {**_NAMED, **_WHY}, Right.OPERATE, _SHORT),
+    "run": Verb("tasks", _HOST, Right.OPERATE, _SHORT),
+    "restore": Verb("tasks", _RESTORE, Right.OPERATE, _SHORT),
+    "preview": Verb("tasks", _RESTORE, Right.OPERATE, _HEAVY),
+    "job": Verb("tasks", {"job": Argument(given.job), "lines": Argument(given.number(0, 1000), 50)}, Right.LISTED, _SHORT),
     "jobs": Verb(
         "tasks",
         {"limit": Argument(given.number(1, 1000), 200), "before": Argument(given.optional(given.job), None)},
         Right.LISTED,
-        600,
         _SHORT,
     ),
-    "doctor": Verb("queries", {}, Right.POOL, 60, _SCANS, LONGEST_ANSWER),
-    "plan": Verb("queries", {}, Right.POOL, 60, _SCANS, LONGEST_ANSWER),
+    "doctor": Verb("queries", {}, Right.POOL, _SCANS, LONGEST_ANSWER),
+    "plan": Verb("queries", {}, Right.POOL, _SCANS, LONGEST_ANSWER),
     "extents": Verb(
         "queries",
         {
@@ -140,10 +132,9 @@ _VERBS: Mapping[str, Verb] = {
             "size": Argument(given.number(4, 12), None),
         },
         Right.POOL,
-        300,
         _SCANS,
     ),
-    "retention": Verb("queries", _HOST, Right.HOST, 300, _SHORT),
-    "hello": Verb("queries", {}, Right.LISTED, 1200, _SHORT),
+    "retention": Verb("queries", _HOST, Right.HOST, _SHORT),
+    "hello": Verb("queries", {}, Right.LISTED, _SHORT),
 }
 VERBS = {name: _VERBS[name] for name in SERVICE_VERBS}

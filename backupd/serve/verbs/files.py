@@ -13,7 +13,7 @@ from backupd.files.backup_selector import NEWEST, NoHost, Restorable, find, rest
 from backupd.files.sameness import TimeBudgetUsedUp
 from backupd.files.suggestions import entry_at
 from backupd.files.tree import Entry, Tree
-from backupd.serve.call import Call
+from backupd.serve.context import Call
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 from btrkeep.serving.places import LIST_BYTES, AnswerSize, encoded_bytes

@@ -12,7 +12,7 @@ from backupd.actions.hold import hold as hold_it
 from backupd.actions.hold import release as release_it
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
-from backupd.serve.call import Call
+from backupd.serve.context import Call
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError
 from btrkeep.pool.locks import take_lock

@@ -6,7 +6,7 @@ from typing import Any
 
 from backupd.expire.look import look_again, policy_of
 from backupd.repo.catalogue_row import NO_NOTES
-from backupd.serve.call import Call
+from backupd.serve.context import Call
 from backupd.serve.verbs.protection import require_host
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain, objects

@@ -7,12 +7,11 @@ from itertools import islice, takewhile
 from typing import Any
 
 from backupd.files.backup_selector import find
-from backupd.serve.call import Call
 from backupd.serve.commands import Allowed, folder_of, restore_request
-from backupd.serve.job_queue import is_under_way
+from backupd.serve.context import Call
 from backupd.serve.jobs import PREVIEW, RUN, JobStore, ServeJob, job_object, no_job
-from backupd.serve.rights import ROOT
-from backupd.serve.start_job import begin, require_free
+from backupd.serve.request_checks import ROOT
+from backupd.serve.start_job import begin, is_under_way, require_free
 from backupd.serve.verbs.files import reading
 from btrkeep.catalogue import PastRuns
 from btrkeep.decisions.requested_runs import DAY, RequestDelay, RequestedRun, next_request
