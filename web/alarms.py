@@ -9,6 +9,7 @@ from btrkeep.catalogue.model_alarm import DEVICES, FAILURE, ROOM, SERVICE, SILEN
 from btrkeep.decisions.alarm_advice import Advice, advice
 from btrkeep.decisions.alarm_patience import AlarmPatience
 from btrkeep.serving.viewer import Viewer
+from web.api import STATE, ApiRequest, Endpoint
 from web.redaction import host_alarm
 from web.same_names import of_row
 from web.source import RequestContext
@@ -78,3 +79,18 @@ def _alarm(row: StoredAlarm, pool: str, call: str) -> OpenAlarm:
     host = row.host
     text, tone = row.text if host is None else host_alarm(row, host), "bad" if row.what in _BAD else "warn"
     return of_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row, pool, call))
+
+
+@dataclass(frozen=True, slots=True)
+class Alarms:
+    """The open alarms, the worst kind first."""
+
+    alarms: tuple[OpenAlarm, ...]
+
+
+def alarms(asked: ApiRequest) -> Alarms:
+    """Returns the open alarms."""
+    return Alarms(open_alarms(asked.source, asked.viewer))
+
+
+ENDPOINTS = (Endpoint("GET", "/alarms", "alarms", STATE, "Open alarms, and what to do about them", Alarms, alarms),)

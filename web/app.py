@@ -6,19 +6,19 @@ The X-Forwarded headers of a reverse proxy are used if the configuration names t
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flask import Flask, Response, abort, current_app, g, request
+from flask import Blueprint, Flask, Response, abort, current_app, g, request
 from flask_wtf.csrf import CSRFProtect
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from btrkeep import __version__
-from web import endpoints, errors, filters, unread
+from web import account, copies, doctor, endpoints, errors, filters, log, unread
 from web.access import is_public, logged_in_viewer
 from web.auth import sessions
 from web.auth.sessions import cookie_key
+from web.pages import balance, expiry, files, health, heatmap, hosts, jobs, overview, pool, restore
 from web.settings import Settings
 from web.source import Caches, close_source, source
 
@@ -28,31 +28,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DashboardPage:
-    """A page: its module in web.pages, and its address and label in the navigation, or the page whose entry is marked instead."""
+    """The views of a page, its address and label in the navigation, or the page whose entry is marked instead."""
 
-    name: str
+    blueprint: Blueprint
     address: str = ""
     label: str = ""
     below: str = ""
     is_of_whole_pool: bool = False
     """Viewers who are limited to some hosts do not see its entry."""
 
+    @property
+    def name(self) -> str:
+        """Returns the word by which the navigation knows it."""
+        return self.blueprint.name
+
 
 PAGES = (
-    DashboardPage("overview", "/", "Overview"),
-    DashboardPage("hosts", "/hosts", "Hosts"),
-    DashboardPage("files", below="hosts"),
-    DashboardPage("restore", below="hosts"),
-    DashboardPage("copies", "/copies", "Copies"),
-    DashboardPage("pool", "/pool", "Pool", is_of_whole_pool=True),
-    DashboardPage("heatmap"),
-    DashboardPage("balance"),
-    DashboardPage("expiry"),
-    DashboardPage("jobs", "/jobs", "Jobs"),
-    DashboardPage("log", "/log", "Log"),
-    DashboardPage("doctor", "/doctor", "Doctor", is_of_whole_pool=True),
-    DashboardPage("account"),
-    DashboardPage("health"),
+    DashboardPage(overview.blueprint, "/", "Overview"),
+    DashboardPage(hosts.blueprint, "/hosts", "Hosts"),
+    DashboardPage(files.blueprint, below="hosts"),
+    DashboardPage(restore.blueprint, below="hosts"),
+    DashboardPage(copies.blueprint, "/copies", "Copies"),
+    DashboardPage(pool.blueprint, "/pool", "Pool", is_of_whole_pool=True),
+    DashboardPage(heatmap.blueprint),
+    DashboardPage(balance.blueprint),
+    DashboardPage(expiry.blueprint),
+    DashboardPage(jobs.blueprint, "/jobs", "Jobs"),
+    DashboardPage(log.blueprint, "/log", "Log"),
+    DashboardPage(doctor.blueprint, "/doctor", "Doctor", is_of_whole_pool=True),
+    DashboardPage(account.blueprint),
+    DashboardPage(health.blueprint),
 )
 _BELOW = {page.name: page.below for page in PAGES if page.below}
 
@@ -86,7 +91,7 @@ def create_app(settings: Settings) -> Flask:
     app.context_processor(_names)
     errors.register(app)
     for page in PAGES:
-        app.register_blueprint(import_module(f"web.pages.{page.name}").blueprint)
+        app.register_blueprint(page.blueprint)
     app.register_blueprint(endpoints.blueprint)
     return app
 

@@ -1,6 +1,6 @@
 """The JSON API below /api/v1: the content of the pages, for programs, with an OpenAPI document made from the same table.
 
-A request becomes an endpoint's answer: the viewer is identified, the parameters are parsed, the endpoint is called, and JSON returned.
+A request becomes an endpoint's answer: the viewer is identified, the parameters are parsed, the endpoint answers, as JSON.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_size
+from web import alarms, copies, doctor, log, running
 from web import redaction as telling
 from web.access import public, require_visible_host, viewer
 from web.api import (
@@ -32,7 +33,19 @@ from web.api.document import document
 from web.source import source
 
 PREFIX = "/api/v1"
-_MODULES = (endpoints_hosts, endpoints_keeping, endpoints_files, endpoints_tasks, endpoints_pool, endpoints_jobs)
+_MODULES = (
+    running,
+    copies,
+    alarms,
+    doctor,
+    log,
+    endpoints_hosts,
+    endpoints_keeping,
+    endpoints_files,
+    endpoints_tasks,
+    endpoints_pool,
+    endpoints_jobs,
+)
 ENDPOINTS = tuple(one for module in _MODULES for one in module.ENDPOINTS)
 LONGEST_OF_HOST = 16 << 20
 """Bytes of an answer about one host: whoever writes its files or its messages must not use up the memory of the dashboard."""

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from btrkeep.catalogue import Catalogue, Expiry, Progress, Run
 from btrkeep.process.proc import start_time
 from btrkeep.serving.viewer import Viewer
+from web.api import STATE, ApiRequest, Endpoint
 from web.same_names import of_row
 from web.source import RequestContext
 
@@ -159,3 +160,10 @@ def _orphans(source: RequestContext, expiries: Sequence[ExpiryNow]) -> tuple[int
     filesystem = source.site.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     return (sample.orphans, sample.taken) if sample and sample.orphans is not None else (None, None)
+
+
+def _answer(asked: ApiRequest) -> RunningNow:
+    return running(asked.source, asked.viewer)
+
+
+ENDPOINTS = (Endpoint("GET", "/running", "running", STATE, "Running jobs", RunningNow, _answer),)

@@ -25,15 +25,15 @@ from tests.beds import btrfs, work
 from tests.beds.cli import TOP
 from tests.beds.made_catalogue import shared_site
 from tests.beds.nights import Nights
-from web.data import log
+from web import log
 from web.data.balance import balances, one_balance, sums
 from web.data.day import day_view, parse_day
 from web.data.expiry import expiries
 from web.data.jobs import asked, jobs, night_view, parse_id
-from web.data.log import log_page, wanted_runs
 from web.data.pool import pool_now
 from web.data.score import scores
 from web.data.trend import outlooks, trend
+from web.log import log_page, wanted_runs
 
 BERLIN = ZoneInfo("Europe/Berlin")
 Made = tuple[Catalogue, sqlite3.Connection, datetime]

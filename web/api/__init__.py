@@ -34,6 +34,8 @@ Name = Annotated[
     str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z$", description="The backup's name, 2026-11-20T220003Z.")
 ]
 Moment = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
+STATE, HOSTS, KEEPING, FILES, TASKS, POOL, JOBS = TAGS = ("state", "hosts", "keeping", "files", "tasks", "pool", "jobs")
+"""The groups of operations, as the OpenAPI document orders them."""
 SHOWN = r"^[^\x00-\x1f\x7f-\x9f]*$"
 """A text of characters that can be shown, as a pattern."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from btrkeep import __version__
-from web.api import Bytes, Endpoint, adapters_of, bare, hints_of, required_of
+from web.api import TAGS, Bytes, Endpoint, adapters_of, bare, hints_of, required_of
 from web.api.answers import MEANINGS, Error
 
 TITLE = "btrkeep"
@@ -44,7 +44,7 @@ def document(endpoints: Sequence[Endpoint], prefix: str) -> dict[str, Any]:
         "info": {"title": TITLE, "version": __version__, "description": _INTRODUCTION},
         "servers": [{"url": prefix}],
         "security": [{"token": []}, {"session": []}],
-        "tags": [{"name": name} for name in dict.fromkeys(one.tag for one in endpoints)],
+        "tags": [{"name": name} for name in TAGS],
         "paths": paths,
         "components": {
             "schemas": schemas,

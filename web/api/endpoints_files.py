@@ -8,14 +8,12 @@ from flask import Response, abort, request
 from pydantic import Field
 
 from web import download as downloads
-from web.api import ApiRequest, Bytes, Endpoint, Host, Name, OneOf, Path, Which, either_way
+from web.api import FILES, ApiRequest, Bytes, Endpoint, Host, Name, OneOf, Path, Which, either_way
 from web.data import files
 from web.data.files_compare import LIMIT, Compared, compare_at
 from web.data.files_history import HistoryPage, history
 from web.same_names import of_row
 from web.service_client import agent
-
-FILES = "files"
 
 
 @dataclass(frozen=True, slots=True)

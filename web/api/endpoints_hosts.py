@@ -6,20 +6,14 @@ from typing import Annotated
 from flask import abort
 from pydantic import Field
 
-from web.api import ApiRequest, Endpoint, OfHost, OneOf, either_way
+from web.api import HOSTS, STATE, ApiRequest, Endpoint, OfHost, OneOf, either_way
 from web.data import hosts as of_hosts
-from web.data.copies import CopiesPage
-from web.data.copies import copies as of_copies
 from web.data.host import HostPage, host_page
 from web.data.host_backups import BackupRow
 from web.data.hosts import HostList, Query
 from web.data.overview import Overview
 from web.data.overview import overview as of_overview
-from web.running import RunningNow
-from web.running import running as of_running
 from web.same_names import of_row
-
-HOSTS, STATE = "hosts", "state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +74,8 @@ def hosts(asked: ApiRequest) -> HostList:
     return of_hosts.host_list(asked.source, asked.viewer, Query(given.q, given.state, given.group, given.sort, given.page))
 
 
-def running(asked: ApiRequest) -> RunningNow:
-    """Returns the jobs that are running."""
-    return of_running(asked.source, asked.viewer)
-
-
-def copies(asked: ApiRequest) -> CopiesPage:
-    """Copies in and from other pools."""
-    return of_copies(asked.source, asked.viewer)
-
-
 ENDPOINTS = (
     Endpoint("GET", "/overview", "overview", STATE, "Summary of the newest night and of all hosts", OverviewAnswer, overview),
-    Endpoint("GET", "/running", "running", STATE, "Running jobs", RunningNow, running),
-    Endpoint("GET", "/copies", "copies", STATE, "Copies in and from other pools, and hosts without a copy", CopiesPage, copies),
     Endpoint("GET", "/hosts", "hosts", HOSTS, "Search, filter and sort hosts, a page at a time", HostList, hosts, HostsParameters),
     Endpoint("GET", "/hosts/<host>", "host", HOSTS, "One host: state, settings, backups, runs", HostPage, one_host, OfHost),
     Endpoint("GET", "/hosts/<host>/backups", "backups", HOSTS, "A host's backups, and why each is kept", Backups, backups, OfHost),

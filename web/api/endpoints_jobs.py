@@ -1,28 +1,18 @@
 """Jobs, runs of hosts, alarms and the doctor: as their pages show them."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Annotated, Any
+from datetime import timedelta
+from typing import Annotated
 
 from flask import abort
 from pydantic import Field
 
-from btrkeep.errors import UsageError
-from btrkeep.units import parse_time
 from web.access import visible_hosts
-from web.alarms import OpenAlarm, open_alarms
-from web.api import ApiRequest, Endpoint, Moment, Nothing, OfNumber, OneOf
+from web.api import JOBS, ApiRequest, Endpoint, OneOf
 from web.data import jobs as of_jobs
-from web.data import log
-from web.data.doctor import Examination, examination
 from web.data.jobs import JobRow, NightView
-from web.data.log import LogPage, LogRun
-from web.service_client import agent
-
-JOBS, STATE = "jobs", "state"
-Before = Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lower id: `older` of the previous page.")]
+from web.log import Before
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +34,11 @@ class NightParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class RunsParameters:
-    """Filters for runs of hosts."""
-
-    host: Annotated[str, Field(max_length=255, description="Only runs of this host.")] = ""
-    outcome: Annotated[str, OneOf(("", *log.OUTCOMES)), Field(description="Only runs with this outcome.")] = ""
-    since: Annotated[Moment, Field(description="Only runs that began at this time or later.")] | None = None
-    before: Before | None = None
-    limit: Annotated[int, Field(ge=1, le=500, description="The maximum number of runs.")] = log.PAGE
-
-
-@dataclass(frozen=True, slots=True)
 class Jobs:
     """Jobs, newest first. `cut`: kinds of which there may be more in these days; only the newest ones are here."""
 
     jobs: tuple[JobRow, ...]
     cut: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Alarms:
-    """The open alarms, the worst kind first."""
-
-    alarms: tuple[OpenAlarm, ...]
 
 
 def jobs(asked: ApiRequest) -> Jobs:
@@ -91,51 +63,17 @@ def night(asked: ApiRequest) -> NightView:
     return found or abort(404)
 
 
-def runs(asked: ApiRequest) -> LogPage:
-    """Returns a page of runs."""
-    given, catalogue = asked.given, asked.source.catalogue
-    wanted = log.wanted_runs(visible_hosts(), given.host or None, given.outcome or None, _moment(given.since), given.before)
-    return log.log_page(catalogue, wanted, asked.source.now, given.limit)
-
-
-def one_run(asked: ApiRequest) -> LogRun:
-    """Returns one run."""
-    found = asked.source.catalogue.one_run(int(asked.given.number))
-    if found is None or not asked.viewer.may_see(found.host):
-        abort(404)
-    return log.log_run(found, asked.source.now)
-
-
-def alarms(asked: ApiRequest) -> Alarms:
-    """Returns the open alarms."""
-    return Alarms(open_alarms(asked.source, asked.viewer))
-
-
-def doctor(asked: ApiRequest) -> Examination:
-    """Returns what the root service finds wrong now."""
-    return examination(agent().ask("doctor"), asked.source.now)
-
-
-def _moment(text: str | None) -> datetime | None:
-    try:
-        return None if text is None else parse_time(text)
-    except ValueError as error:
-        raise UsageError(f"since: {error}") from None
-
-
-def _get(
-    path: str, name: str, tag: str, summary: str, answer: type, act: Callable[[ApiRequest], Any], takes: type = Nothing
-) -> Endpoint:
-    return Endpoint("GET", path, name, tag, summary, answer, act, takes, pool_wide=name in _POOL_WIDE, agent=name == "doctor")
-
-
-_POOL_WIDE = ("doctor", "night")
-
 ENDPOINTS = (
-    _get("/alarms", "alarms", STATE, "Open alarms, and what to do about them", Alarms, alarms),
-    _get("/doctor", "doctor", STATE, "Problems of the pool that the doctor finds", Examination, doctor),
-    _get("/runs", "runs", JOBS, "Runs of hosts, newest first", LogPage, runs, RunsParameters),
-    _get("/runs/<number>", "run", JOBS, "One run, with the last lines of rsync", LogRun, one_run, OfNumber),
-    _get("/jobs", "jobs", JOBS, "Nights, manual backups, expiries, balances and scrubs", Jobs, jobs, JobsParameters),
-    _get("/nights/<first_run>", "night", JOBS, "A night, and the runs in it that failed", NightView, night, NightParameters),
+    Endpoint("GET", "/jobs", "jobs", JOBS, "Nights, manual backups, expiries, balances and scrubs", Jobs, jobs, JobsParameters),
+    Endpoint(
+        "GET",
+        "/nights/<first_run>",
+        "night",
+        JOBS,
+        "A night, and the runs in it that failed",
+        NightView,
+        night,
+        NightParameters,
+        pool_wide=True,
+    ),
 )

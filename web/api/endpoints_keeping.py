@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from web.api import SHOWN, ApiRequest, Endpoint, Host, Moment, Name
+from web.api import KEEPING, SHOWN, ApiRequest, Endpoint, Host, Moment, Name
 from web.service_client import agent
 
-KEEPING = "keeping"
 Why = Annotated[str, Field(max_length=500, pattern=SHOWN, description="The reason; it is stored with the change.")]
 
 

@@ -8,7 +8,7 @@ from flask import abort
 from pydantic import Field
 
 from btrkeep.errors import OperatorError, UsageError
-from web.api import ApiRequest, Endpoint, Nothing, OfNumber
+from web.api import JOBS, POOL, ApiRequest, Endpoint, Nothing, OfNumber
 from web.data import balance, expiry
 from web.data import day as of_day
 from web.data import trend as of_trend
@@ -20,7 +20,6 @@ from web.data.score import Scores
 from web.data.score import scores as of_scores
 from web.data.trend import Outlook, Trend
 
-POOL, JOBS = "pool", "jobs"
 Date = Annotated[str, Field(pattern=r"^[0-9]", max_length=10, json_schema_extra={"format": "date"})]
 
 

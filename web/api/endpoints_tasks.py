@@ -8,13 +8,12 @@ from flask import abort
 from pydantic import Field
 
 from web.access import require_folder_right
-from web.api import ApiRequest, Endpoint, OfHost, OneOf, Which
+from web.api import TASKS, ApiRequest, Endpoint, OfHost, OneOf, Which
 from web.data import restore as of_restore
 from web.data.restore import PreviewPage, RestoreForm
 from web.same_names import of_answer
 from web.service_client import agent
 
-TASKS = "tasks"
 _MOST = 1000
 _TASK = r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$"
 Folder = Annotated[str, Field(max_length=900, pattern=r"^/[^\x00-\x1f\x7f-\x9f]*$")]

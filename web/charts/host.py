@@ -20,8 +20,8 @@ from btrkeep.charts.frame import AxisScale, Frame, dates, frame, size_scale, tim
 from btrkeep.charts.svg import IN_PAGE, Sheet
 from btrkeep.units import counted, format_duration, format_size
 from web.data.host_backups import BackupRow
-from web.data.log import LogRun
 from web.data.nights import KEPT, HostNight
+from web.log import LogRun
 
 _HEIGHT = 190
 _WIDEST, _THINNEST = 12.0, 1.5

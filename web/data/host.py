@@ -24,13 +24,13 @@ from btrkeep.decisions.verification import VerifiedBackups
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration, format_time
 from web.alarms import OpenAlarm, open_alarms
+from web.copies import CopyElsewhere, also_on
 from web.data import hosts
 from web.data.calendar import Calendar, Mark, calendar
-from web.data.copies import CopyElsewhere, also_on
 from web.data.host_backups import BackupRow, backup_row, by_service, decided, strip_letter
 from web.data.hosts import UNCONFIGURED, HostRow
-from web.data.log import LogRun, as_shown
 from web.data.nights import explained
+from web.log import LogRun, as_shown
 from web.running import Transfer, alive_runs, running
 from web.same_names import of_row
 from web.source import RequestContext

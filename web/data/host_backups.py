@@ -17,7 +17,7 @@ from btrkeep.decisions.retention import Candidate, Decision, Hold, RetentionCode
 from btrkeep.decisions.retention_words import hold_words, reason_words
 from btrkeep.decisions.verification import Verified, verified_words
 from btrkeep.units import format_time, parse_time
-from web.data.copies import also_on
+from web.copies import also_on
 from web.redaction import host_error, host_line
 from web.same_names import of_row
 from web.source import RequestContext

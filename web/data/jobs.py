@@ -16,7 +16,7 @@ from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.units import counted, format_size, parse_time, seconds_between
 from web.data.balance import balances
 from web.data.expiry import expiries
-from web.data.log import LogPage, LogRun, log_page, log_run
+from web.log import LogPage, LogRun, log_page, log_run
 from web.running import is_alive
 
 KINDS = {

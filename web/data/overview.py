@@ -12,8 +12,8 @@ from btrkeep.decisions.verification import last_reads, verification_sentence
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration
 from web.alarms import OpenAlarm, open_alarms
+from web.copies import copies, in_a_sentence
 from web.data import hosts, night_sum
-from web.data.copies import copies, in_a_sentence
 from web.data.health import PoolHealth, pool_health, stale_after
 from web.data.night_sum import NightSum
 from web.data.trend import Outlook, outlooks

@@ -1,4 +1,4 @@
-"""Logging in and out, and what somebody may do to his own account."""
+"""Logging in and out, and what users may do to their own account."""
 
 import threading
 from collections.abc import Iterator

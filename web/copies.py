@@ -7,6 +7,8 @@ that both have. A viewer who is limited to hosts sees these hosts alone.
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from flask import Blueprint, render_template
+
 from btrkeep.decisions.copies import (
     COPIES,
     FETCHED_BY,
@@ -24,8 +26,10 @@ from btrkeep.decisions.copies import (
 from btrkeep.decisions.copy_words import age_words, command_of, done_words, running_words
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import counted, parse_backup_name
+from web.access import viewer
+from web.api import STATE, ApiRequest, Endpoint
 from web.running import is_alive
-from web.source import RequestContext
+from web.source import RequestContext, source
 
 _WITHHELD = "not all of it came; the administrator can see why"
 
@@ -218,3 +222,24 @@ def _words(one: ReplicaView) -> str:
     when = age_words(one.kind, one.age)
     state = f", {one.state}" if one.state in (CopyState.LATE, CopyState.FAILING) else ""
     return f"{one.name}: {counted(one.hosts, 'host')}, {when}{state}"
+
+
+blueprint = Blueprint("copies", __name__, url_prefix="/copies")
+_MOST = 200
+
+
+@blueprint.get("")
+def index() -> str:
+    """Shows replicas, hosts without a copy, and the oldest copies."""
+    page = copies(source(), viewer())
+    oldest = sorted(page.copies, key=lambda one: -(one.age or 0.0))
+    return render_template("copies/copies.html", page=page, oldest=oldest[:_MOST], most=_MOST)
+
+
+def _answer(asked: ApiRequest) -> CopiesPage:
+    return copies(asked.source, asked.viewer)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/copies", "copies", STATE, "Copies in and from other pools, and hosts without a copy", CopiesPage, _answer),
+)

@@ -1,9 +1,16 @@
-"""The findings of the doctor, as the root service reports them."""
+"""The doctor: faults and slow parts of the pool as the root service reports them on request, and how to repair them; cached."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from flask import Blueprint, redirect, render_template, url_for
+from werkzeug.wrappers import Response
+
+from web.access import needs_all_hosts
+from web.api import STATE, ApiRequest, Endpoint
+from web.service_client import agent, answers
 
 GRADES = ("error", "warning", "note")
 """The worst first. An error is to be acted on now, a warning soon, a note may stay as it is."""
@@ -70,3 +77,44 @@ def _finding(said: Mapping[str, Any]) -> FindingView:
     commands = tuple(map(str, said.get("commands", ())))
     known = grade if grade in GRADES else GRADES[-1]
     return FindingView(name, known, what, why, risk, commands, bool(said.get("fixable")), bool(said.get("unmounted")))
+
+
+blueprint = Blueprint("doctor", __name__, url_prefix="/doctor")
+_VERB = "doctor"
+
+
+@blueprint.get("")
+@needs_all_hosts
+def index() -> str:
+    """Shows the findings of the last examination."""
+    last = answers().last(_VERB)
+    found = examination(last.said, last.at) if last and last.said is not None else None
+    return render_template("doctor/doctor.html", found=found, last=last, grades=GRADES)
+
+
+@blueprint.post("")
+@needs_all_hosts
+def look() -> Response:
+    """Starts an examination, which takes a second or two."""
+    answers().ask(_VERB)
+    return redirect(url_for(".index"), 303)
+
+
+def doctor(asked: ApiRequest) -> Examination:
+    """Returns what the root service finds wrong now."""
+    return examination(agent().ask("doctor"), asked.source.now)
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/doctor",
+        "doctor",
+        STATE,
+        "Problems of the pool that the doctor finds",
+        Examination,
+        doctor,
+        pool_wide=True,
+        agent=True,
+    ),
+)
