@@ -21,15 +21,15 @@ from web.api import (
     answers,
     endpoints_files,
     endpoints_hosts,
-    endpoints_jobs,
     endpoints_keeping,
     endpoints_pool,
-    endpoints_tasks,
     of_body,
     of_query,
 )
 from web.api.answers import dumped
 from web.api.document import document
+from web.jobs import api as jobs
+from web.restore import api as restore
 from web.source import source
 
 PREFIX = "/api/v1"
@@ -42,9 +42,9 @@ _MODULES = (
     endpoints_hosts,
     endpoints_keeping,
     endpoints_files,
-    endpoints_tasks,
+    restore,
     endpoints_pool,
-    endpoints_jobs,
+    jobs,
 )
 ENDPOINTS = tuple(one for module in _MODULES for one in module.ENDPOINTS)
 LONGEST_OF_HOST = 16 << 20

@@ -24,7 +24,7 @@ from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
 from tests.beds.watch import does_at, killed, rows
 from tests.btrfs.test_after_crash import ANOTHER, noted, reboot
-from web.data.jobs import jobs
+from web.jobs.data import jobs
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow]
 MIB = 1 << 20

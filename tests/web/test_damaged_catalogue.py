@@ -41,7 +41,7 @@ def test_what_damage_brought_about_is_told_as_damage(state: Path, page: str, sta
 
 
 def test_another_fault_is_an_internal_error_when_the_catalogue_is_whole(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("web.data.jobs._of_kind")
+    monkeypatch.delattr("web.jobs.data._of_kind")
     browser = client(state)
     browser.application.config["PROPAGATE_EXCEPTIONS"] = False
     found = browser.get("/jobs")

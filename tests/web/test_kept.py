@@ -21,7 +21,7 @@ from btrkeep.config.settings import NotifySettings, PoolSettings
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from tests.web.made import BERLIN, EVENING, FILESYSTEM, backup, client, run, write
-from web.data import jobs
+from web.jobs import data
 from web.result_cache import ResultCache, catalogue_version
 from web.service_client import Answers, ServiceAnswer
 from web.source import Caches
@@ -308,5 +308,5 @@ def test_jobs_name_the_kinds_of_which_they_may_not_have_all(tmp_path: Path, monk
     by_hand = [run("web", EVENING + timedelta(minutes=20 * number), night=False) for number in range(3)]
     write(tmp_path, [HostConfig("web")], runs=by_hand).close()
     for limit, wanted in ((3, ["backup"]), (4, [])):
-        monkeypatch.setattr(jobs, "LIMIT", limit)
+        monkeypatch.setattr(data, "LIMIT", limit)
         assert json.loads(client(tmp_path).get("/api/v1/jobs?days=366").text)["cut"] == wanted

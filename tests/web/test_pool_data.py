@@ -29,10 +29,10 @@ from web import log
 from web.data.balance import balances, one_balance, sums
 from web.data.day import day_view, parse_day
 from web.data.expiry import expiries
-from web.data.jobs import asked, jobs, night_view, parse_id
 from web.data.pool import pool_now
 from web.data.score import scores
 from web.data.trend import outlooks, trend
+from web.jobs.data import asked, jobs, night_view, parse_id
 from web.log import log_page, wanted_runs
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -46,7 +46,7 @@ class Slow:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Slow:
     found = Slow()
-    monkeypatch.setattr("web.pages.restore.agent", lambda: found)
+    monkeypatch.setattr("web.restore.page.agent", lambda: found)
     return found
 
 

@@ -17,8 +17,8 @@ from web.access import operator_only, require_visible_host, viewer
 from web.charts.host import duration_chart, new_chart, shape, size_chart, strip_paths, width
 from web.data.host import HostPage, backup_of, host_page, near_names
 from web.data.hosts import ALL_STATES, ORDERS, Query, bad_backups, host_list
-from web.data.jobs import RequestedJob, asked
 from web.filters import absolute
+from web.jobs.data import RequestedJob, asked
 from web.running import running
 from web.service_client import agent
 from web.source import source

@@ -1,41 +1,72 @@
-"""Endpoints for the tasks of the root service: starts and follows backups and restores."""
+"""Operations for jobs: nights and other jobs of the catalogue, and the tasks of the root service, which start and follow backups."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any
 
 from flask import abort
 from pydantic import Field
 
-from web.access import require_folder_right
-from web.api import TASKS, ApiRequest, Endpoint, OfHost, OneOf, Which
-from web.data import restore as of_restore
-from web.data.restore import PreviewPage, RestoreForm
+from web.access import visible_hosts
+from web.api import JOBS, TASKS, ApiRequest, Endpoint, OfHost, OneOf
+from web.jobs import data
+from web.jobs.data import JobRow, NightView
+from web.log import Before
 from web.same_names import of_answer
 from web.service_client import agent
 
 _MOST = 1000
 _TASK = r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$"
-Folder = Annotated[str, Field(max_length=900, pattern=r"^/[^\x00-\x1f\x7f-\x9f]*$")]
-Overwrite = Annotated[str, OneOf(tuple(of_restore.OVERWRITE)), Field(description="What to do if a file exists already.")]
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreParameters:
-    """The paths to restore, and the destination."""
+class JobsParameters:
+    """The number of days, and the kind of job."""
 
-    paths: Annotated[tuple[bytes, ...], Field(min_length=1, max_length=1000, description="The paths; folders with all below them.")]
-    backup: Which = "latest"
-    folder: Annotated[Folder, Field(description="A folder on the host, for admins; default: the original places.")] | None = None
-    overwrite: Overwrite = "never"
+    days: Annotated[int, Field(ge=1, le=3650, description="The number of days up to now.")] = data.USUAL
+    kind: Annotated[str, OneOf(("", *data.KINDS)), Field(description="Only this kind of job.")] = ""
 
 
 @dataclass(frozen=True, slots=True)
-class PreviewAnswer:
-    """The effect of a restore. `preview` is null if it takes long to compute: `job` is then the id of the task that computes it."""
+class NightParameters:
+    """The night, and the page of its runs."""
 
-    preview: PreviewPage | None
-    job: str | None
+    first_run: Annotated[
+        str, Field(pattern=r"^[0-9]{1,15}$", description="The id of the night's first run, as after `night-` in the id of its job.")
+    ]
+    before: Before | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Jobs, newest first. `cut`: kinds of which there may be more in these days; only the newest ones are here."""
+
+    jobs: tuple[JobRow, ...]
+    cut: tuple[str, ...]
+
+
+def jobs(asked: ApiRequest) -> Jobs:
+    """Returns the list of jobs."""
+    here, kind, days = asked.source, asked.given.kind, asked.given.days
+    if asked.viewer.limited:
+        mine, since = visible_hosts(), here.now - timedelta(days=days)
+        return _jobs(tuple(data.by_hand(here.catalogue, mine, here.now, since)) if kind in ("", "backup") else ())
+    of, kinds = here.site.filesystem, (kind,) if kind else ()
+    goal = here.site.ping_goal
+    return _jobs(here.cached(("jobs", of, days, kinds), lambda: data.jobs(here.catalogue, of, here.now, days, kinds, goal)))
+
+
+def _jobs(rows: tuple[JobRow, ...]) -> Jobs:
+    return Jobs(rows, tuple(kind for kind, count in Counter(row.kind for row in rows).items() if count >= data.LIMIT))
+
+
+def night(asked: ApiRequest) -> NightView:
+    """Returns one night."""
+    here, given = asked.source, asked.given
+    found = data.night_view(here.catalogue, int(given.first_run), here.now, given.before, here.site.ping_goal)
+    return found or abort(404)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +133,6 @@ def run(asked: ApiRequest) -> Any:
     return agent().ask("run", host=asked.given.host)
 
 
-def restore(asked: ApiRequest) -> Any:
-    """Restores files to their own host."""
-    return agent().ask("restore", **_wish(asked).arguments())
-
-
-def preview(asked: ApiRequest) -> PreviewAnswer:
-    """Returns the effect of a restore, without restoring anything."""
-    found = of_restore.preview(agent(), _wish(asked))
-    return PreviewAnswer(None, found) if isinstance(found, str) else PreviewAnswer(found, None)
-
-
-def _wish(asked: ApiRequest) -> RestoreForm:
-    body = asked.body
-    require_folder_right(body.folder)
-    return RestoreForm(asked.given.host, body.backup, body.paths, body.folder, body.overwrite)
-
-
 def tasks(asked: ApiRequest) -> Tasks:
     """Returns the tasks of the hosts that the viewer may see."""
     limit, before = asked.given.limit, asked.given.before
@@ -137,14 +151,31 @@ def task(asked: ApiRequest) -> TaskAnswer:
     return of_answer(TaskAnswer, found)
 
 
-def _post(path: str, name: str, summary: str, answer: type, act: Callable[[ApiRequest], Any], body: type | None = None) -> Endpoint:
-    return Endpoint("POST", f"/hosts/<host>/{path}", name, TASKS, summary, answer, act, OfHost, body, operator=True, agent=True)
-
-
 ENDPOINTS = (
-    _post("run", "runNow", "Start a backup of the host now", Begun, run),
-    _post("restore", "restore", "Restore files to their host", Begun, restore, RestoreParameters),
-    _post("restore/preview", "preview", "Preview a restore", PreviewAnswer, preview, RestoreParameters),
+    Endpoint("GET", "/jobs", "jobs", JOBS, "Nights, manual backups, expiries, balances and scrubs", Jobs, jobs, JobsParameters),
+    Endpoint(
+        "GET",
+        "/nights/<first_run>",
+        "night",
+        JOBS,
+        "A night, and the runs in it that failed",
+        NightView,
+        night,
+        NightParameters,
+        pool_wide=True,
+    ),
+    Endpoint(
+        "POST",
+        "/hosts/<host>/run",
+        "runNow",
+        TASKS,
+        "Start a backup of the host now",
+        Begun,
+        run,
+        OfHost,
+        operator=True,
+        agent=True,
+    ),
     Endpoint("GET", "/tasks", "tasks", TASKS, "Tasks of the root service", Tasks, tasks, TasksParameters, agent=True),
     Endpoint("GET", "/tasks/<task>", "task", TASKS, "One task, with its output", TaskAnswer, task, TaskParameters, agent=True),
 )

@@ -11,13 +11,13 @@ from werkzeug.wrappers import Response
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
 from web.access import operator_only, require_folder_right, require_visible_host, viewer
-from web.data import files as data
-from web.data import restore
-from web.data.restore import OVERWRITE, RestoreForm
+from web.data.files import browse, choices
 from web.filters import backupd
 from web.pages.files_errors import add_handlers
 from web.pages.files_links import PageLinks
 from web.request_values import paths_of_form, paths_of_request, which_of_request
+from web.restore import data
+from web.restore.data import OVERWRITE, RestoreForm
 from web.service_client import agent
 from web.source import source
 
@@ -50,10 +50,10 @@ def preview(host: str) -> Page:
     """Shows the effect of the restore; redirects to a page that waits for it if that takes long."""
 
     def previewed(wish: RestoreForm) -> Page:
-        found = restore.preview(agent(), wish)
+        found = data.preview(agent(), wish)
         if isinstance(found, str):
             return redirect(url_for("restore.look", host=host, job=found), 303)
-        return _shown(restore.PreviewState(wish, True, found=found))
+        return _shown(data.PreviewState(wish, True, found=found))
 
     return _asked(host, previewed)
 
@@ -62,7 +62,7 @@ def preview(host: str) -> Page:
 @operator_only
 def look(host: str, job: str) -> Page:
     """Shows the effect of the restore as soon as it is known."""
-    found = restore.look(agent(), job) if require_visible_host(host) else None
+    found = data.look(agent(), job) if require_visible_host(host) else None
     if found is None or found.wish.host != host:
         abort(404, "there is no such preview")
     if "X-Wait" in request.headers:  # the page, which asks whether it is worth to load it again
@@ -74,7 +74,7 @@ def look(host: str, job: str) -> Page:
 @operator_only
 def start(host: str) -> Page:
     """Starts the restore, and redirects to its job."""
-    return _asked(host, lambda wish: redirect(url_for("jobs.job", job=restore.start(agent(), wish)), 303))
+    return _asked(host, lambda wish: redirect(url_for("jobs.job", job=data.start(agent(), wish)), 303))
 
 
 def _asked(host: str, answer: Callable[[RestoreForm], Page]) -> Page:
@@ -104,7 +104,7 @@ def _wish(host: str, paths: list[bytes]) -> RestoreForm:
         abort(400, "place is original or folder")
     folder = request.values.get("into", "").strip() if place == "folder" else None
     require_folder_right(folder)
-    backup = data.browse(agent(), host, which_of_request("backup") or "latest", b"/", limit=1).backup.name
+    backup = browse(agent(), host, which_of_request("backup") or "latest", b"/", limit=1).backup.name
     return RestoreForm(host, backup, tuple(dict.fromkeys(paths)), folder, overwrite)
 
 
@@ -120,18 +120,18 @@ def _problem(folder: str | None) -> str:
 
 
 def _form(wish: RestoreForm, problem: str = "", hint: str = "") -> str:
-    may_choose = viewer().admin and restore.may_go_elsewhere(agent())
+    may_choose = viewer().admin and data.may_go_elsewhere(agent())
     return render_template("restore/form.html", **_given(wish), problem=problem, hint=hint, may_choose=may_choose)
 
 
-def _shown(found: restore.PreviewState) -> str:
+def _shown(found: data.PreviewState) -> str:
     return render_template("restore/preview.html", **_given(found.wish), look=found, found=found.found)
 
 
 def _given(wish: RestoreForm) -> dict[str, object]:
-    known = data.choices(source().catalogue.backups(wish.host), source().now)
+    known = choices(source().catalogue.backups(wish.host), source().now)
     backup = next((one for one in known if one.name == wish.backup), None)
     words = {"overwrite_words": OVERWRITE, "zone": source().site.zone}
     host = source().site.hosts.get(wish.host)
-    hand = restore.by_hand(wish, host.address, backupd()) if host and host.address else None
+    hand = data.by_hand(wish, host.address, backupd()) if host and host.address else None
     return {"at": PageLinks(wish.host, wish.backup), "wish": wish, "backup": backup, "hand": hand, **words}

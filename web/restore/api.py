@@ -1,0 +1,62 @@
+"""Operations that restore files to their host, and preview it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from web.access import require_folder_right
+from web.api import TASKS, ApiRequest, Endpoint, OfHost, OneOf, Which
+from web.jobs.api import Begun
+from web.restore import data
+from web.restore.data import PreviewPage, RestoreForm
+from web.service_client import agent
+
+Folder = Annotated[str, Field(max_length=900, pattern=r"^/[^\x00-\x1f\x7f-\x9f]*$")]
+Overwrite = Annotated[str, OneOf(tuple(data.OVERWRITE)), Field(description="What to do if a file exists already.")]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreParameters:
+    """The paths to restore, and the destination."""
+
+    paths: Annotated[tuple[bytes, ...], Field(min_length=1, max_length=1000, description="The paths; folders with all below them.")]
+    backup: Which = "latest"
+    folder: Annotated[Folder, Field(description="A folder on the host, for admins; default: the original places.")] | None = None
+    overwrite: Overwrite = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewAnswer:
+    """The effect of a restore. `preview` is null if it takes long to compute: `job` is then the id of the task that computes it."""
+
+    preview: PreviewPage | None
+    job: str | None
+
+
+def restore(asked: ApiRequest) -> Any:
+    """Restores files to their own host."""
+    return agent().ask("restore", **_wish(asked).arguments())
+
+
+def preview(asked: ApiRequest) -> PreviewAnswer:
+    """Returns the effect of a restore, without restoring anything."""
+    found = data.preview(agent(), _wish(asked))
+    return PreviewAnswer(None, found) if isinstance(found, str) else PreviewAnswer(found, None)
+
+
+def _wish(asked: ApiRequest) -> RestoreForm:
+    body = asked.body
+    require_folder_right(body.folder)
+    return RestoreForm(asked.given.host, body.backup, body.paths, body.folder, body.overwrite)
+
+
+def _post(path: str, name: str, summary: str, answer: type, act: Callable[[ApiRequest], Any]) -> Endpoint:
+    return Endpoint("POST", path, name, TASKS, summary, answer, act, OfHost, RestoreParameters, operator=True, agent=True)
+
+
+ENDPOINTS = (
+    _post("/hosts/<host>/restore", "restore", "Restore files to their host", Begun, restore),
+    _post("/hosts/<host>/restore/preview", "preview", "Preview a restore", PreviewAnswer, preview),
+)
