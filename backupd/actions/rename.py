@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 
-from backupd.actions.after_crash import doubt_under_both_names, end_doubt_of, has_backups_in_doubt
-from backupd.actions.shared_damage import recorded_damage
+from backupd.proof.after_crash import doubt_under_both_names, end_doubt_of, has_backups_in_doubt
+from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.actions_log import UserAction
 from backupd.repo.common_backups import rename_common
 from backupd.repo.final_backups import point_latest

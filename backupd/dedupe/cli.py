@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import click
 
-from backupd.actions.after_crash import read_before_waiting
 from backupd.cli.context import dry_run_option, opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
 from backupd.dedupe.job import domains, noted
 from backupd.dedupe.pace import Pacer
 from backupd.dedupe.work import Deduper, SharedBackup, SharingPlan
 from backupd.files.backup_selector import named
+from backupd.proof.after_crash import read_before_waiting
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
 from btrkeep.backup_states import COMPLETE

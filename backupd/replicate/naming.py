@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from backupd.actions.shared_damage import FoundDamage, backups_that_share, recorded_damage
 from backupd.files.sameness import Pulse, steady
 from backupd.files.tree import Tree
 from backupd.files.walking import entries
+from backupd.proof.damaged_files import FoundDamage, backups_that_share, recorded_damage
 from backupd.replicate.same_copy import changed_since
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record

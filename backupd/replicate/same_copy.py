@@ -13,11 +13,11 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from backupd.actions.shared_damage import recorded_damage
 from backupd.files.comparing import compare
 from backupd.files.sameness import Pulse, equal_data, steady
 from backupd.files.tree import Tree
 from backupd.files.walking import walk
+from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.backup_json import DATA, RECORD, UnreadableRecord, read
 from backupd.repo.notes_json import read_notes
 from backupd.repo.recorded_rows import forgotten_damages

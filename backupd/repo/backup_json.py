@@ -90,7 +90,7 @@ class Record:
     `links_split`: before the run's rsync no file had more than one link (hardlinks.py), so its links are all younger than the
     subvolume. Earlier records say `split`, which is not believed: it was wrong in the nights after a `promote`.
 
-    `doubted`: files that have the time DOUBTED (run/finishing.py) are not known to be on the disk. backup.json has it only when true.
+    `doubted`: files that have the time DOUBTED (run/finishing.py) are not known to be on the disk. Only a true one is written.
 
     `stopped_for`: ROOM in a partial one that was stopped for it, else None, and then not in the file.
 

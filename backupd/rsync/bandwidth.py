@@ -16,7 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from backupd.rsync import throttle
+from btrkeep.config import Config, HostConfig
 from btrkeep.descriptors import ClosingFd
+from btrkeep.pool.marker import Pool
 from btrkeep.procfs import boot_id
 
 _FRESH = b"", b"", 0, 0
@@ -29,6 +31,22 @@ class Bucket:
 
     path: Path
     rate: int
+
+
+def buckets_of(config: Config, pool: Pool, host: HostConfig) -> list[Bucket]:
+    """Returns the names of the budgets that apply to a host, without reading their files."""
+    group = config.groups.get(host.group or "")
+    limits = (
+        ("pool", config.backup.bandwidth),
+        (f"group-{host.group}", group.bandwidth if group else None),
+        (f"host-{host.name}", host.bandwidth),
+    )
+    return [Bucket(pool.bandwidth / name, rate) for name, rate in limits if rate]
+
+
+def make_buckets(config: Config, pool: Pool, host: HostConfig) -> list[Bucket]:
+    """Makes the buckets that apply to a host where they are missing."""
+    return [prepare(pool.bandwidth, bucket.path.name, bucket.rate) for bucket in buckets_of(config, pool, host)]
 
 
 def prepare(folder: Path, name: str, rate: int) -> Bucket:

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from backupd.rsync.bandwidth import Bucket, prepare
+from backupd.rsync.bandwidth import Bucket, make_buckets
 from backupd.rsync.confined import Confinement
 from backupd.rsync.output import Output
 from backupd.rsync.version import Rsync
@@ -141,15 +141,4 @@ class RunContext:
 
     def buckets(self, host: HostConfig) -> list[Bucket]:
         """Returns the bandwidth budgets of a host's transfer: the pool's, its group's, its own. Creates missing ones."""
-        return [prepare(self.pool.bandwidth, bucket.path.name, bucket.rate) for bucket in buckets_of(self.config, self.pool, host)]
-
-
-def buckets_of(config: Config, pool: Pool, host: HostConfig) -> list[Bucket]:
-    """Returns the names of the budgets that apply to a host, without reading their files."""
-    group = config.groups.get(host.group or "")
-    limits = (
-        ("pool", config.backup.bandwidth),
-        (f"group-{host.group}", group.bandwidth if group else None),
-        (f"host-{host.name}", host.bandwidth),
-    )
-    return [Bucket(pool.bandwidth / name, rate) for name, rate in limits if rate]
+        return make_buckets(self.config, self.pool, host)

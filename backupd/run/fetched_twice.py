@@ -1,4 +1,4 @@
-"""Finds what a run has fetched several times over, and follows it over the runs: snapshots of the host, bind mounts, the pool itself.
+"""Finds what a run has fetched several times over (snapshots of the host, bind mounts, the pool itself), and follows that.
 
 Asking the host would take a command that a restricted key does not permit, so the backup is searched: only in a run that has
 fetched much, and by a sample. Files are compared by name, size and time in nanoseconds. A folder counts if its files have those of

@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from backupd.actions.shared_damage import recorded_damage
+from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import FetchedHost, discard, require_own

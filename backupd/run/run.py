@@ -28,9 +28,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from backupd.actions.after_crash import has_backups_in_doubt, read_last_written
 from backupd.health.callers import caller
 from backupd.health.trust import check_trust
+from backupd.proof.after_crash import has_backups_in_doubt, read_last_written
+from backupd.proof.against_source import SourceComparison, SourceScope
 from backupd.repo.compared import HostComparisons, read_compared
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import keep_names
@@ -38,7 +39,6 @@ from backupd.repo.history_copy import bring_back, keep_history
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.version import rsync_version
-from backupd.run.against_source import SourceComparison, SourceScope
 from backupd.run.context import HostResult, NightEnded, NightEvent
 from backupd.run.ledger import Ledger
 from backupd.run.night import NightRunner

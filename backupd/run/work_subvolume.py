@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.actions.drop_damaged import drop_damaged
+from backupd.files.tree import Tree, components, joined, look
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.final_backups import (
@@ -34,7 +34,7 @@ from btrkeep.backup_states import RUNNING
 from btrkeep.catalogue import WHOLE, Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
-from btrkeep.errors import OperatorError, is_caused_by_damage
+from btrkeep.errors import DAMAGED, OperatorError, is_caused_by_damage
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import create, delete, describe, opened, snapshot
@@ -310,3 +310,43 @@ def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
                 Path(entry.path).unlink()
         elif below:
             _prune(Path(entry.path), below)
+
+
+@Checkpoint("damaged files removed")
+def drop_damaged(subvolume: Path, base: Path, paths: Iterable[bytes]) -> int:
+    """Removes the damaged plain files at these paths from a writable snapshot of `base`; returns the number of names. Folders keep
+    their times.
+
+    So they are fetched again. rsync compares times and sizes, which damage does not change: it would keep the unreadable extent in
+    every later backup. The base itself is read-only and stays unchanged.
+
+    Keeps a file that has another inode than in `base`, because an earlier run of this backup has fetched it since. A file that
+    cannot be removed also stays, and is logged. Can be repeated, also after it was killed. Raises OSError if one of the two has no
+    files, or if its metadata is damaged.
+    """
+    dropped = 0
+    with Tree(subvolume) as new, Tree(base) as old:
+        for path in paths:
+            try:
+                dropped += _drop(new, old, path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno in DAMAGED:  # the metadata; nothing new can grow from it
+                    raise
+                log.warning("%s: %r is damaged, and cannot be removed to be fetched again: %s", subvolume, path, error)
+    return dropped
+
+
+def _drop(new: Tree, old: Tree, path: bytes) -> bool:
+    names = components(path)
+    if not names:
+        return False
+    with new.folder(joined(names[:-1])) as folder:
+        found = look(folder, names[-1], path)
+        if found.kind != "file" or found.inode != old.stat(path).inode:
+            return False
+        before = os.fstat(folder)
+        os.unlink(names[-1], dir_fd=folder)
+        os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return True

@@ -12,12 +12,12 @@ import pytest
 
 from backupd.actions import discard as discard_module
 from backupd.actions import rename as rename_module
-from backupd.actions import verify_pass
 from backupd.actions.discard import Unfinished, give_up
 from backupd.actions.rename import require_renameable, validate_names
-from backupd.actions.verify_pass import ReadScope, VerifyPass
 from backupd.dedupe.job import noted
 from backupd.dedupe.pace import Pacer
+from backupd.proof import verify_pass
+from backupd.proof.verify_pass import ReadScope, VerifyPass
 from backupd.repo import final_backups
 from backupd.repo.backup_json import ROOM, Record
 from backupd.run import room as room_module

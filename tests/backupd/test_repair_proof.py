@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from backupd.files.file_digest import FileRead
+from backupd.repair.plan import RecordedSums, equal_where_readable
 from backupd.repo.checksums import key_of
-from backupd.run.repair.plan import RecordedSums, equal_where_readable
 
 BLOCK, PIECE = 4096, 1 << 20
 SIZE = PIECE + 10 * BLOCK + 100

@@ -19,9 +19,9 @@ PAUSES: tuple[Wait, ...] = (
     ("backupd.replicate.push", "_PAUSE", _SOON),
     ("backupd.replicate.run", "_LOOK_AROUND", _SOON),
     ("backupd.replicate.run", "_PAUSE", _SOON),
-    ("backupd.run.against_source", "_PAUSE", 0.2),
+    ("backupd.proof.against_source", "_PAUSE", 0.2),
     ("backupd.run.night", "_LOOK", _SOON),
-    ("backupd.actions.after_crash", "_PAUSE", _SOON),
+    ("backupd.proof.after_crash", "_PAUSE", _SOON),
     ("balancer.run", "_LOOK_AGAIN", 0.5),
     ("balancer.run", "_SHORTEST_QUIET", 0.05),
 )

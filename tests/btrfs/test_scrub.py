@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from backupd.actions.scrub import parse
+from backupd.proof.scrub import parse
 from tests.beds import TOP, btrfs, work
 from tests.beds.cli import BACKUPD
 from tests.beds.nights import Nights

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from backupd.actions.damaged import record
-from backupd.actions.scrub import Scrubbed
+from backupd.proof.read_errors import record_scrub_damage
+from backupd.proof.scrub import Scrubbed
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.clock import Clock
@@ -74,9 +74,9 @@ def test_a_scrub_that_could_not_compare_all_takes_back_no_damage(nights: Nights,
         done = Scrubbed(
             "finished", False, 1, dict.fromkeys(("uncorrectable", "malloc", "unverified"), 0) | {kind: 1}, 1.0, begun=now
         )
-        record(site, done, now)
+        record_scrub_damage(site, done, now)
         assert [one.path for one in site.catalogue.damages()] == ["/file"]
-        record(site, replace(done, errors={}), now)
+        record_scrub_damage(site, replace(done, errors={}), now)
         assert site.catalogue.damages() == []
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from backupd.proof.against_source import in_slice, slices_of
 from backupd.rsync.cell import confined_command
-from backupd.run.against_source import in_slice, slices_of
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.ssh import Sshd

@@ -147,7 +147,7 @@ def _lock_and_reconcile(
     since = format_time(context.clock.now())
     held.enter_context(take_lock(context.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
     if damaged:  # what is known of a copy goes with it
-        from backupd.actions.after_crash import read_before_waiting  # it is a tenth of what this program imports
+        from backupd.proof.after_crash import read_before_waiting  # it is a tenth of what this program imports
 
         read_before_waiting(context, notice, Cancellation())
         held.enter_context(take_lock(context.pool.locks / VERIFY_LOCK, "backupd replicate --damaged", since))

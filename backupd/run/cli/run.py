@@ -22,9 +22,10 @@ from backupd.repo.context import PoolContext, open_configured
 from backupd.repo.final_backups import find_base
 from backupd.repo.privileges import REQUIRED, require_privileges
 from backupd.repo.publish import fetched_hosts
+from backupd.rsync.bandwidth import buckets_of
 from backupd.rsync.command import passes, rsync_command
 from backupd.run.cli.night_view import NightLines, NightStatus, as_json_object, result_line
-from backupd.run.context import HostResult, NightEvent, buckets_of
+from backupd.run.context import HostResult, NightEvent
 from backupd.run.planning import PlannedHost, plan
 from backupd.run.run import RunEnd, report_unstarted, run_hosts
 from btrkeep.catalogue import Catalogue

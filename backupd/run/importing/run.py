@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
-from backupd.actions.shared_damage import recorded_damage
+from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.backup_json import PathOutcome, PathResult, Record
 from backupd.repo.final_backups import discard
 from backupd.repo.listing import names_of

@@ -5,9 +5,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from backupd.actions.accept import accept as accept_it
-from backupd.actions.accept import state_after
-from backupd.actions.hold import HoldResult, hold_fields
+from backupd.actions.hold import HoldResult, hold_fields, state_after
+from backupd.actions.hold import accept as accept_it
 from backupd.actions.hold import hold as hold_it
 from backupd.actions.hold import release as release_it
 from backupd.repo.context import PoolContext, writing

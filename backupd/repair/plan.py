@@ -10,10 +10,10 @@ from itertools import groupby
 from os import fsencode
 from pathlib import Path
 
-from backupd.actions.own_reads import OwnReads
 from backupd.files.backup_selector import Restorable, restorable
 from backupd.files.file_digest import FileRead, PlainSum, read_file
 from backupd.files.tree import Entry, Tree
+from backupd.proof.read_errors import OwnReads
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
 from backupd.repo.context import PoolContext
 from backupd.repo.listing import names_of

@@ -12,11 +12,11 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from backupd.actions.backup_reader import BackupReader
-from backupd.actions.shared_damage import FoundDamage, backups_that_share
-from backupd.actions.verify_pass import ReadCount, ReadScope, VerifyPass
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import DataUnreadable, Tree, require_nothing_mounted, tree_of_backup
+from backupd.proof.backup_reader import BackupReader
+from backupd.proof.damaged_files import FoundDamage, backups_that_share
+from backupd.proof.verify_pass import ReadCount, ReadScope, VerifyPass
 from backupd.repo.backup_json import RECORD
 from backupd.repo.damages import enter_damages
 from backupd.repo.listing import names_of

@@ -18,6 +18,7 @@ from backupd.expire.context import ExpiryContext
 from backupd.expire.look import look_again
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import Tree, components, entry_of, joined
+from backupd.repair.plan import DamagedCopy, GoodCopy, RecordedSums, RepairPlan, RepairProof, key, read_whole
 from backupd.repo.backup_json import Record
 from backupd.repo.backup_json import write as write_record
 from backupd.repo.catalogue_row import backup_row
@@ -31,7 +32,6 @@ from backupd.repo.recorded_rows import forget_recorded
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.interrupted import discardable, settings_of
-from backupd.run.repair.plan import DamagedCopy, GoodCopy, RecordedSums, RepairPlan, RepairProof, key, read_whole
 from btrkeep import __version__
 from btrkeep.backup_states import RUNNING
 from btrkeep.catalogue import Damage

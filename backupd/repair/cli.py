@@ -8,20 +8,20 @@ from typing import Any
 
 import click
 
-from backupd.actions.cli.damaged import ranges
-from backupd.actions.own_reads import OwnReads
 from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import backups_argument, confirmed, require_host_or_folder
 from backupd.expire.cli.expire import expiry_sinks
 from backupd.expire.context import ExpiryContext
 from backupd.files.backup_selector import find, parse_which
 from backupd.health.trust import lost
+from backupd.proof.cli.damaged import ranges
+from backupd.proof.read_errors import OwnReads
+from backupd.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner, RepairProof
+from backupd.repair.work import RepairDone, repair
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import is_unreadable
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import read_notes
-from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner, RepairProof
-from backupd.run.repair.work import RepairDone, repair
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import WHOLE
 from btrkeep.cli import complain, echo_json, json_option, table

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
-from backupd.actions.read_errors import look_at_read_errors
 from backupd.cli.context import opened, pass_context
 from backupd.cli.names import backups_argument, require_host_or_folder
 from backupd.files.backup_selector import find, parse_which
+from backupd.proof.damaged_files import DamagedFile, damaged_files
+from backupd.proof.read_errors import look_at_read_errors
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
 from btrkeep.cli import complain, echo_json, json_option, table

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from backupd.actions.cli.damaged import as_json_object as damaged_object
-from backupd.actions.cli.damaged import show
-from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
-from backupd.actions.read_errors import look_at_read_errors
-from backupd.actions.scrub import Scrubbed, ScrubState, is_unfinished, scrub
 from backupd.cli.context import load_config, opened
+from backupd.proof.cli.damaged import as_json_object as damaged_object
+from backupd.proof.cli.damaged import show
+from backupd.proof.damaged_files import DamagedFile, damaged_files
+from backupd.proof.read_errors import ScrubDamage, look_at_read_errors, record_scrub_damage
+from backupd.proof.scrub import Scrubbed, ScrubState, is_unfinished, scrub
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.privileges import require_privileges
 from btrkeep.cli import complain, echo_json, json_option
@@ -28,9 +28,6 @@ from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.process.progress import Status
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
-
-if TYPE_CHECKING:
-    from backupd.actions.damaged import ScrubDamage
 
 _SHOWN = 10  # damaged files; `backupd damaged` shows all
 
@@ -112,13 +109,11 @@ def _note_begin(ctx: click.Context, pool: Pool) -> None:
         complain(OperatorError(f"errors of the devices could not be looked up: {error}", "the scrub finds what they damaged"))
 
 
-def _recorded(ctx: click.Context, done: Scrubbed) -> tuple["ScrubDamage | None", list[DamagedFile]]:
+def _recorded(ctx: click.Context, done: Scrubbed) -> tuple[ScrubDamage | None, list[DamagedFile]]:
     """Records the damage and returns it. Failing to record it does not fail the scrub."""
-    from backupd.actions.damaged import record
-
     try:
         with opened(ctx) as context:
-            found = record(context, done, context.clock.now())
+            found = record_scrub_damage(context, done, context.clock.now())
             return found, damaged_files(context, found.rows)
     except OperatorError as error:
         complain(error)
@@ -136,7 +131,7 @@ def _unread_lines(done: Scrubbed) -> Iterator[str]:
         yield f"redundancy: {redundancy_words(done.redundancy)}"
 
 
-def _damage_lines(found: "ScrubDamage | None") -> Iterator[str]:
+def _damage_lines(found: ScrubDamage | None) -> Iterator[str]:
     if not found:
         return
     for tree in found.trees:
@@ -153,7 +148,7 @@ def _damage_lines(found: "ScrubDamage | None") -> Iterator[str]:
         yield f"{count} not named by the kernel's log{why}: `backupd verify` reads every file, and finds what they damaged"
 
 
-def _damage_fields(found: "ScrubDamage | None", files: list[DamagedFile]) -> dict[str, Any]:
+def _damage_fields(found: ScrubDamage | None, files: list[DamagedFile]) -> dict[str, Any]:
     return {
         "damaged": [damaged_object(one) for one in files] if found else None,
         "metadata": [{"vaddr": one.vaddr, "tree": one.tree, "level": one.level} for one in found.trees] if found else None,

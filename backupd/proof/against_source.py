@@ -16,10 +16,10 @@ from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 
-from backupd.actions.shared_damage import FoundDamage, backups_that_share
 from backupd.files.backup_selector import Restorable, find
 from backupd.files.tree import Tree, components
 from backupd.files.walking import walk
+from backupd.proof.damaged_files import FoundDamage, backups_that_share
 from backupd.repo.backup_json import DATA
 from backupd.repo.checksums import key_of
 from backupd.repo.compared import Comparison, HostComparisons, NextSlice, compared_row, read_compared, write_compared
@@ -27,9 +27,8 @@ from backupd.repo.damages import enter_damages
 from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import lock_for_reading
-from backupd.rsync.bandwidth import prepare
+from backupd.rsync.bandwidth import make_buckets
 from backupd.rsync.comparing import ContentVerdict, HostFolder, HostSession, OutOfTime, compare, real_folders
-from backupd.run.context import buckets_of
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
@@ -214,7 +213,7 @@ class SourceComparison:
         return min(host.deadline, max(0.0, self._left))
 
     def _folder(self, session: HostSession, host: HostConfig, backup: Restorable, path: str) -> HostFolder:
-        buckets = [prepare(self.pool.bandwidth, one.path.name, one.rate) for one in buckets_of(self.config, self.pool, host)]
+        buckets = make_buckets(self.config, self.pool, host)
         return HostFolder(self.config, host, path, backup.path / DATA, session, buckets, self.confined and bool(host.address))
 
     def _enter(self, backup: Restorable, tree: Tree, differing: Sequence[bytes], now: datetime) -> None:

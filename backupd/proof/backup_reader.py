@@ -22,12 +22,12 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
-from backupd.actions.shared_damage import FoundDamage
-from backupd.actions.verify_pass import STREAMS, VerifyPass
 from backupd.files.backup_selector import Restorable
 from backupd.files.file_digest import FileRead, PlainSum, read_file, read_small
 from backupd.files.tree import Tree, open_seen_direct
 from backupd.files.walking import FolderNames, name_batches
+from backupd.proof.damaged_files import FoundDamage
+from backupd.proof.verify_pass import STREAMS, VerifyPass
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, changed_of, key_of
 from backupd.repo.notes_json import read_notes

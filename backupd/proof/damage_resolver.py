@@ -1,14 +1,19 @@
 """From addresses on the disks to every file in every backup that has the data there, without walking the pool.
 
-References lead to inodes, these to names, both by searches in trees.
+References lead to inodes, these to names, both by searches in trees. Neighbouring places that cannot be read become one row.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from backupd.files.tree import Tree
 from backupd.repo.backup_json import DATA
+from backupd.repo.context import PoolContext
+from btrkeep.catalogue import Damage
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.fiemap import address
@@ -18,6 +23,7 @@ from btrkeep.treescan.owners import Owners, Reference
 if TYPE_CHECKING:
     from btrkeep.pool.kernel_log import ReadFailure
     from btrkeep.pool.marker import Pool
+
 
 _PREFIX = os.fsencode(DATA) + b"/"
 _MOST_ADDRESSES, _MOST_REFERENCES = 1024, 200_000  # of which the names are looked up together
@@ -123,3 +129,48 @@ def _as_on_host(paths: Iterable[bytes]) -> list[bytes]:
 def _address(pool: "Pool", place: FilePlace) -> int | None:
     with Tree(pool.host(place.host) / place.name) as tree, ClosingFd(tree.open_file(place.path)) as fd:
         return address(fd, place.start)
+
+
+BLOCK = 4096  # the smallest sector size, so that no block is missed where they are larger
+
+
+def backups_by_id(context: PoolContext) -> Backups:
+    """Returns all backups that have a name, by subvolume id, which is never given twice."""
+    return {one.subvolume_id: (one.host, one.name) for one in context.catalogue.states() if one.subvolume_id and one.name}
+
+
+def is_bad(context: PoolContext, places: list[FilePlace]) -> bool:
+    """Whether the block cannot be read, by the first of its names that is still there."""
+    for one in places:
+        try:
+            with Tree(context.pool.host(one.host) / one.name) as tree:
+                fd = tree.open_file(one.path)
+        except OSError:  # deleted meanwhile, or unreadable on the way to it
+            continue
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.pread(fd, BLOCK, one.start)
+        except OSError as error:
+            if error.errno not in DAMAGED:
+                raise
+            return True
+        finally:
+            os.close(fd)
+        return False
+    return True
+
+
+def merged(places: Iterable[FilePlace], found_by: str, now: datetime) -> Iterator[Damage]:
+    """One row for neighbouring blocks of a file."""
+    ordered = sorted(places, key=lambda one: (one.host, one.name, one.path, one.start))
+    for (host, name, path), some in groupby(ordered, key=lambda one: (one.host, one.name, one.path)):
+        row: Damage | None = None
+        for one in some:
+            if row and one.start == row.start + row.length:
+                row = replace(row, length=row.length + BLOCK)
+                continue
+            if row:
+                yield row
+            row = Damage(host, name, os.fsdecode(path), one.start, BLOCK, found_by, now)
+        if row:
+            yield row

@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from backupd.actions.verify import Verifier
-from backupd.actions.verify_pass import ReadCount, ReadScope
 from backupd.expire.clocks import clock_doubt
 from backupd.files.backup_selector import Restorable, find
 from backupd.files.tree import DataUnreadable
+from backupd.proof.verify import Verifier
+from backupd.proof.verify_pass import ReadCount, ReadScope
 from backupd.repo.boot_json import BootRecord, read_boot, write_boot
 from backupd.repo.context import PoolContext
 from backupd.repo.reconcile import reconcile

@@ -13,23 +13,23 @@ from typing import Any, Self
 
 import click
 
-from backupd.actions.after_crash import boot_record, has_backups_in_doubt, in_doubt_verifier, note_stop, read_in_doubt, record_boot
-from backupd.actions.cli.against_source import compare_hosts
-from backupd.actions.own_reads import OwnReads
-from backupd.actions.verify import Verifier, unreadable_backups
-from backupd.actions.verify_pass import ReadCount, ReadScope
 from backupd.cli.context import opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
 from backupd.expire.clocks import clock_doubt
 from backupd.files.backup_selector import Restorable, named
 from backupd.files.tree import DataUnreadable
+from backupd.proof.after_crash import boot_record, has_backups_in_doubt, in_doubt_verifier, note_stop, read_in_doubt, record_boot
+from backupd.proof.against_source import SourceScope
+from backupd.proof.cli.against_source import compare_hosts
+from backupd.proof.read_errors import OwnReads
+from backupd.proof.verify import Verifier, unreadable_backups
+from backupd.proof.verify_pass import ReadCount, ReadScope
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
 from backupd.repo.reconcile import check_seals, reconcile
 from backupd.repo.seals import altered_paths
 from backupd.repo.verified import read_verified, verification_fields, verified_row
-from backupd.run.against_source import SourceScope
 from btrkeep.backup_states import ALTERED
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.arguments import Parsed

@@ -1,11 +1,12 @@
-"""Each damaged file once, with all backups that have it, and with the backups that have another copy of it.
+"""The damaged files: each once, with all backups that share it, and with the backups that have another copy of it.
 
-Recorded checksums prove that another copy is good; nothing is read for it. A damaged file keeps the checksum of its last good
-read, and the run that fetched it may have recorded one. A copy is proven to be good if it was read well and one of the two is the
-same.
+A file that snapshots share is the same data in all of them. Recorded checksums prove that another copy is good; nothing is read for
+it. A damaged file keeps the checksum of its last good read, and the run that fetched it may have recorded one. A copy is proven to
+be good if it was read well and one of the two is the same.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -17,14 +18,18 @@ from typing import Self
 
 from backupd.files.backup_selector import Restorable, restorable
 from backupd.files.tree import Entry, Tree
+from backupd.files.walking import entries
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.checksums import NO_DIGEST, Checksums, key_of
+from backupd.repo.checksums import NO_DIGEST, Checksums, Key, key_of
 from backupd.repo.common_backups import CommonBackups, common_backups
 from backupd.repo.context import PoolContext
+from backupd.repo.listing import names_of
+from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.sums import read_sums
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Damage
-from btrkeep.errors import UsageError
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.pool.marker import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +185,46 @@ def _entries(backup: Restorable, paths: set[bytes]) -> dict[bytes, Entry]:
 
 def _content(entry: Entry) -> tuple[int, int]:
     return entry.size, entry.mtime
+
+
+_MOST = 1000  # files that are looked for in each backup; the others are found when that is read
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDamage:
+    """A path in a backup, and the first byte that is damaged. `key` None: others that have it are not looked for."""
+
+    path: bytes
+    start: int
+    key: Key | None = None
+
+
+def backups_that_share(pool: Pool, host: str, name: str, files: Sequence[FoundDamage]) -> Iterator[tuple[str, list[FoundDamage]]]:
+    """The host's backups but `name` that have some of the files at the same path, and which. One that cannot be read has none."""
+    known = [one for one in files if one.key is not None][:_MOST]
+    for other in sorted(names_of(pool, host) - {name}) if known else ():
+        path = pool.host(host) / other
+        with suppress(OperatorError, OSError), lock_for_reading(path), Tree(path) as tree:
+            if same := [one for one in known if _has(tree, one)]:
+                yield other, same
+
+
+def recorded_damage(pool: Pool, host: str, name: str) -> list[bytes]:
+    """The paths of all files of a backup that were damaged when they were last read; of one that cannot be read none."""
+    path = pool.host(host) / name
+    with suppress(OperatorError, OSError), lock_for_reading(path), Tree(path) as tree, Checksums(pool.host(host)) as known:
+        return [one.path for one in entries(tree, b"/") if one.kind == "file" and _is_damaged(one, known)]
+    return []
+
+
+def _is_damaged(one: Entry, known: Checksums) -> bool:
+    before = known.find(key_of(one.inode, one.changed, one.size))
+    return before is not None and before.damaged
+
+
+def _has(tree: Tree, file: FoundDamage) -> bool:
+    try:
+        there = tree.stat(file.path)
+    except OSError:
+        return False
+    return there.kind == "file" and key_of(there.inode, there.changed, there.size) == file.key

@@ -1,0 +1,1 @@
+"""The commands of proof: `verify`, `damaged` and `scrub`."""

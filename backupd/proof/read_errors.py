@@ -1,0 +1,205 @@
+"""Errors of reading, those of a scrub and those that any reader of the pool met, resolved to files and all backups that share them.
+
+Whoever read (a restore, a drill, `btrfs send`, a backup from its base) got EIO and continued or did not; btrfs counted the error,
+and wrote subvolume, inode and place into the kernel's log. So it is found whoever met it, without a hook in each reader.
+
+Of what a scrub could not correct the kernel names an address, and since Linux 6.4 only the 64 KiB in which it lies. Each block
+there is asked for its references, and one of those is read: what reads well is not damaged, whatever the log says.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from backupd.proof.damage_resolver import BLOCK, FilePlace, Resolver, backups_by_id, is_bad, merged
+from backupd.repo.context import PoolContext
+from backupd.repo.damages import enter_damages
+from backupd.repo.listing import hosts_of
+from btrkeep.catalogue import Damage
+from btrkeep.decisions.device_errors import SeenErrors, forget_own, forget_unnamed, grown, note_seen, read_seen, seen_now
+from btrkeep.decisions.verification import FinishedScrub, note_scrub, read_begin
+from btrkeep.pool.allocation import read_allocation
+from btrkeep.pool.kernel_log import SPAN, KernelLog, ReadFailure, TreeBlock, filesystem_devices, read_failures
+from btrkeep.pool.model import DEVICE_ERRORS
+from btrkeep.pool.subvolume import opened
+from btrkeep.procfs import boot_id
+
+if TYPE_CHECKING:
+    from backupd.proof.scrub import Scrubbed
+
+_OF_READING = ("read", "corruption", "generation")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadErrors:
+    """`rows`: what became known to be damaged; `lines`: of the log, that name an error; `seen`: what is counted and not named;
+    `why` the log could not be read.
+    """
+
+    rows: tuple[Damage, ...] = ()
+    lines: int = 0
+    seen: SeenErrors = field(default_factory=SeenErrors)
+    why: str = ""
+
+
+def look_at_read_errors(context: PoolContext, now: datetime, *, were_met: bool = False) -> ReadErrors:
+    """Looks, if the devices have counted errors since the last look, and writes down what they damaged. Raises OSError.
+
+    `were_met`: the caller has met what was counted since its own look a moment before, and has named the files, which the log may
+    have left out. Where the log cannot be read nothing is written down: the next look may.
+    """
+    seen = read_seen(context.catalogue)
+    if not grown(seen, counters := read_counters(context)):
+        return ReadErrors(seen=seen)
+    boot, devices = boot_id(), filesystem_devices(context.pool.path)
+    with KernelLog(after=seen.message if seen.boot == boot else 0) as log:
+        failures = read_failures(log.read(), devices)
+        bad = _bad(context, set(failures))
+        bad |= _bad(context, set(read_failures(log.read(), devices)) - set(failures))  # what these reads met, and others meanwhile
+        log.read()
+    named = grown(seen, counters) if were_met else len(failures)
+    after = replace(seen_now(seen, counters, named, boot, log.last, now), counters=read_counters(context))
+    if log.why:
+        return ReadErrors((), len(failures), after, log.why)
+    known, every = {(one.host, one.name, one.path) for one in context.catalogue.damages()}, list(merged(bad, "device", now))
+    found = [one for one in every if (one.host, one.name, one.path) not in known]
+    enter_damages(context.pool, context.catalogue, (one.host for one in every), found)
+    note_seen(context.catalogue, after)
+    return ReadErrors(tuple(found), len(failures), after)
+
+
+def read_counters(context: PoolContext) -> dict[int, int]:
+    """Returns how many errors of reading each device has counted, by its id. Raises OSError."""
+    found = {}
+    for device in read_allocation(context.pool.path).devices:
+        pairs = zip(DEVICE_ERRORS, device.errors or (), strict=False)
+        found[device.devid] = sum(count for name, count in pairs if name in _OF_READING)
+    return found
+
+
+def _bad(context: PoolContext, failures: set[ReadFailure]) -> set[FilePlace]:
+    """Returns the blocks that still cannot be read: another copy may have repaired one, or a line is of another filesystem."""
+    bad = set[FilePlace]()
+    with opened(context.pool.path.resolve()) as fd:
+        resolver = Resolver(fd, backups_by_id(context))
+        for failure in sorted(failures):
+            places = resolver.sharing(failure, context.pool)
+            if places and not bad.issuperset(places) and is_bad(context, places):
+                bad.update(places)
+    return bad
+
+
+class OwnReads:
+    """The reads of one command, from `moment` on."""
+
+    def __init__(self, context: PoolContext, moment: datetime) -> None:
+        """Looks first, because what was counted until now somebody else has met. Raises OSError."""
+        self._site, self._moment, self._errors = context, moment, 0
+        look_at_read_errors(context, moment)
+
+    @contextmanager
+    def counting(self, met: Callable[[], int] | None = None) -> Iterator[None]:
+        """Counts what is read in the block: files known to be damaged. Or, with `met`, the number of what was found damaged
+        and has a name, if that is larger at the end.
+        """
+        before, known = read_counters(self._site), met() if met else 0
+        try:
+            yield
+        finally:
+            if met is None or met() > known:
+                self._errors += grown(SeenErrors(before), read_counters(self._site))
+
+    def forget(self) -> None:
+        """Looks again, and forgets as many of the errors without a name as these reads met. Raises OSError.
+
+        If the log cannot be read nothing is written down, so that the next look reads what this one could not.
+        """
+        found = look_at_read_errors(self._site, self._site.clock.now())
+        if not found.why:
+            forget_own(self._site.catalogue, found.seen, self._moment, max(0, self._errors - found.lines))
+
+
+_COUNTED = ("read", "csum", "verify")
+"""Errors of a scrub that a device counts as errors of reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubDamage:
+    """What became known by a scrub. `rows` are what the catalogue has now of it."""
+
+    rows: tuple[Damage, ...] = ()
+    trees: tuple[TreeBlock, ...] = ()
+    """Metadata: no file's name leads there."""
+    elsewhere: tuple[int, ...] = ()
+    """Addresses of data that no backup has: of an unfinished one, or of somebody's own subvolume."""
+    unnamed: int = 0
+    """Errors that could not be put right, and that the kernel did not name, or whose files cannot be known."""
+    why: str = ""
+    """Why the kernel's log could not be read."""
+
+
+def record_scrub_damage(context: PoolContext, done: "Scrubbed", now: datetime) -> ScrubDamage:
+    """Resolves what a scrub left unrepaired, and writes it down.
+
+    One that was done as a whole, that compared everything, and whose errors all have a name, replaces what scrubs found before; any
+    other adds to it. What another reader met after it began stays: it may have read that place before. Raises OSError and
+    OperatorError.
+    """
+    begin = read_begin(context.catalogue)
+    begun = begin.at if begin.at and begin.at <= now else None  # or the clock was put back since
+    look_at_read_errors(context, now)  # what the scrub counted, and what others met while it ran
+    bad = done.errors.get("uncorrectable", 0)
+    unnamed = max(0, bad - done.faults.lines)
+    unread = done.errors.get("unverified", 0) + done.errors.get("malloc", 0)
+    with opened(context.pool.path.resolve()) as fd:
+        resolver = Resolver(fd, backups_by_id(context))
+        rows, elsewhere = _read_all(context, resolver, done.faults.vaddrs, {one.vaddr for one in done.faults.trees}, now)
+    unnamed += resolver.lost
+    there = set(backups_by_id(context).values())  # one may have been deleted meanwhile
+    rows = [one for one in rows if (one.host, one.name) in there]
+    has_named_all = done.outcome == "finished" and not (unnamed or unread)
+    hosts = {*hosts_of(context.pool), *(one.host for one in context.catalogue.damages())}
+    enter_damages(context.pool, context.catalogue, hosts, rows, lambda one: has_named_all and _is_outdated(one, begun))
+    if done.outcome == "finished" and done.begun:
+        is_whole = not (unnamed or unread or done.faults.trees)
+        note_scrub(context.catalogue, FinishedScrub(done.begun, now, is_whole, begin.newest))
+    errors = look_at_read_errors(context, now, were_met=bool(done.faults.vaddrs))  # what was read here
+    if has_named_all:
+        forget_unnamed(context.catalogue, errors.seen, begun, sum(done.errors.get(kind, 0) for kind in _COUNTED))
+    return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_trouble)
+
+
+def _is_outdated(one: Damage, begun: datetime | None) -> bool:
+    """Whether a scrub that began then, and has named everything, has looked at that place since."""
+    return one.found_by == "scrub" or (one.found_by == "device" and begun is not None and one.found_at <= begun)
+
+
+def _read_all(
+    context: PoolContext, resolver: Resolver, vaddrs: Iterable[int], trees: set[int], now: datetime
+) -> tuple[list[Damage], list[int]]:
+    """Returns the damages, and the addresses of damaged data that no backup has."""
+    found, elsewhere, checked = set[FilePlace](), list[int](), dict[tuple[FilePlace, ...], bool]()
+    asked = [vaddr for vaddr in vaddrs if vaddr not in trees]
+    answers = resolver.resolve(block for vaddr in asked for block in _blocks(vaddr))
+    for vaddr in asked:
+        nobodys = is_found = False
+        for _, places in islice(answers, len(_blocks(vaddr))):
+            if places is None:
+                continue
+            nobodys = nobodys or not places
+            key = tuple(places)  # each block of a compressed extent has the same
+            if places and key not in checked:
+                checked[key] = is_bad(context, places)
+                found |= set(places) if checked[key] else set()
+            is_found = is_found or checked.get(key, False)
+        if nobodys and not is_found:
+            elsewhere.append(vaddr)
+    return list(merged(found, "scrub", now)), elsewhere
+
+
+def _blocks(vaddr: int) -> range:
+    """The blocks in which an error may lie that the kernel names by this address."""
+    return range(vaddr, vaddr - vaddr % SPAN + SPAN, BLOCK)
