@@ -17,7 +17,7 @@ import numpy as np
 from balancer.score import BAD
 from balancer.survey import Survey, identity
 from btrkeep.errors import ConfigError, OperatorError, UsageError
-from btrkeep.pool.opening import open_btrfs
+from btrkeep.pool.mounts import open_btrfs
 from btrkeep.units import printable, show_times_in
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def catalogue_with_history(state: Path) -> "Iterator[Catalogue | None]":
 
 
 def sample(filesystem: str, taken: datetime, survey: Survey, unallocated: int) -> "FreeSpaceScore":
-    """A survey as the catalogue keeps it. `unallocated` is that of `btrkeep.pool.room.read_room`."""
+    """A survey as the catalogue keeps it. `unallocated` is that of `btrkeep.pool.allocation.read_room`."""
     from btrkeep.catalogue import FreeSpaceScore
 
     groups = survey.groups

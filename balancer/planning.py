@@ -16,8 +16,8 @@ from balancer.explain import ExplainedBlockGroup, explain
 from balancer.run_types import MAP_CELLS, PlannedBlockGroup, RunSettings, SpaceNumbers, StepDone
 from balancer.survey import Cost, DataBlockGroups, Survey, cost, survey
 from balancer.verdict import below
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.model import Room
-from btrkeep.pool.room import read_room
 from btrkeep.treescan.block_groups import looked_up
 
 CONSIDERED = 16

@@ -31,8 +31,8 @@ from balancer.stop_rules import Stop, StopFacts
 from balancer.survey import identity
 from btrkeep.errors import LockHeld
 from btrkeep.pool.activity import written_bytes
-from btrkeep.pool.opening import open_btrfs
-from btrkeep.pool.room import read_room
+from btrkeep.pool.allocation import read_room
+from btrkeep.pool.mounts import open_btrfs
 from btrkeep.pool.subvolume import commit
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.progress import ProgressSink, ProgressSinks, Waiting

@@ -74,7 +74,7 @@ class RunSettings:
 
     `budget`: bytes that may move, `time`: seconds, `until`: an aware moment; None: no such limit. A block group is begun only if
     its used bytes fit the budget and it should be finished in time; when time or window end, it is cancelled. `min_unallocated`
-    counts as `btrkeep.pool.room.Room.unallocated` does.
+    counts as `btrkeep.pool.allocation.Room.unallocated` does.
 
     `yield_to_backups`: stop when backups or an expiry begin, in a pool on the filesystem; with `only_to_expiry` continue beside
     backups. No block group is begun while an expiry deletes, and an expiry waits for the current one. `locks` are folders of locks
@@ -189,8 +189,8 @@ class StepDone:
 class SpaceNumbers:
     """A filesystem at one moment. Bytes except `block_groups`, `fragments` and `score`, which are those of its data block groups.
 
-    `allocated`: the length of all of them, `used`: their used bytes, `unallocated`: see `btrkeep.pool.room.Room`. `free_in_large`:
-    bytes free in extents of 16 MiB and more.
+    `allocated`: the length of all of them, `used`: their used bytes, `unallocated`: see `btrkeep.pool.model.Room`.
+    `free_in_large`: bytes free in extents of 16 MiB and more.
     """
 
     block_groups: int

@@ -29,7 +29,7 @@ from bench.fragmented import POOLS, Builder, Shape
 from bench.images import Images, Mounted
 from bench.relocating import WAYS, Reached, Way, by_kernel, by_usage_filter, has_kernel_reclaim
 from btrkeep.pool.marker import filesystem_uuid
-from btrkeep.pool.opening import open_btrfs
+from btrkeep.pool.mounts import open_btrfs
 from tests.beds import work
 
 SHAPE = Shape()

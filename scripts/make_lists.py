@@ -13,9 +13,8 @@ from typing import Any
 
 from backupd.doctor.rules import RULES
 from btrkeep.config.config_key import SECTIONS, ConfigKey
-from btrkeep.config.documents import INSTALLED
 from btrkeep.config.keys import TABLE, WRITTEN
-from btrkeep.config.problems import quoted
+from btrkeep.config.problems import INSTALLED, quoted
 from btrkeep.metrics import METRICS, Metric
 
 TOP = Path(__file__).resolve().parents[1]

@@ -13,11 +13,10 @@ from pathlib import Path
 from backupd.doctor.facts import DeviceFacts, FilesystemFacts, Layer
 from backupd.health.pool_facts import device_errors, read_redundancy
 from btrkeep.pool import quota
-from btrkeep.pool.allocation import Allocation, read_allocation
+from btrkeep.pool.allocation import Allocation, read_allocation, read_room
 from btrkeep.pool.balance import exclusive_operation, missing_devices
 from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.mounts import machine_mount, mount_of
-from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import opened
 from btrkeep.procfs import sysfs_text
 from btrkeep.treescan.block_groups import count_subvolumes

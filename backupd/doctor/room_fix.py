@@ -44,8 +44,7 @@ from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.balance import balance_block_group, missing_devices
 from btrkeep.pool.locks import POOL_LOCKS, take_lock
 from btrkeep.pool.marker import Pool, is_on
-from btrkeep.pool.mounts import mount_of
-from btrkeep.pool.opening import open_btrfs
+from btrkeep.pool.mounts import mount_of, open_btrfs
 from btrkeep.pool.subvolume import commit
 from btrkeep.pool.temporary_devices import (
     TemporaryDevice,

@@ -11,10 +11,10 @@ from random import Random
 from backupd.repo.drill_scratch import DRILL_LOCK, clear_drills, drill_folder
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.locks import at_work, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.pool.room import read_room
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.units import format_duration, format_size, format_time
 

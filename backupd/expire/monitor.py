@@ -23,8 +23,7 @@ from btrkeep.capabilities import privilege_hint
 from btrkeep.errors import PoolUnusable, UsageError
 from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.mounts import mount_of
-from btrkeep.pool.orphans import Drop, Key, dead_roots, queued
-from btrkeep.pool.rootnode import branches, passed
+from btrkeep.pool.orphans import Drop, Key, branches, dead_roots, passed, queued
 
 WINDOW = 300.0  # seconds
 _SHORTEST = 1.0  # seconds that must have been observed for a rate

@@ -33,11 +33,11 @@ from btrkeep.errors import ConfigError, LockHeld, OperatorError
 from btrkeep.fs.openat import is_there
 from btrkeep.pool import quota
 from btrkeep.pool.activity import written_bytes
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import BALANCE_LOCK, take_lock
 from btrkeep.pool.marker import MARKER
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.pool.room import read_room
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time
 

@@ -15,12 +15,11 @@ from btrkeep.decisions.redundancy import Redundancy, noted_redundancy, redundanc
 from btrkeep.decisions.schedule import CALLERS_FACT, NOTHING_MISSED, ScheduleVerdict
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import answers
-from btrkeep.pool.allocation import Allocation, read_allocation
+from btrkeep.pool.allocation import Allocation, read_allocation, read_room
 from btrkeep.pool.balance import missing_devices
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.model import DEVICE_ERRORS, ChunkUse
 from btrkeep.pool.mounts import machine_mount, mount_of
-from btrkeep.pool.room import read_room
 from btrkeep.pool.temporary_devices import left_devices
 
 _FULL = ("room", "used")  # the alarm that more than [notify] used_limit is used

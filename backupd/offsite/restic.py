@@ -20,7 +20,7 @@ from typing import Any
 
 from backupd.offsite.restic_errors import message_of, restic_error
 from btrkeep.config.model import OffsiteSettings
-from btrkeep.config.secret import without_credentials
+from btrkeep.config.values import without_credentials
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import bytes_read_below
 from btrkeep.process.programs import ProgramFailed, environment, piped

@@ -45,7 +45,7 @@ from btrkeep.fs.openat import FILE, is_there
 from btrkeep.fs.reflink import clone
 from btrkeep.fs.sparse import copy_run, data_runs
 from btrkeep.pool import quota
-from btrkeep.pool.room import read_room
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.proc import login_name
 from btrkeep.units import backup_name, counted

@@ -33,9 +33,9 @@ from backupd.replicate.wire import (
 from backupd.rsync.bandwidth import Bucket, prepare, relay_command
 from backupd.rsync.command import ssh_command
 from btrkeep.config import Config, HostConfig
-from btrkeep.config.documents import page
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import PushSettings, ReplicaSettings
+from btrkeep.config.problems import page
 from btrkeep.decisions.replication import Fetch
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError

@@ -33,8 +33,8 @@ from btrkeep.decisions.replication import (
     plan_fetches,
 )
 from btrkeep.errors import OperatorError
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.room import read_room
 from btrkeep.units import format_size, format_time, parse_time
 
 

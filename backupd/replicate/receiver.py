@@ -39,8 +39,17 @@ from btrkeep.decisions.receive_meaning import HINTS, receive_cause
 from btrkeep.decisions.replication import FarBackup
 from btrkeep.descriptors import ClosingFd, widen_pipe
 from btrkeep.pool.marker import MARKER, Pool
-from btrkeep.pool.send import NEWEST
-from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, describe, marked_copies, opened, set_read_only, set_received, snapshot
+from btrkeep.pool.subvolume import (
+    NEWEST,
+    ROOT_FOLDER,
+    Subvolume,
+    describe,
+    marked_copies,
+    opened,
+    set_read_only,
+    set_received,
+    snapshot,
+)
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.programs import piped, run
 from btrkeep.units import format_duration, printable

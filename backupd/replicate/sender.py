@@ -45,10 +45,9 @@ from btrkeep.catalogue import WHOLE, Backup, BackupState, Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.descriptors import widen_pipe
 from btrkeep.errors import OperatorError, is_damage
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.room import read_room
-from btrkeep.pool.send import newest_stream, send
-from btrkeep.pool.subvolume import opened, origins
+from btrkeep.pool.subvolume import newest_stream, opened, origins, send
 from btrkeep.process.threads import NoThread, start
 from btrkeep.treescan import last_changes
 from btrkeep.units import format_time, parse_backup_name

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from btrkeep.clock import Clock
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.allocation import mount_options
 from btrkeep.pool.marker import Pool, PoolMissing, open_pool
-from btrkeep.pool.mounting import mount_pool_words
-from btrkeep.pool.room import mount_options
+from btrkeep.pool.mounts import mount_pool_words
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
     from btrkeep.catalogue import Catalogue

@@ -3,9 +3,9 @@
 from btrkeep.config import Config
 from btrkeep.decisions.pool_room import MAKE_ROOM, lacks_room
 from btrkeep.errors import PoolUnusable
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.model import Room
-from btrkeep.pool.room import read_room
 
 
 def require_room(pool: Pool, config: Config) -> Room:

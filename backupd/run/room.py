@@ -23,9 +23,9 @@ from backupd.run.context import RunContext
 from btrkeep.config import Config
 from btrkeep.decisions.pool_room import for_metadata, lacks_room, least_metadata
 from btrkeep.errors import LockHeld, PoolUnusable
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.model import Room
-from btrkeep.pool.room import read_room
 from btrkeep.process.proc import members
 from btrkeep.units import format_size, format_time
 

@@ -52,7 +52,7 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
     path = balance_target(path, pool, config).path
     from balancer.history_catalogue import catalogue_with_history, needed_catalogue_of
     from balancer.survey import identity
-    from btrkeep.pool.opening import open_btrfs
+    from btrkeep.pool.mounts import open_btrfs
 
     state = needed_catalogue_of(path, pool, config)
     with open_btrfs(path):

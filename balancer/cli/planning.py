@@ -20,7 +20,7 @@ from balancer.planning import FilesystemReading, look, planned
 from balancer.run_types import RoomFloor, RunSettings
 from balancer.survey import identity
 from btrkeep.cli import echo_json
-from btrkeep.pool.opening import open_btrfs
+from btrkeep.pool.mounts import open_btrfs
 
 if TYPE_CHECKING:
     from btrkeep.config import BalanceSettings

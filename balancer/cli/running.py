@@ -14,7 +14,7 @@ from balancer.survey import identity
 from btrkeep.cli import echo_json
 from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit
-from btrkeep.pool.opening import open_btrfs
+from btrkeep.pool.mounts import open_btrfs
 from btrkeep.process.cancellation import signal_status
 from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service
 

@@ -90,7 +90,7 @@ def command(
 def _score(path: Path, top: int | None, least_score: float, key: str, as_json: bool, state: Path | None) -> int:
     from balancer.cli.score_view import lines, write_json
     from balancer.survey import cost, identity, survey
-    from btrkeep.pool.opening import open_btrfs
+    from btrkeep.pool.mounts import open_btrfs
 
     with open_btrfs(path) as fd:
         taken = datetime.now(UTC)
@@ -102,7 +102,7 @@ def _score(path: Path, top: int | None, least_score: float, key: str, as_json: b
         filesystem = identity(path)
         if state:
             from balancer.history_catalogue import sample
-            from btrkeep.pool.room import read_room
+            from btrkeep.pool.allocation import read_room
 
             taken_sample = sample(filesystem, taken, found, read_room(path).unallocated)
     if as_json:
@@ -131,7 +131,7 @@ def _explain(path: Path, vaddr: int, as_json: bool) -> None:
     from balancer.cli.explain_view import CELLS, lines
     from balancer.explain import NoSuchBlockGroup, explain
     from balancer.survey import identity
-    from btrkeep.pool.opening import open_btrfs
+    from btrkeep.pool.mounts import open_btrfs
 
     with open_btrfs(path) as fd:
         found, filesystem = explain(fd, vaddr, CELLS), identity(path)

@@ -4,18 +4,15 @@
 meanings are one table in :mod:`btrkeep.config.keys`; docs/configuration.rst and man/btrkeep.toml.5 are made from it.
 """
 
-from btrkeep.config.documents import page
-from btrkeep.config.elsewhere import point, state_of
-from btrkeep.config.for_reports import ReportingConfig, load_for_reports
-from btrkeep.config.last_valid import keep_valid
+from btrkeep.config.for_reports import ReportingConfig, load_for_reports, point, state_of
 from btrkeep.config.model import Config, HostConfig
+from btrkeep.config.problems import page
 from btrkeep.config.published import Published, publish, published
-from btrkeep.config.reading import load, load_usable, other_pools
+from btrkeep.config.reading import keep_valid, load, load_usable, other_pools
 from btrkeep.config.retention import Retention
 from btrkeep.config.sample import example, is_example
-from btrkeep.config.secret import Url
 from btrkeep.config.settings import BalanceSettings, ExpirySettings, NotifySettings, PoolSettings, SshSettings
-from btrkeep.config.values import Listen, Pace, Window
+from btrkeep.config.values import Listen, Pace, Url, Window
 
 __all__ = [
     "BalanceSettings",

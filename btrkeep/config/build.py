@@ -24,11 +24,10 @@ from btrkeep.config.config_key import (
     VERIFY,
     WEB,
 )
-from btrkeep.config.documents import reference
 from btrkeep.config.exclusion import NOTHING_EXCLUDED, Exclusion
 from btrkeep.config.keys import DEFAULTS, LEGAL, default_zone
 from btrkeep.config.merge import Sections, TomlSection
-from btrkeep.config.problems import InvalidValue, Problems, dotted, nearest, quoted, show
+from btrkeep.config.problems import InvalidValue, Problems, dotted, nearest, quoted, reference, show
 from btrkeep.config.retention import Retention
 from btrkeep.config.self_exclusion import SelfExclusion, self_exclusions
 from btrkeep.errors import ConfigError

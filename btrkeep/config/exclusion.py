@@ -24,10 +24,9 @@ from btrkeep.config.config_key import (
     VERIFY,
     WEB,
 )
-from btrkeep.config.line_numbers import headers
 from btrkeep.config.merge import Sections
 from btrkeep.config.model import Config, HostConfig
-from btrkeep.config.problems import Problem, Problems
+from btrkeep.config.problems import Problem, Problems, headers
 
 _COPIES = (REPLICA, PUSH, FETCHED_BY, OFFSITE)
 _HARMLESS = (NOTIFY, VERIFY, DRILL, BALANCE, WEB, SERVE)

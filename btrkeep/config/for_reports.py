@@ -1,8 +1,12 @@
 """The configuration for what only reports: status, metrics, notifications, pings. It works when the present one is broken.
 
 Then it is the last one that was valid, with what can be read of today's [notify].
+
+The dashboard finds the state folder without the configuration, which only root may read: in /var/lib/btrkeep, or where a link there
+points to. Programs that run as root leave it: /var/lib/btrkeep/.main -> /srv/state/main. (No pool's name begins with a dot.)
 """
 
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -14,17 +18,16 @@ from typing import Any
 
 from btrkeep.config.build import STATE
 from btrkeep.config.config_key import NOTIFY, POOL
-from btrkeep.config.elsewhere import state_of
 from btrkeep.config.files import Document, documents
 from btrkeep.config.keys import default_zone
-from btrkeep.config.last_valid import LastValid, keep_valid, last_valid
 from btrkeep.config.merge import Sections, merged
 from btrkeep.config.model import Config
 from btrkeep.config.problems import InvalidValue, Problems
-from btrkeep.config.reading import FOLDER, load_usable, main_and_name
+from btrkeep.config.reading import FOLDER, LastValid, keep_valid, last_valid, load_usable, main_and_name
 from btrkeep.config.settings import NotifySettings, PoolSettings
 from btrkeep.config.sources import parse_path
 from btrkeep.errors import ConfigError
+from btrkeep.hung_storage import answers
 
 _HEADER = re.compile(r"^\s*\[", re.MULTILINE)
 _SECTION = r"^\s*\[\s*{}\s*\]\s*(?:#.*)?$"
@@ -134,3 +137,31 @@ def _piece(text: str) -> dict[str, Any]:
 def _over(settings: NotifySettings, readable: Mapping[str, Any]) -> NotifySettings:
     known = {field.name for field in fields(NotifySettings)}
     return replace(settings, **{key: value for key, value in readable.items() if key in known})
+
+
+def state_of(pool: str, usual: Path = STATE) -> Path:
+    """The state folder, as far as it is known without the configuration."""
+    try:
+        return _link(pool, usual).readlink()
+    except OSError:
+        return usual / pool
+
+
+def point(config: Config, usual: Path = STATE, folder: Path = FOLDER) -> None:
+    """Leave the link, renew it, or take it away where it is not needed.
+
+    Only for this machine's pools, which are configured in /etc/btrkeep, and where btrkeep is installed. Raises OSError.
+    """
+    if config.file != folder / f"{config.name}.toml" or not answers(usual) or not usual.is_dir():
+        return
+    link, wanted = _link(config.name, usual), config.pool.state
+    if wanted == usual / config.name:
+        link.unlink(missing_ok=True)
+    elif not link.is_symlink() or state_of(config.name, usual) != wanted:
+        beside = link.with_name(f"{link.name}.{os.getpid()}")
+        beside.symlink_to(wanted)
+        beside.replace(link)
+
+
+def _link(pool: str, usual: Path) -> Path:
+    return usual / f".{pool}"

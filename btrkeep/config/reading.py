@@ -1,20 +1,31 @@
-"""The way in: the configuration of a pool by its name or its file."""
+"""The way in: the configuration of a pool by its name or its file; and a copy of it as it was when it was valid.
 
+The copy is in the pool's state folder, for what reports a fault of the configuration. It has the texts of all files, passwords
+included, so only root may read it. It is used for reports only, never for anything that deletes, writes backups or fetches.
+"""
+
+import json
+import os
 import shlex
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from btrkeep.config.build import STATE, build
 from btrkeep.config.config_key import POOL
 from btrkeep.config.exclusion import excluding
-from btrkeep.config.files import documents
-from btrkeep.config.last_valid import last_valid
+from btrkeep.config.files import documents, documents_of_texts
 from btrkeep.config.merge import merged
 from btrkeep.config.model import Config
 from btrkeep.config.problems import Problems, quoted
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import ConfigError
+from btrkeep.hung_storage import answers
+from btrkeep.units import format_time, parse_time
 
 FOLDER = Path("/etc/btrkeep")
 
@@ -77,3 +88,99 @@ def main_and_name(pool: str, file: Path | None, folder: Path = FOLDER) -> tuple[
     if fault := name_fault(name):
         raise ConfigError([f"pool {quoted(name)}: {fault}"], "a pool is named by its file: /etc/btrkeep/main.toml is the pool main")
     return main, name
+
+
+FILE = "configuration.json"
+_FORMAT = 1
+_LONGEST = 64 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LastValid:
+    """A valid configuration, and when it was kept."""
+
+    config: Config
+    kept: datetime
+
+
+def keep_valid(config: Config, now: datetime) -> None:
+    """Keeps the configuration if it differs from the kept one. Never fails: a full or read-only state folder keeps the old copy,
+    and one that does not answer is skipped.
+
+    Of a file with a mistake that left out a host, the previous text is kept.
+    """
+    state = config.pool.state
+    if not answers(state):  # a dead disk or server: the catalogue in it is reported as unusable
+        return
+    before = None
+    with suppress(OSError, ValueError):
+        before = _read(state / FILE, config.file)
+    with suppress(OSError):
+        texts = config.texts
+        if config.faults:
+            if before is None:
+                return
+            texts = {**texts, **{file: before[0][file] for file in set(config.faulty_files) & before[0].keys()}}
+            if _parsed(config.file, config.name, texts) is None:
+                return
+        if before and before[0] == texts:
+            return
+        _replace(state, {"format": _FORMAT, "file": str(config.file), "at": format_time(now), "texts": _as_names(texts)})
+
+
+def last_valid(state: Path, file: Path, name: str) -> LastValid | None:
+    """Returns the kept configuration of this main file; None if there is none that this version understands, or if the folder does
+    not answer.
+    """
+    if not answers(state):
+        return None
+    try:
+        kept = _read(state / FILE, file)
+    except (OSError, ValueError):
+        return None
+    config = _parsed(file, name, kept[0]) if kept else None
+    return LastValid(config, kept[1]) if kept and config else None
+
+
+def _as_names(texts: Mapping[Path, str]) -> dict[str, str]:
+    return {str(file): text for file, text in texts.items()}
+
+
+def _parsed(file: Path, name: str, texts: Mapping[Path, str]) -> Config | None:
+    problems = Problems()
+    ordered = {path: texts[path] for path in sorted(texts, key=lambda path: (path != file, path))}
+    try:
+        return build(file, name, merged(documents_of_texts(ordered, problems), problems), problems)
+    except ConfigError:
+        return None
+
+
+def _read(path: Path, file: Path) -> tuple[dict[Path, str], datetime] | None:
+    """Returns the texts and when they were kept; None for the configuration of another file. Raises OSError, ValueError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, encoding="utf-8") as stream:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()) or status.st_size > _LONGEST:
+            return None
+        kept: Any = json.load(stream)
+    if not isinstance(kept, dict) or kept.get("format") != _FORMAT or kept.get("file") != str(file):
+        return None
+    if not isinstance(kept.get("texts"), dict) or not all(isinstance(text, str) for text in kept["texts"].values()):
+        return None
+    return {Path(name): text for name, text in kept["texts"].items()}, parse_time(str(kept.get("at")))
+
+
+def _replace(state: Path, kept: Mapping[str, Any]) -> None:
+    """Writes the file for its owner alone, whatever the umask, and only if the state folder exists. Raises OSError."""
+    beside = state / f".{FILE}.{os.getpid()}"
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as stream:
+            os.fchmod(fd, 0o600)
+            json.dump(kept, stream)
+            stream.flush()
+            os.fsync(fd)
+        beside.replace(state / FILE)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise

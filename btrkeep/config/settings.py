@@ -34,9 +34,8 @@ from btrkeep.config.config_key import (
     entry,
     filled_by,
 )
-from btrkeep.config.secret import Url
 from btrkeep.config.value_types import EVENT_WORDS
-from btrkeep.config.values import FileSample, Listen, MinFree, Pace
+from btrkeep.config.values import FileSample, Listen, MinFree, Pace, Url
 from btrkeep.units import format_share
 
 _FIVE_WEEKS, _SIXTY_DAYS = 35 * 86400.0, 60 * 86400.0

@@ -17,20 +17,22 @@ from zoneinfo import ZoneInfo
 from btrkeep import choices
 from btrkeep.choices import ALARM_EVENTS, ALLOCATORS, BALANCE_POLICIES, SERVICE_VERBS
 from btrkeep.config.problems import InvalidValue, RefusedItems, nearest, show
-from btrkeep.config.secret import Url, parse_ping, parse_url
 from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_patterns, parse_sources, parse_ssh_file
 from btrkeep.config.values import (
     FileSample,
     Listen,
     MinFree,
     Pace,
+    Url,
     Window,
     parse_host_name,
     parse_listen,
     parse_min_free,
     parse_pace,
+    parse_ping,
     parse_sample,
     parse_time_of_day,
+    parse_url,
     parse_window,
 )
 from btrkeep.units import parse_duration, parse_share, parse_size

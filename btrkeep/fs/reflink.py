@@ -1,5 +1,9 @@
 """Copies an inode with everything that a backup keeps of it, its data shared; and makes two files share the data that is alike.
 
+Owner, mode, times in nanoseconds, extended attributes of all namespaces (POSIX ACLs and file capabilities are among them), holes
+and preallocated extents, and the btrfs flags that decide whether data can be shared. Symlinks, fifos, sockets and device nodes are
+made again. Nothing is followed: both ends are a name in a folder that is open.
+
 With FIDEDUPERANGE the kernel locks and compares both files, so no content changes. Times, owner and attributes stay. Root may do it
 with files that are open for reading, also in a read-only subvolume.
 """

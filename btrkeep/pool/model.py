@@ -1,6 +1,13 @@
-"""Data types of the pool, without the code that reads them."""
+"""The pool's data, without the code that reads it, and how much data fits on devices of given sizes, by profile. Pure.
 
+The kernel's allocator places chunks so: a chunk takes its stripes from the devices with the most unallocated space, one from each
+(gather_device_info and decide_stripe_size in fs/btrfs/volumes.c): two for raid1, as many devices as have space for raid0, raid10
+(an even number), raid5 and raid6.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from btrkeep.units import format_size
 
@@ -39,3 +46,85 @@ class Room:
 
     def __str__(self) -> str:
         return f"{format_size(self.unallocated)} unallocated and {format_size(self.free)} free in data block groups"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`least`: how many devices with unallocated space a new chunk needs. `copies` of each byte, on that many devices; `parity`:
+    stripes of a chunk without data. `striped`: a chunk takes all devices that have space.
+    """
+
+    least: int
+    copies: int = 1
+    parity: int = 0
+    striped: bool = False
+
+
+PROFILES = {
+    "single": Profile(1),
+    "dup": Profile(1, 2),
+    "raid0": Profile(1, striped=True),
+    "raid1": Profile(2, 2),
+    "raid1c3": Profile(3, 3),
+    "raid1c4": Profile(4, 4),
+    "raid10": Profile(2, 2, striped=True),
+    "raid5": Profile(2, parity=1, striped=True),
+    "raid6": Profile(3, parity=2, striped=True),
+}
+_STEPS = 256  # of the largest device, where the number of stripes is odd and the devices take turns
+
+
+def devices_needed(profile: str) -> int:
+    """Returns how many devices with unallocated space a new chunk of this profile needs; 1 for an unknown one."""
+    return PROFILES[profile].least if profile in PROFILES else 1
+
+
+def data_that_fits(profile: str, sizes: Iterable[int]) -> int:
+    """Returns the bytes of data that fit on devices with so much unallocated space. An unknown profile counts as single."""
+    return _fits(profile, _in_order(sizes))[0]
+
+
+def space_for_chunks(profile: str, sizes: Iterable[int]) -> int:
+    """Returns the bytes of these devices that chunks of the profile can take, all copies and parity counted."""
+    return _fits(profile, _in_order(sizes))[1]
+
+
+def _in_order(sizes: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted((size for size in sizes if size > 0), reverse=True))
+
+
+@lru_cache(maxsize=64)
+def _fits(name: str, sizes: tuple[int, ...]) -> tuple[int, int]:
+    """Returns the bytes of data, and those of the devices."""
+    profile = PROFILES.get(name, PROFILES["single"])
+    if len(sizes) < profile.least:
+        return 0, 0
+    if profile.striped:
+        return _striped(profile, list(sizes))
+    if profile.least == 1:  # all copies on one device
+        return sum(size // profile.copies for size in sizes), sum(sizes)
+    data = _mirrored(profile.copies, sizes)
+    return data, data * profile.copies
+
+
+def _mirrored(copies: int, sizes: tuple[int, ...]) -> int:
+    """Returns the most bytes of which each has its copies on different devices.
+
+    A device that is larger than all others together is used in part only: with the `larger` largest taken out, which hold one copy
+    each, the rest must hold the other copies.
+    """
+    return min(sum(sizes[larger:]) // (copies - larger) for larger in range(copies))
+
+
+def _striped(profile: Profile, sizes: list[int]) -> tuple[int, int]:
+    data = space = 0
+    step = max(1, sizes[0] // _STEPS)
+    while True:
+        sizes = sorted((size for size in sizes if size > 0), reverse=True)
+        count = len(sizes) - len(sizes) % profile.copies
+        if count < profile.least:
+            return data, space
+        stripe = sizes[count - 1] if count == len(sizes) else min(step, sizes[count - 1])
+        sizes = [size - stripe if index < count else size for index, size in enumerate(sizes)]
+        data += stripe * (count - profile.parity) // profile.copies
+        space += stripe * count

@@ -1,8 +1,9 @@
-"""Mounts as the kernel lists them, and the one mount option of btrfs that we change: ssd, ssd_spread or nossd.
+"""Mounts as the kernel lists them: opening a btrfs by any path on it, the command that mounts a pool, and one mount option.
 
-The option belongs to the superblock, hence to all mounts of the filesystem, while nosuid, nodev, noatime and similar flags belong
-to one mount each. mount(2) with MS_REMOUNT sets both kinds and drops those that are not passed. fspick(2) and fsconfig(2) with
-FSCONFIG_CMD_RECONFIGURE change only the superblock, and only the named options (Linux 5.2).
+The command is what this server's own configuration has: /etc/fstab, or a mount unit of systemd. The option of btrfs is the one that
+we change: ssd, ssd_spread or nossd. It belongs to the superblock, hence to all mounts of the filesystem, while nosuid, nodev,
+noatime and similar flags belong to one mount each. mount(2) with MS_REMOUNT sets both kinds and drops those that are not passed.
+fspick(2) and fsconfig(2) with FSCONFIG_CMD_RECONFIGURE change only the superblock, and only the named options (Linux 5.2).
 
 Older kernels, by their source: up to 6.7 btrfs has no fs_context of its own, so the kernel's legacy one collects the flags ("ssd"
 becomes the text "ssd") and passes them to btrfs_remount(), which parses them on top of the options in force, as for mount(2). In
@@ -13,13 +14,18 @@ a request to become writable: for a read-only filesystem, "ro" is passed along w
 import errno
 import os
 import re
+import shlex
+import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from btrkeep.capabilities import privilege_hint
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
+from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.procfs import Mount, mounts
 
 # Words per option. "ssd" alone leaves ssd_spread in force, "nossd" takes both away: btrfs_parse_param in fs/btrfs/super.c.
@@ -193,3 +199,89 @@ def remount_flags(mount: Mount) -> int:
     for option in mount.super_options:
         flags |= _SUPER_FLAGS.get(option, 0)
     return flags if {"noatime", "relatime"}.intersection(mount.mount_options) else flags | _MS_STRICTATIME
+
+
+@contextmanager
+def open_btrfs(path: Path, unusable: type[OperatorError] = PoolUnusable) -> Iterator[int]:
+    """Yields a descriptor on the btrfs of `path`, any folder or file. Raises `unusable`.
+
+    Errors while its trees are read within the context are converted as well: missing privilege, or a kernel without support.
+    """
+    _require_btrfs(path, unusable)
+    try:
+        with ClosingFd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+            yield fd
+    except PermissionError:
+        raise unusable(f"the trees of the btrfs at {path} may not be read", privilege_hint()) from None
+    except OSError as error:
+        what = f"the btrfs at {path} cannot be read: {error.strerror}"
+        raise unusable(what, "look at the kernel's messages (dmesg)") from None
+
+
+def _require_btrfs(path: Path, unusable: type[OperatorError]) -> None:
+    try:
+        kind, mount = path.stat().st_mode, mount_of(path)
+    except PermissionError:
+        raise unusable(f"{path} may not be looked at", privilege_hint("CAP_DAC_READ_SEARCH")) from None
+    except OSError as error:
+        raise unusable(f"{path}: {error.strerror}", "name where a btrfs is mounted: `findmnt -t btrfs` lists them") from None
+    if stat.S_ISBLK(kind):
+        raise unusable(f"{path} is a device", f"name where it is mounted: `findmnt {path}` says it")
+    if mount.filesystem != "btrfs":
+        raise unusable(f"{path} is on {mount.filesystem}, not on btrfs", "`findmnt -t btrfs` lists what is mounted")
+    if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
+        raise unusable(f"{path} is neither a folder nor a file", f"name the folder that it is in: {path.parent}")
+
+
+_FSTAB = Path("/etc/fstab")
+_UNITS = (Path("/etc/systemd/system"), Path("/usr/local/lib/systemd/system"), Path("/usr/lib/systemd/system"))
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_LONGEST_UNIT = 255  # of systemd; no file has a longer name either
+_PLAIN = re.compile(r"[A-Za-z0-9:_.]")
+
+
+def mount_pool_words(path: Path) -> str:
+    """Returns the advice for a pool at `path` that is not mounted, with the command if there is one."""
+    try:
+        fstab = _FSTAB.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError:
+        fstab = ""
+    command = mount_command(path.absolute(), fstab, _has_unit, os.path.ismount)
+    return f"mount the pool: `{command}`" if command else "mount the pool"
+
+
+def _has_unit(name: str) -> bool:
+    return len(name) <= _LONGEST_UNIT and any((folder / name).exists() for folder in _UNITS)
+
+
+def mount_command(path: Path, fstab: str, has_unit: Callable[[str], bool], is_mount: Callable[[Path], bool]) -> str | None:
+    """Returns the command for the nearest folder of `path` that fstab or a unit mounts; None if none does, or it is mounted."""
+    mountpoints = {_mountpoint(line) for line in fstab.splitlines()}
+    for folder in (path, *path.parents[:-1]):
+        if is_mount(folder):
+            return None
+        if folder in mountpoints:
+            return f"mount {shlex.quote(str(folder))}"
+        if has_unit(unit := unit_name(folder)):
+            return f"systemctl start {shlex.quote(unit)}"
+    return None
+
+
+def unit_name(folder: Path) -> str:
+    """Returns the name of the unit that mounts a folder, as `systemd-escape --path --suffix=mount` has it."""
+    text = "".join("-" if char == "/" else _escaped(char, first=number == 0) for number, char in enumerate(str(folder).strip("/")))
+    return f"{text or '-'}.mount"
+
+
+def _escaped(char: str, *, first: bool) -> str:
+    if _PLAIN.fullmatch(char) and not (first and char == "."):
+        return char
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+def _mountpoint(line: str) -> Path | None:
+    """Returns where a line of fstab mounts something: its second field, in which \\040 is a blank."""
+    fields = line.split()
+    if len(fields) < 3 or fields[0].startswith("#") or not fields[1].startswith("/"):
+        return None
+    return Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[1]))

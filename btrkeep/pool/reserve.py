@@ -14,11 +14,11 @@ import btrfs
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import POOL_LOCKS
 from btrkeep.pool.marker import MARKER
 from btrkeep.pool.model import Room
-from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import commit
 
 log = logging.getLogger(__name__)

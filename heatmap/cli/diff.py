@@ -74,7 +74,7 @@ def _state(path: Path) -> "FilesystemState":
         from heatmap.recorded import load
 
         return load(path)
-    from btrkeep.pool.opening import open_btrfs
+    from btrkeep.pool.mounts import open_btrfs
     from heatmap.reading import read_state
 
     with open_btrfs(path, OperatorError) as fd:

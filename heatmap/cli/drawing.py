@@ -8,7 +8,7 @@ from PIL import Image
 
 from btrkeep.cli.arguments import show_times_of_pool_on
 from btrkeep.errors import OperatorError
-from btrkeep.pool.opening import open_btrfs
+from btrkeep.pool.mounts import open_btrfs
 from btrkeep.treescan.block_groups import chunks, filesystem
 from btrkeep.treescan.extents import Extents
 from btrkeep.units import printable

@@ -20,7 +20,7 @@ from backupd.doctor.gather import FOLDER, read_scrub
 from backupd.doctor.rules import RULES, examine
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.scrub import SCRUB_EVERY
-from btrkeep.pool.room import read_room
+from btrkeep.pool.allocation import read_room
 from tests.beds import TOP, backupd, btrfs, session, work
 from tests.beds.nights import Nights
 from tests.beds.watch import wait_for

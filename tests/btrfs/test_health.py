@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.mounts import machine_mount, mount_of
-from btrkeep.pool.room import read_room
 from tests.beds import TOP, btrfs, work
 from tests.beds.nights import Nights
 from tests.beds.walls import with_own_mounts

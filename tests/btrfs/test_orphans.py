@@ -13,8 +13,19 @@ from pathlib import Path
 import btrfs
 import pytest
 
-from btrkeep.pool.orphans import Key, dead_roots, dropping, key_text, orphan_items, orphans, queued, wait_for
-from btrkeep.pool.rootnode import branches, parse_node, passed
+from btrkeep.pool.orphans import (
+    Key,
+    branches,
+    dead_roots,
+    dropping,
+    key_text,
+    orphan_items,
+    orphans,
+    parse_node,
+    passed,
+    queued,
+    wait_for,
+)
 from tests.beds import cleaner, work
 from tests.beds.btrfs import devices_of
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.pool.allocation import read_allocation
-from btrkeep.pool.room import read_room
+from btrkeep.pool.allocation import read_allocation, read_room
 from tests.beds import btrfs, work
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backupd.replicate.receiver import newest_received
-from btrkeep.pool.send import newest_stream
+from btrkeep.pool.subvolume import newest_stream
 from tests.beds import work
 from tests.beds.two_pools import TwoPools
 

@@ -19,7 +19,7 @@ from backupd.replicate import sender
 from backupd.replicate.wire import PIECE
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import open_pool
-from btrkeep.pool.send import send
+from btrkeep.pool.subvolume import send
 from tests.beds import TOP, work
 from tests.beds.two_pools import NOW, TwoPools, shown
 from tests.beds.watch import wait_for

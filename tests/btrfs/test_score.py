@@ -19,7 +19,7 @@ from balancer.cli import score_
 from balancer.display_order import SORTS, ordered
 from balancer.explain import ExplainedBlockGroup, NoSuchBlockGroup, explain
 from balancer.survey import survey
-from btrkeep.pool.opening import open_btrfs
+from btrkeep.pool.mounts import open_btrfs
 from btrkeep.treescan.block_groups import Chunks, chunks
 from tests.balancer.program import Seen, Span, balancer, histogram, score_of, theirs
 from tests.beds import btrfs, session, work

@@ -11,9 +11,8 @@ import pytest
 
 from btrkeep.config import ExpirySettings, HostConfig, Retention, example, load
 from btrkeep.config.config_key import SECTIONS
-from btrkeep.config.documents import INSTALLED
 from btrkeep.config.keys import LEGAL, TABLE, declared_keys
-from btrkeep.config.problems import quoted
+from btrkeep.config.problems import INSTALLED, quoted
 from btrkeep.errors import ConfigError, UsageError
 from scripts.make_lists import LISTS, refreshed, toml
 from tests.beds import work

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from btrkeep.config import Config, keep_valid, load_for_reports, load_usable
-from btrkeep.config.last_valid import FILE
-from btrkeep.config.line_numbers import line_of
+from btrkeep.config.problems import line_of
+from btrkeep.config.reading import FILE
 from btrkeep.errors import ConfigError
 
 NOW = datetime(2026, 11, 28, 22, tzinfo=UTC)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.pool.mounting import mount_command, mount_pool_words, unit_name
+from btrkeep.pool.mounts import mount_command, mount_pool_words, unit_name
 
 FSTAB = "# comment\nUUID=1 / ext4 defaults 0 1\nUUID=2 /srv/my\\040pools btrfs noauto 0 0\nhalf /srv/half\n"
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from btrkeep.pool.profiles import PROFILES, data_that_fits, devices_needed
+from btrkeep.pool.model import PROFILES, data_that_fits, devices_needed
 
 GIB = 1 << 30
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.config.documents import INSTALLED, page
+from btrkeep.config.problems import INSTALLED, page
 from tests.beds import TOP, backupd
 from tests.docs.pages import DOCS
 from tests.test_structure import tracked_files

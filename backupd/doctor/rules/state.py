@@ -13,7 +13,7 @@ from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import Shortage, shortage
 from btrkeep.decisions.remedy import FixCommand, Remedy, WriteSysfs
 from btrkeep.decisions.scrub import SCRUB_EVERY
-from btrkeep.pool.profiles import devices_needed
+from btrkeep.pool.model import devices_needed
 from btrkeep.units import counted, format_duration
 
 _SIMPLE, _FULL = "squota", "qgroup"

@@ -14,7 +14,7 @@ from backupd.files.words import shown
 from btrkeep.cli.progress import ProgressLine, say
 from btrkeep.config import Config
 from btrkeep.config.model import OffsiteSettings
-from btrkeep.config.secret import without_credentials
+from btrkeep.config.values import without_credentials
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_size, parse_backup_name
 

@@ -32,8 +32,7 @@ from btrkeep.decisions.retention import parse_policy
 from btrkeep.decisions.retention_words import policy_words
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.marker import create_pool, filesystem_uuid, open_pool, require_place_for_pool
-from btrkeep.pool.mounting import mount_pool_words
-from btrkeep.pool.mounts import mount_of
+from btrkeep.pool.mounts import mount_of, mount_pool_words
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.procfs import mounts
 from btrkeep.units import printable

@@ -23,8 +23,8 @@ from backupd.repo.publish import tell_copies
 from backupd.repo.received import discard_received
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
-from btrkeep.config.documents import page
 from btrkeep.config.model import ReplicaSettings
+from btrkeep.config.problems import page
 from btrkeep.decisions.explain import explain
 from btrkeep.decisions.replication import HostFetches, NearBackup, Obstacle, demotion_obstacle, obstacle_words
 from btrkeep.errors import OperatorError, UsageError

@@ -21,7 +21,7 @@ from btrkeep.cli.progress import outlive_readers
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.copies import note_failure
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool.room import read_room
+from btrkeep.pool.allocation import read_room
 from btrkeep.units import format_time
 
 

@@ -28,7 +28,7 @@ from backupd.run.importing.tree_links import TreeLinks, look_at, superfluous
 from backupd.run.importing.tree_walk import UnprovenTree
 from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.errors import OperatorError
-from btrkeep.pool.room import read_room
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.subvolume import inodes_made
 from btrkeep.units import backup_name, printable
 

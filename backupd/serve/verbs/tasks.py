@@ -16,7 +16,7 @@ from backupd.serve.verbs.files import reading
 from btrkeep.catalogue import PastRuns
 from btrkeep.decisions.requested_runs import DAY, RequestDelay, RequestedRun, next_request
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool.room import mount_options
+from btrkeep.pool.allocation import mount_options
 from btrkeep.serving.places import AnswerSize
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import counted, local_time
