@@ -18,8 +18,9 @@ from web import account, copies, doctor, endpoints, errors, filters, log, unread
 from web.access import is_public, logged_in_viewer
 from web.auth import sessions
 from web.auth.sessions import cookie_key
+from web.files import page as files
 from web.jobs import page as jobs
-from web.pages import balance, expiry, files, health, heatmap, hosts, overview, pool
+from web.pages import balance, expiry, health, heatmap, hosts, overview, pool
 from web.restore import page as restore
 from web.settings import Settings
 from web.source import Caches, close_source, source

@@ -19,7 +19,6 @@ from web.api import (
     ApiRequest,
     Endpoint,
     answers,
-    endpoints_files,
     endpoints_hosts,
     endpoints_keeping,
     endpoints_pool,
@@ -28,6 +27,7 @@ from web.api import (
 )
 from web.api.answers import dumped
 from web.api.document import document
+from web.files import api as files
 from web.jobs import api as jobs
 from web.restore import api as restore
 from web.source import source
@@ -41,7 +41,7 @@ _MODULES = (
     log,
     endpoints_hosts,
     endpoints_keeping,
-    endpoints_files,
+    files,
     restore,
     endpoints_pool,
     jobs,

@@ -9,12 +9,12 @@ from btrkeep.config import HostConfig
 from btrkeep.serving.protocol import RequestRefused
 from tests.web.made import EVENING, backup, client, write
 from web import endpoints
-from web.data import files
+from web.files import data
 
 
 @pytest.mark.parametrize("length", [1, 100, 2000, 4095])
 def test_a_page_of_a_folder_has_fewer_entries_with_a_longer_path(length: int) -> None:
-    size = files.page_size(b"/" * length)
+    size = data.page_size(b"/" * length)
     assert 20 <= size <= 500
     assert size * 6 * (length + 255) <= 4 << 20
     assert (size == 500) == (length < 2000)
@@ -28,11 +28,11 @@ def test_the_page_of_a_folder_asks_for_as_many(tmp_path: Path, monkeypatch: pyte
         asked.append(given[5])
         raise RequestRefused("it is enough")
 
-    monkeypatch.setattr(files, "browse", browse)
+    monkeypatch.setattr(data, "browse", browse)
     write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)]).close()
     for path in ("/etc", "/" + "x" * 3000):
         client(tmp_path).get("/files/web1", query_string={"path": path})
-    assert asked == [500, files.page_size(b"/" + b"x" * 3000)]
+    assert asked == [500, data.page_size(b"/" + b"x" * 3000)]
 
 
 def test_an_answer_of_the_api_about_one_host_is_bounded_and_one_about_all_is_not(

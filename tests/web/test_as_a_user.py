@@ -18,12 +18,12 @@ from tests.beds.made_catalogue import made_catalogue
 from tests.web.made import DAY, EVENING, FILESYSTEM, NOW, backup, client, run, write
 from web.app import page_of
 from web.charts.score import Bar, bar_chart
-from web.data.files import Which, one_before
 from web.data.host import host_page
 from web.data.hosts import every_row
 from web.data.pool import pool_now
 from web.data.trend import USUAL, Trend, shortest_span, trend
-from web.pages.files_links import backup_day, local_time
+from web.files.data import Which, one_before
+from web.files.links import backup_day, local_time
 from web.settings import Settings
 from web.source import Caches, RequestContext
 
@@ -193,7 +193,7 @@ class ByName:
 
 
 def test_a_table_that_could_not_be_sorted_says_so(visitor: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.pages.files.agent", ByName)
+    monkeypatch.setattr("web.files.page.agent", ByName)
     page = visitor.get("/files/web1?path=/x&sort=-time").text
     assert "too many names to sort them by time" in page
     assert re.findall(r'aria-sort="(\w+)"[^>]*><a [^>]*>([A-Z]\w+)<', page) == [("ascending", "Name")]

@@ -15,7 +15,7 @@ from btrkeep.config.model import HostConfig
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 from tests.web.made import NOW, backup, client, write
-from web.data.files import bytes_of, text_of
+from web.files.data import bytes_of, text_of
 
 NAME = st.binary(min_size=1, max_size=30).filter(lambda name: b"/" not in name and b"\0" not in name and name not in (b".", b".."))
 WHEN = {"mtime": "2026-11-20T21:00:00Z", "mtime_ns": 0}
@@ -67,8 +67,8 @@ class Rigged:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Rigged:
     found = Rigged()
-    for module in ("files", "files_errors"):
-        monkeypatch.setattr(f"web.pages.{module}.agent", lambda: found)
+    for module in ("page", "errors"):
+        monkeypatch.setattr(f"web.files.{module}.agent", lambda: found)
     return found
 
 

@@ -18,12 +18,10 @@ from btrkeep.errors import OperatorError
 from btrkeep.serving.places import Places
 from btrkeep.serving.viewer import Viewer
 from web.app import create_app
-from web.data.files import Which, browse, bytes_of, choices, nearest, text_of
-from web.data.files_compare import line_of
-from web.data.files_history import HistoryPage, NeighbouringBackups, PathInBackupRow, neighbouring_backups
-from web.data.files_text import beginning
 from web.download import TooManyDownloads, disposition, name_of, place, sent
-from web.pages.files_links import PageLinks, is_escaped, quoted
+from web.files.data import Which, beginning, browse, bytes_of, choices, nearest, text_of
+from web.files.differences import HistoryPage, NeighbouringBackups, PathInBackupRow, line_of, neighbouring_backups
+from web.files.links import PageLinks, is_escaped, quoted
 from web.request_values import path_of_request, paths_of_form
 from web.settings import Settings
 

@@ -1,4 +1,4 @@
-"""Operations for jobs: nights and other jobs of the catalogue, and the tasks of the root service, which start and follow backups."""
+"""Operations for jobs: nights and other jobs of the catalogue, and tasks of the root service, to start and follow."""
 
 from collections import Counter
 from collections.abc import Mapping

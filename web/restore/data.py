@@ -12,7 +12,7 @@ from typing import Any
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
-from web.data.files import Asks, bytes_of, text_of
+from web.files.data import Asks, bytes_of, text_of
 from web.same_names import of_answer
 
 OVERWRITE = {

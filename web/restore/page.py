@@ -11,10 +11,10 @@ from werkzeug.wrappers import Response
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
 from web.access import operator_only, require_folder_right, require_visible_host, viewer
-from web.data.files import browse, choices
+from web.files.data import browse, choices
+from web.files.errors import add_handlers
+from web.files.links import PageLinks
 from web.filters import backupd
-from web.pages.files_errors import add_handlers
-from web.pages.files_links import PageLinks
 from web.request_values import paths_of_form, paths_of_request, which_of_request
 from web.restore import data
 from web.restore.data import OVERWRITE, RestoreForm

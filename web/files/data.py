@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from btrkeep.backup_states import EXPIRED, FINISHED
 from btrkeep.catalogue.model import Backup
 from btrkeep.decisions.due import latest
-from btrkeep.units import parse_backup_name, parse_time
+from btrkeep.units import parse_backup_name, parse_time, printable
 from web.same_names import of_answer
 
 RESTORABLE = (*FINISHED, EXPIRED)
@@ -189,3 +189,51 @@ def ancestors(path: bytes) -> list[bytes]:
     """Returns the folders above a path, the root first, without the path itself."""
     names = [name for name in path.split(b"/") if name]
     return [b"/" + b"/".join(names[:count]) for count in range(len(names))]
+
+
+TEXT_LIMIT = 64 << 10
+"""The maximum number of bytes shown."""
+_LINES = 2000
+_TAB = 8
+_BINARY = frozenset(range(32)) - {9, 10, 12, 13, 27}
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Lines of text, each safe to show. `more`: the file continues."""
+
+    lines: tuple[str, ...]
+    more: bool
+
+
+def beginning(pieces: Iterable[bytes], size: int, limit: int = TEXT_LIMIT) -> Beginning | None:
+    """Returns the first lines of a file of `size` bytes; None if it is not text: it contains bytes that no text has."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        if len(held) >= limit:
+            break
+    data = bytes(held[:limit])
+    if not _BINARY.isdisjoint(data):
+        return None
+    lines = _whole(data, size).split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    return Beginning(tuple(shown_line(line) for line in lines[:_LINES]), size > len(data) or len(lines) > _LINES)
+
+
+def _whole(data: bytes, size: int) -> bytes:
+    """Removes a character that the limit cut in half."""
+    if len(data) == size:
+        return data
+    for back in range(1, 5):
+        lead = data[-back:][:1]
+        if lead and lead[0] >= 0xC0:
+            return data[:-back]
+    return data
+
+
+def shown_line(line: bytes | str) -> str:
+    """Returns one line with tabs as blanks, and all other unprintable characters as escapes."""
+    text = line.decode("utf-8", "surrogateescape") if isinstance(line, bytes) else line
+    return printable(text.removesuffix("\r").expandtabs(_TAB))

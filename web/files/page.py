@@ -13,12 +13,11 @@ from btrkeep.serving.protocol import RequestRefused
 from web import download as downloads
 from web import errors
 from web.access import require_visible_host, viewer
-from web.data import files as data
-from web.data.files_compare import LIMIT, compare_at
-from web.data.files_history import HistoryPage, NeighbouringBackups, history, neighbouring_backups
-from web.data.files_text import Beginning, beginning
-from web.pages.files_errors import add_handlers
-from web.pages.files_links import PageLinks, add_filters
+from web.files import data
+from web.files.data import Beginning, beginning
+from web.files.differences import LIMIT, HistoryPage, NeighbouringBackups, compare_at, history, neighbouring_backups
+from web.files.errors import add_handlers
+from web.files.links import PageLinks, add_filters
 from web.request_values import number_of_request, path_of_request, path_of_text, which_of_request
 from web.service_client import agent
 from web.source import source

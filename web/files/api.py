@@ -9,9 +9,8 @@ from pydantic import Field
 
 from web import download as downloads
 from web.api import FILES, ApiRequest, Bytes, Endpoint, Host, Name, OneOf, Path, Which, either_way
-from web.data import files
-from web.data.files_compare import LIMIT, Compared, compare_at
-from web.data.files_history import HistoryPage, history
+from web.files import data
+from web.files.differences import LIMIT, Compared, HistoryPage, compare_at, history
 from web.same_names import of_row
 from web.service_client import agent
 
@@ -24,8 +23,8 @@ class BrowseParameters:
     path: Path = b"/"
     backup: Which = "latest"
     offset: Annotated[int, Field(ge=0, le=999_999_999, description="The number of names to skip.")] = 0
-    limit: Annotated[int, Field(ge=1, le=5000, description="The maximum number of names.")] = files.PAGE
-    sort: Annotated[str, either_way(files.SORTS), Field(description="The sort order; a minus sign reverses it.")] = "name"
+    limit: Annotated[int, Field(ge=1, le=5000, description="The maximum number of names.")] = data.PAGE
+    sort: Annotated[str, either_way(data.SORTS), Field(description="The sort order; a minus sign reverses it.")] = "name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +71,9 @@ class FolderPage:
     """
 
     host: str
-    backup: files.Which
-    entry: files.File
-    entries: tuple[files.NamedFile, ...]
+    backup: data.Which
+    entry: data.File
+    entries: tuple[data.NamedFile, ...]
     total: int
     offset: int
     limit: int
@@ -86,8 +85,8 @@ class FolderPage:
 def browse(asked: ApiRequest) -> FolderPage:
     """Lists a folder."""
     one = asked.given
-    listing = files.browse(agent(), one.host, one.backup, one.path, one.offset, one.limit, one.sort)
-    return of_row(FolderPage, listing, entries=tuple(of_row(files.NamedFile, entry) for entry in listing.entries))
+    listing = data.browse(agent(), one.host, one.backup, one.path, one.offset, one.limit, one.sort)
+    return of_row(FolderPage, listing, entries=tuple(of_row(data.NamedFile, entry) for entry in listing.entries))
 
 
 def versions(asked: ApiRequest) -> HistoryPage:
@@ -106,7 +105,7 @@ def download(asked: ApiRequest) -> Response:
     one, who = asked.given, asked.viewer
     if one.form != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
         abort(426, "an archive needs HTTP/1.1: over HTTP/1.0 nobody could see whether all of it came")
-    words = {"host": one.host, "backup": one.backup, "path": files.text_of(one.path), "as": one.form}
+    words = {"host": one.host, "backup": one.backup, "path": data.text_of(one.path), "as": one.form}
     with downloads.place(who) as places:
         stream = agent().stream("download", **words)
         return downloads.sent(stream, downloads.name_of(one.host, one.backup, one.path, one.form), who, places)

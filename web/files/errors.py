@@ -10,8 +10,8 @@ from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 from web import download as downloads
 from web import errors
-from web.data import files as data
-from web.pages.files_links import PageLinks
+from web.files import data
+from web.files.links import PageLinks
 from web.request_values import path_of_request
 from web.service_client import agent
 from web.source import source

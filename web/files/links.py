@@ -1,4 +1,4 @@
-"""Addresses of files in backups, for templates: paths are texts there, as in web.data.files."""
+"""Addresses of files in backups, for templates: paths are texts there, as in web.files.data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from flask import Blueprint, url_for
 
 from btrkeep.units import parse_backup_name, printable
-from web.data.files import bytes_of
+from web.files.data import bytes_of
 from web.filters import comes_twice
 from web.request_values import path_query, path_text
 
