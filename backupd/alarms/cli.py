@@ -8,8 +8,16 @@ from typing import Any
 import click
 
 from backupd.alarms.alarm_memory import AlarmMemory, alone
-from backupd.alarms.journal import read_failure, validate_unit
-from backupd.alarms.notifier import NotifyReport, looked_at, notify, require_own_catalogue, tell_failure, tell_test
+from backupd.alarms.notifier import (
+    NotifyReport,
+    looked_at,
+    notify,
+    read_failure,
+    require_own_catalogue,
+    tell_failure,
+    tell_test,
+    validate_unit,
+)
 from backupd.alarms.words import summarised
 from backupd.cli.context import complain_of_faults, load_reporting, pass_context, present
 from backupd.health.pool_facts import look_at_pool

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from backupd.alarms import words
-from backupd.alarms.journal import UnitFailure
 from backupd.health.status_report import StatusReport
 from backupd.hosts.keys import other_key_hint
 from btrkeep.catalogue import StoredAlarm
@@ -159,6 +158,16 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     watched = {host.name for host in report.config.every_host.values() if host.enabled}
     dropped = {row.subject for row in known.values() if row.host is not None and row.host not in watched}
     return FoundAlarms(tuple(alarms), frozenset(unknown), frozenset(dropped))
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFailure:
+    """How a unit failed: systemd's result, its exit status, and its last lines, unchanged: other programs wrote them."""
+
+    unit: str
+    result: str
+    status: int
+    lines: tuple[str, ...]
 
 
 def unit_failed(failure: UnitFailure, now: datetime) -> Alarm:

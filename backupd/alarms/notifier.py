@@ -1,7 +1,11 @@
-"""Does the work of `backupd notify`: finds alarms, stores them, and sends what is new."""
+"""Does the work of `backupd notify`: finds alarms, stores them, and sends what is new.
+
+systemd is asked whether a unit has failed, and for its last lines in the journal.
+"""
 
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -9,8 +13,7 @@ from datetime import datetime
 from backupd.alarms import digest, words
 from backupd.alarms.alarm_memory import AlarmMemory
 from backupd.alarms.deduplication import AlarmChanges, by_key, changes, remembered
-from backupd.alarms.events import Key, find, unit_failed
-from backupd.alarms.journal import UnitFailure, has_failed
+from backupd.alarms.events import Key, UnitFailure, find, unit_failed
 from backupd.alarms.send import Delivery, send, service_of
 from backupd.alarms.words import Message
 from backupd.health.status_report import StatusReport, read_status
@@ -21,7 +24,8 @@ from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.findings import CATALOGUE, FACT, StoredVerdict, as_text
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.schedule import SCHEDULE_FACT, schedule_text
-from btrkeep.errors import OperatorError
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.units import format_time, parse_time
 
 log = logging.getLogger(__name__)
@@ -183,3 +187,56 @@ def _log_what_is_new(
     if begun or ended:
         memory.write(lambda catalogue: catalogue.put_alarms(begun, ended))
     return begun
+
+
+_UNIT = re.compile(r"[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]{0,254}", re.ASCII)  # systemd.unit(5)
+_LINES = 15
+_SECONDS = 10.0
+
+
+def validate_unit(name: str) -> str:
+    """Returns the name of a unit. Raises UsageError if it is invalid."""
+    if not _UNIT.fullmatch(name):
+        raise UsageError("that is no name of a unit", "systemd gives it as %n, such as btrkeep-backup@main.service")
+    return name
+
+
+def journal_command(unit: str) -> tuple[str, ...]:
+    """The last lines of all that the unit ever said: when it failed at once, those before tell why."""
+    return ("journalctl", f"--unit={unit}", f"--lines={_LINES}", "--output=cat", "--no-pager", "--quiet")
+
+
+def show_command(unit: str) -> tuple[str, ...]:
+    """The command that shows whether and how the unit failed."""
+    return ("systemctl", "show", "--property=ActiveState", "--property=Result", "--property=ExecMainStatus", "--", unit)
+
+
+def read_failure(unit: str) -> UnitFailure:
+    """Returns what systemd knows of the failure. Where systemd cannot be asked, the fields are empty."""
+    try:
+        lines = run(journal_command(unit), timeout=_SECONDS).stdout.splitlines()
+    except ProgramFailed as error:
+        lines = [f"(the journal cannot be read: {error.message})"]
+    shown = _show(unit)
+    status = int(shown.get("ExecMainStatus", 0))
+    result = f"{shown.get('Result') or 'unknown result'}{f', exit status {status}' if status else ''}"
+    return UnitFailure(unit, result, status, tuple(line for line in lines if line.strip()))
+
+
+def has_failed(unit: str) -> bool | None:
+    """True if the newest run of the unit that has ended failed; None while it runs again, or where systemd cannot be asked."""
+    shown = _show(unit)
+    state, result = shown.get("ActiveState"), shown.get("Result")
+    if state == "failed":
+        return True
+    if state in ("inactive", "active") and result == "success":
+        return False
+    return None
+
+
+def _show(unit: str) -> dict[str, str]:
+    try:
+        lines = run(show_command(unit), timeout=_SECONDS).stdout.splitlines()
+    except ProgramFailed:
+        return {}
+    return dict(line.split("=", 1) for line in lines if "=" in line)

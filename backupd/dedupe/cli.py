@@ -9,8 +9,7 @@ import click
 from backupd.cli.context import dry_run_option, opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
 from backupd.dedupe.job import domains, noted
-from backupd.dedupe.pace import Pacer
-from backupd.dedupe.work import Deduper, SharedBackup, SharingPlan
+from backupd.dedupe.work import Deduper, Pacer, SharedBackup, SharingPlan
 from backupd.files.backup_selector import named
 from backupd.proof.after_crash import read_before_waiting
 from backupd.repo.context import PoolContext, writing

@@ -6,7 +6,8 @@ nothing refers to it any more. Contents are known from `checksums`, where `backu
 Nothing here changes what a backup holds, its read-only flag or its UUIDs. btrfs counts the subvolume as changed, though, so its
 seal gets another transaction at the next check (backupd/repo/seals.py). So it is with copies from other pools, too.
 
-Only files whose size another file has, too, can be equal: no others are read.
+Only files whose size another file has, too, can be equal: no others are read. A pacer lets it wait for I/O pressure, and while
+backups are made, expired or balanced.
 """
 
 import errno
@@ -20,9 +21,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backupd.dedupe.pace import Pacer
 from backupd.files.backup_selector import Restorable
 from backupd.files.file_digest import read_file
 from backupd.files.tree import Tree, components, joined, open_plain, tree_of_backup
@@ -35,12 +36,68 @@ from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.fs.fiemap import share_all
 from btrkeep.fs.reflink import OF_ONE_FILE, shared_pieces
 from btrkeep.pool.atomic import NO_ROOM
-from btrkeep.pool.locks import read_holder
+from btrkeep.pool.locks import at_work, read_holder
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import describe
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.procfs import IoPressure
 
 if TYPE_CHECKING:
     from btrkeep.treescan.items import Array
+
+
+_LOOK = 1.0  # seconds
+
+
+class Pacer:
+    """Is asked between small steps. `pressure`: the share of time in which processes may wait for I/O; `seconds`: for the whole."""
+
+    def __init__(
+        self,
+        locks: Path,
+        cancellation: Cancellation,
+        *,
+        seconds: float | None,
+        pressure: float | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._locks, self._cancellation, self._tell = locks, cancellation, tell
+        self._seconds, self._most = seconds, pressure
+        self._begun, self._looked = time.monotonic(), 0.0
+        self._pressure = IoPressure()
+
+    @property
+    def is_over(self) -> bool:
+        """Returns True if no further file is begun: cancelled, or out of time."""
+        return bool(self._cancellation) or (self._seconds is not None and time.monotonic() - self._begun >= self._seconds)
+
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether somebody makes, expires or balances backups: `goes_on` waits for that, which may take hours."""
+        return bool(at_work(self._locks))
+
+    def wait_for(self, why: str) -> bool:
+        """Waits a moment, and tells why; returns False once no further file is begun."""
+        self._tell(f"waits: {why}")
+        self._cancellation.sleep(_LOOK)
+        return not self.is_over
+
+    def goes_on(self) -> bool:
+        """Waits while others work, or the disks are busy; returns False once no further file is begun."""
+        if time.monotonic() - self._looked >= _LOOK:
+            while not self.is_over and (why := self._obstacle()):
+                self._tell(why)
+                self._pressure.restart()
+                self._cancellation.sleep(_LOOK)
+            self._pressure.restart()
+            self._looked = time.monotonic()
+        return not self.is_over
+
+    def _obstacle(self) -> str:
+        if who := at_work(self._locks):
+            return f"waits for {who}"
+        busy = self._most is not None and (self._pressure.share() or 0.0) > self._most
+        return "waits for the disks" if busy else ""
 
 
 _MOST_RECORDS = 100_000  # that are held in memory before they are written down

@@ -12,10 +12,9 @@ import click
 from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
 from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
 from backupd.expire.report import expiry_words, left_out_words
-from backupd.offsite.repository import KnownRepository, make, note_size, require_there, snapshots
+from backupd.offsite.repository import KnownRepository, check_sample, make, note_size, require_there, snapshots
 from backupd.offsite.restic import Restic, restic_of
 from backupd.offsite.run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
-from backupd.offsite.sample_check import check_sample
 from backupd.repo.context import PoolContext
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.arguments import Parsed

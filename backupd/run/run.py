@@ -17,7 +17,7 @@ from btrkeep.decisions.host_state import host_statuses
 from btrkeep.errors import OperatorError
 
 if TYPE_CHECKING:
-    from backupd.alarms.ping import Ping
+    from backupd.alarms.night import Ping
 import asyncio
 import os
 import signal
@@ -265,7 +265,7 @@ class Reporting:
         url = context.config.notify.ping
         if url is None or not context.night or context.clock.start is not None:
             return
-        from backupd.alarms.ping import Ping  # only who pings pays for it
+        from backupd.alarms.night import Ping  # only who pings pays for it
 
         self._ping = Ping(url)
         self._ping.start()
@@ -296,7 +296,7 @@ def report_unstarted(config: Config, text: str) -> None:
     """Tells the dead man's switch that a night could not even begin."""
     if config.notify.ping is None:
         return
-    from backupd.alarms.ping import Ping
+    from backupd.alarms.night import Ping
 
     ping = Ping(config.notify.ping)
     ping.start()

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from backupd.drill.chosen_names import choose_names
 from backupd.drill.comparison import command, difference_of, write_left_out
+from backupd.drill.restore_drill import choose_names
 from backupd.files.tree import Tree
 from btrkeep.config.values import FileSample
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from backupd.offsite.restic_errors import restic_error
+from backupd.offsite.restic import restic_error
 
 STACK = (
     "github.com/restic/restic/internal/backend/rest.(*Backend).Remove",
