@@ -1,14 +1,14 @@
 """The sources of the pages: the catalogue, the published configuration, and the time."""
 
 from collections.abc import Callable, Hashable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from typing import TypeVar
 
 from flask import Flask, current_app, g, request
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.catalogue.dashboard_copy import COPIED, FILE, TROUBLE
+from btrkeep.catalogue.dashboard_copy import COPIED, FILE, TROUBLE, old_after, size_of
 from btrkeep.config.published import Published, published
 from btrkeep.errors import OperatorError
 from btrkeep.units import parse_time, show_times_in
@@ -128,3 +128,20 @@ def _newest(catalogue: Catalogue, filesystem: str | None) -> datetime | None:
         *(run.started for run in catalogue.unfinished_runs()),
     )
     return max((moment for moment in moments if moment), default=None)
+
+
+STALE = timedelta(hours=1)
+"""Samples are taken every five minutes; one as far in the future is equally wrong."""
+
+
+def stale_after(source: RequestContext) -> timedelta:
+    """Returns the age from which on what the copy of the catalogue has is unknown: an hour, or more if it is so large that it is
+    seldom copied.
+    """
+    longest = timedelta(seconds=old_after(size_of(source.settings.state / FILE)))
+    return max(STALE, longest) if longest > timedelta(hours=1) else STALE
+
+
+def is_copy_old(source: RequestContext, now: datetime) -> bool:
+    """Returns True if the copy of the catalogue is too old to rely on. `now`: the machine's time, in a rehearsal too."""
+    return source.copied is None or abs(now - source.copied) > stale_after(source)

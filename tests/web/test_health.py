@@ -138,7 +138,7 @@ def test_a_page_says_of_when_it_is_and_warns_when_no_program_has_renewed_the_cop
         page = browser.get("/hosts").text
         assert re.search(r'As of <time datetime="\d{4}-[^"]+Z"', page)
         assert "These pages are too old" not in page
-        monkeypatch.setattr("web.data.health.STALE", timedelta(seconds=-1))
+        monkeypatch.setattr("web.source.STALE", timedelta(seconds=-1))
         page = browser.get("/hosts").text
         assert "These pages are too old" in page
         assert "backupd check" in page

@@ -1,27 +1,10 @@
 """The state of the dashboard's sources: whether the catalogue can be read, whether it is fresh, and the faults of the pool."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from btrkeep.catalogue.dashboard_copy import FILE, old_after, size_of
 from btrkeep.decisions.findings import FACT, UNKNOWN, UNUSABLE, Finding, from_text
-from web.source import RequestContext
-
-STALE = timedelta(hours=1)
-"""Samples are taken every five minutes; one as far in the future is equally wrong."""
-
-
-def stale_after(source: RequestContext) -> timedelta:
-    """Returns the age from which on what the copy of the catalogue has is unknown: an hour, or more if it is so large that it is
-    seldom copied.
-    """
-    longest = timedelta(seconds=old_after(size_of(source.settings.state / FILE)))
-    return max(STALE, longest) if longest > timedelta(hours=1) else STALE
-
-
-def is_copy_old(source: RequestContext, now: datetime) -> bool:
-    """Returns True if the copy of the catalogue is too old to rely on. `now`: the machine's time, in a rehearsal too."""
-    return source.copied is None or abs(now - source.copied) > stale_after(source)
+from web.source import RequestContext, stale_after
 
 
 @dataclass(frozen=True, slots=True)

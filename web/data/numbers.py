@@ -16,9 +16,8 @@ from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.decisions.host_state import STATES
 from btrkeep.decisions.pool_numbers import numbers_of_sample
 from btrkeep.metrics import MetricSamples
-from web.data.health import stale_after
 from web.data.hosts import NOT_OURS, HostRow, every_row
-from web.source import RequestContext
+from web.source import RequestContext, stale_after
 
 
 def text(source: RequestContext) -> bytes:
