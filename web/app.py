@@ -20,7 +20,9 @@ from web.auth import sessions
 from web.auth.sessions import cookie_key
 from web.files import page as files
 from web.jobs import page as jobs
-from web.pages import balance, expiry, health, heatmap, hosts, overview, pool
+from web.pages import health, hosts, overview
+from web.pool import balance, expiry, heatmap
+from web.pool import page as pool
 from web.restore import page as restore
 from web.settings import Settings
 from web.source import Caches, close_source, source

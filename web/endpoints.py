@@ -14,21 +14,12 @@ from btrkeep.units import format_size
 from web import alarms, copies, doctor, log, running
 from web import redaction as telling
 from web.access import public, require_visible_host, viewer
-from web.api import (
-    LONGEST_BODY,
-    ApiRequest,
-    Endpoint,
-    answers,
-    endpoints_hosts,
-    endpoints_keeping,
-    endpoints_pool,
-    of_body,
-    of_query,
-)
+from web.api import LONGEST_BODY, ApiRequest, Endpoint, answers, endpoints_hosts, endpoints_keeping, of_body, of_query
 from web.api.answers import dumped
 from web.api.document import document
 from web.files import api as files
 from web.jobs import api as jobs
+from web.pool import api as pool
 from web.restore import api as restore
 from web.source import source
 
@@ -43,7 +34,7 @@ _MODULES = (
     endpoints_keeping,
     files,
     restore,
-    endpoints_pool,
+    pool,
     jobs,
 )
 ENDPOINTS = tuple(one for module in _MODULES for one in module.ENDPOINTS)

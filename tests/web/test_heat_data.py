@@ -20,15 +20,14 @@ from heatmap.recorded import save
 from heatmap.state import DATA
 from tests.beds.cli import TOP
 from tests.heatmap.states import FIRST_DAY, FSID, GIB, growing
-from web.charts.heat import Painter
-from web.data.groups import BOUNDS, distribution, groups, nearest, neighbours, one_group
-from web.data.heat import LARGEST, DrawingRequest, RecordedStates, wish_of
+from web.pool.pictures import LARGEST, DrawingRequest, Painter, RecordedStates, wish_of
+from web.pool.scores import BOUNDS, distribution, groups, nearest, neighbours, one_group
 from web.result_cache import ResultCache
 
 DAYS = 6
 PURE = """
 import sys
-import web.data.heat, web.data.groups, web.charts.heat
+import web.pool.pictures, web.pool.scores
 held = ("btrfs", "click", "rich", "flask", "backupd")
 held += ("btrkeep.pool", "btrkeep.process", "btrkeep.treescan")
 print([name for name in sys.modules if name in held or name.startswith(tuple(f"{one}." for one in held))])

@@ -19,7 +19,7 @@ from btrkeep.decisions.trend import Point
 from tests.beds.browser import LAPTOP, PHONE, enter, visit
 from tests.beds.dashboard import Dashboard
 from tests.beds.geometry import troubles
-from web.data.day import DayView
+from web.pool.data import DayView
 
 HOST = "/hosts/web0000.example.org"
 EDGE = 8  # pixels

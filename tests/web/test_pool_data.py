@@ -26,14 +26,12 @@ from tests.beds.cli import TOP
 from tests.beds.made_catalogue import shared_site
 from tests.beds.nights import Nights
 from web import log
-from web.data.balance import balances, one_balance, sums
-from web.data.day import day_view, parse_day
-from web.data.expiry import expiries
-from web.data.pool import pool_now
-from web.data.score import scores
-from web.data.trend import outlooks, trend
 from web.jobs.data import asked, jobs, night_view, parse_id
 from web.log import log_page, wanted_runs
+from web.pool.balance import balances, one_balance, sums
+from web.pool.data import day_view, outlooks, parse_day, pool_now, trend
+from web.pool.expiry import expiries
+from web.pool.scores import scores
 
 BERLIN = ZoneInfo("Europe/Berlin")
 Made = tuple[Catalogue, sqlite3.Connection, datetime]

@@ -14,9 +14,8 @@ from btrkeep.units import format_duration
 from web.alarms import OpenAlarm, open_alarms
 from web.copies import copies, in_a_sentence
 from web.data import hosts, night_sum
-from web.data.health import PoolHealth, pool_health
 from web.data.night_sum import NightSum
-from web.data.trend import Outlook, outlooks
+from web.pool.data import Outlook, PoolHealth, outlooks, pool_health
 from web.running import RunningNow, alive_runs, running
 from web.same_names import of_row
 from web.source import RequestContext, stale_after

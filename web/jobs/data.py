@@ -14,9 +14,9 @@ from btrkeep.catalogue.model_sample import JOBS
 from btrkeep.decisions.day_phases import phases
 from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.units import counted, format_size, parse_time, seconds_between
-from web.data.balance import balances
-from web.data.expiry import expiries
 from web.log import LogPage, LogRun, log_page, log_run
+from web.pool.balance import balances
+from web.pool.expiry import expiries
 from web.running import is_alive
 
 KINDS = {

@@ -11,8 +11,8 @@ from web.access import viewer
 from web.alarms import grouped
 from web.data.hosts import bad_backups
 from web.data.overview import nights, overview
-from web.data.trend import trend
-from web.pages.pool import painter
+from web.pool.data import trend
+from web.pool.page import painter
 from web.running import running
 from web.source import RequestContext, source
 

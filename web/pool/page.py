@@ -1,7 +1,9 @@
 """The pool: its space over months, a day of its disks, and how its free space is scored."""
 
+from collections.abc import Callable
 from datetime import date
 from functools import partial
+from hashlib import blake2b
 from zoneinfo import ZoneInfo
 
 from flask import Blueprint, Response, abort, current_app, render_template, request
@@ -9,22 +11,29 @@ from flask import Blueprint, Response, abort, current_app, render_template, requ
 from btrkeep.charts.day import NAMES as DAY_CHARTS
 from btrkeep.charts.day import day_chart
 from btrkeep.charts.day import words as day_words
+from btrkeep.charts.svg import ChartStyle, look_of
 from btrkeep.charts.trend import NAMES as TREND_CHARTS
 from btrkeep.charts.trend import has as has_chart
 from btrkeep.charts.trend import trend_chart
 from btrkeep.charts.trend import words as trend_words
+from btrkeep.errors import OperatorError
 from web.access import needs_all_hosts
-from web.charts.heat import Painter
-from web.charts.score import class_words, score_chart, score_words, size_chart, size_words
-from web.data.day import DayView, day_view, parse_day
-from web.data.groups import distribution
-from web.data.health import pool_health
-from web.data.heat import FOLDER, wish_of
-from web.data.pool import pool_now
-from web.data.score import Scores, scores
-from web.data.trend import SPANS, Trend, TrendPoint, outlooks, shortest_span, trend
 from web.filters import backupd, pool_option
-from web.pages.pictures import picture, svg
+from web.pool.data import (
+    SPANS,
+    DayView,
+    Trend,
+    TrendPoint,
+    day_view,
+    outlooks,
+    parse_day,
+    pool_health,
+    pool_now,
+    shortest_span,
+    trend,
+)
+from web.pool.pictures import FOLDER, DrawingRequest, Gallery, Painter, Recorded, wish_of
+from web.pool.scores import Scores, class_words, distribution, score_chart, score_words, scores, size_chart, size_words
 from web.request_values import number
 from web.source import source
 
@@ -182,3 +191,25 @@ def picture_latest() -> Response:
     if not gallery.recorded:
         abort(404, f"there is no picture yet: `btrfs-heatmap nightly {pool_option()}` makes one a night")
     return picture(painter(), gallery, gallery.recorded[-1], wish_of(request.args))
+
+
+def svg(draw: Callable[[ChartStyle], bytes]) -> Response:
+    """Returns a chart for the background and the width that the request gives."""
+    return revalidated(draw(look_of(request.args)), "image/svg+xml")
+
+
+def picture(painter: Painter, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Response:
+    """Returns a picture of a recorded state. Aborts with 404 if it cannot be drawn: it may have no scores, or be gone."""
+    try:
+        return revalidated(painter.png(gallery, one, wish), "image/png")
+    except OperatorError as error:
+        abort(404, f"{error.message}; {error.hint}")
+
+
+def revalidated(data: bytes, kind: str) -> Response:
+    """Adds cache headers: the browser revalidates each time, and downloads the picture only if it has changed."""
+    answer = Response(data, mimetype=kind)
+    answer.headers["Cache-Control"] = "private, no-cache"
+    answer.set_etag(blake2b(data, digest_size=12).hexdigest())
+    answer.make_conditional(request)  # in place
+    return answer

@@ -9,11 +9,10 @@ from btrkeep.choices import COLOURS, CURVES
 from btrkeep.errors import OperatorError
 from heatmap.colourings import ColourKey
 from web.access import needs_all_hosts
-from web.data.groups import BOUNDS, ORDERS, PAGE, groups, nearest, neighbours, one_group
-from web.data.heat import ORDERS as SORTS
-from web.data.heat import DrawingRequest, Gallery, Recorded, wish_of
-from web.pages.pictures import picture, revalidated
-from web.pages.pool import filesystem, painter
+from web.pool.page import filesystem, painter, picture, revalidated
+from web.pool.pictures import ORDERS as SORTS
+from web.pool.pictures import DrawingRequest, Gallery, Recorded, wish_of
+from web.pool.scores import BOUNDS, ORDERS, PAGE, groups, nearest, neighbours, one_group
 from web.request_values import number
 from web.service_client import agent
 from web.source import source

@@ -1,12 +1,19 @@
-"""The expiries, and how many deleted subvolumes waited for the kernel's cleaner."""
+"""Expiry: its runs, and how many deleted subvolumes waited for the kernel's cleaner."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
+from flask import Blueprint, render_template
+
 from btrkeep.catalogue import Catalogue, Expiry
+from btrkeep.charts.trend import has, words
 from btrkeep.units import seconds_between
+from web.access import needs_all_hosts
+from web.pool.data import SPANS
+from web.pool.page import requested_days, trend_of
 from web.running import is_alive
 from web.same_names import of_row
+from web.source import source
 
 LAST = 60
 
@@ -64,4 +71,22 @@ def _run(one: Expiry, now: datetime) -> ExpiryRun:
         written=written,
         written_each=written / one.deleted if written is not None and one.deleted else None,
         paused=one.paused if runs else None,
+    )
+
+
+blueprint = Blueprint("expiry", __name__, url_prefix="/pool/expiry")
+
+
+@blueprint.get("")
+@needs_all_hosts
+def index() -> str:
+    """Shows all runs, and a chart of waiting subvolumes."""
+    here = source()
+    return render_template(
+        "pool/expiry.html",
+        runs=here.cached("expiries", lambda: expiries(here.catalogue, here.now)),
+        trend=trend_of(requested_days()),
+        spans=SPANS,
+        words=words,
+        has=has,
     )

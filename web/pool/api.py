@@ -9,16 +9,12 @@ from pydantic import Field
 
 from btrkeep.errors import OperatorError, UsageError
 from web.api import JOBS, POOL, ApiRequest, Endpoint, Nothing, OfNumber
-from web.data import balance, expiry
-from web.data import day as of_day
-from web.data import trend as of_trend
-from web.data.balance import BalanceRun, BalanceSums, OneBalance
-from web.data.day import DayView
-from web.data.expiry import ExpiryRun
-from web.data.pool import PoolNow, pool_now
-from web.data.score import Scores
-from web.data.score import scores as of_scores
-from web.data.trend import Outlook, Trend
+from web.pool import balance, data, expiry
+from web.pool.balance import BalanceRun, BalanceSums, OneBalance
+from web.pool.data import DayView, Outlook, PoolNow, Trend, pool_now
+from web.pool.expiry import ExpiryRun
+from web.pool.scores import Scores
+from web.pool.scores import scores as of_scores
 
 Date = Annotated[str, Field(pattern=r"^[0-9]", max_length=10, json_schema_extra={"format": "date"})]
 
@@ -27,7 +23,7 @@ Date = Annotated[str, Field(pattern=r"^[0-9]", max_length=10, json_schema_extra=
 class Days:
     """The number of days."""
 
-    days: Annotated[int, Field(ge=1, le=3650, description="The number of days up to now.")] = of_trend.USUAL
+    days: Annotated[int, Field(ge=1, le=3650, description="The number of days up to now.")] = data.USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +81,13 @@ def pool(asked: ApiRequest) -> PoolNow:
 def trend(asked: ApiRequest) -> Trend:
     """Returns the space over months. Shares the cache key of the page, like the following functions."""
     here, of, days = asked.source, filesystem_of(asked), asked.given.days
-    return here.cached(("trend", of, days), lambda: of_trend.trend(here.catalogue, of, here.now, days))
+    return here.cached(("trend", of, days), lambda: data.trend(here.catalogue, of, here.now, days))
 
 
 def forecast(asked: ApiRequest) -> Forecast:
     """Returns when the pool will be full."""
     here, of = asked.source, filesystem_of(asked)
-    return Forecast(*here.cached(("outlooks", of), lambda: of_trend.outlooks(here.catalogue, of, here.now)))
+    return Forecast(*here.cached(("outlooks", of), lambda: data.outlooks(here.catalogue, of, here.now)))
 
 
 def scores(asked: ApiRequest) -> Scores:
@@ -103,11 +99,11 @@ def scores(asked: ApiRequest) -> Scores:
 def day(asked: ApiRequest) -> DayView:
     """Returns one day."""
     try:
-        which = of_day.parse_day(asked.given.date)
+        which = data.parse_day(asked.given.date)
     except ValueError as error:
         raise UsageError(f"date: {error}", "a day is written 2026-11-20") from None
     here, of = asked.source, filesystem_of(asked)
-    return here.cached(("day", of, which), lambda: of_day.day_view(here.catalogue, of, here.site.zone, here.now, which))
+    return here.cached(("day", of, which), lambda: data.day_view(here.catalogue, of, here.site.zone, here.now, which))
 
 
 def balances(asked: ApiRequest) -> Balances:

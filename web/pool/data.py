@@ -1,0 +1,300 @@
+"""The pool: its newest sample, its space over months, a day of its disks, and its faults. The same data as `backupd trend`,
+`backupd forecast` and `backupd day`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from btrkeep.catalogue import Catalogue, FreeSpaceScore, Job, Sample, SampleMark
+from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, phases, slots, sums
+from btrkeep.decisions.findings import FACT, UNKNOWN, UNUSABLE, Finding, from_text
+from btrkeep.decisions.forecast import FullForecast, TooLittleHistory, bounded, forecast
+from btrkeep.decisions.trend import Point, metadata_share, points, step_for
+from web.running import is_alive
+from web.same_names import of_row
+from web.source import RequestContext, stale_after
+
+ERRORS = ("writing", "reading", "flushing", "corruption", "generation")
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceRow:
+    """The space allocated to one type of one profile ("data raid1"), and used of it: bytes as files have them.
+
+    `copies`: bytes of the devices for one byte of a file.
+    """
+
+    name: str
+    allocated: int
+    used: int
+    copies: float
+
+    @property
+    def share(self) -> float:
+        """Returns the used share of the allocated space."""
+        return self.used / self.allocated if self.allocated else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """A device; bytes. `errors` are counts since they were reset last, in the order of ERRORS; None: not known."""
+
+    devid: int
+    size: int
+    allocated: int
+    errors: tuple[int, ...] | None
+
+    @property
+    def has_errors(self) -> bool:
+        """Returns True if any error was ever counted."""
+        return any(self.errors or ())
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNow(Point):
+    """The newest sample, with its profiles and devices. Sizes are bytes of the devices: data stored twice counts twice."""
+
+    spaces: tuple[SpaceRow, ...]
+    devices: tuple[DeviceRow, ...]
+    scored: datetime | None
+    options: str
+    activity: str
+
+
+def pool_now(catalogue: Catalogue, filesystem: str) -> PoolNow | None:
+    """Returns the newest sample; None if there is none yet."""
+    sample = catalogue.newest_sample(filesystem)
+    return _now(sample, catalogue.newest_score(filesystem)) if sample else None
+
+
+def _now(sample: Sample, scored: FreeSpaceScore | None) -> PoolNow:
+    """Returns the sample with the newest score: a balance may have scored the free space since."""
+    is_newer = scored and (sample.scored is None or scored.taken > sample.scored)
+    return of_row(
+        PoolNow,
+        sample,
+        metadata_share=metadata_share(sample),
+        spaces=tuple(SpaceRow(name, total, used, factor / 1000) for name, (total, used, factor) in sorted(sample.spaces.items())),
+        devices=tuple(_device(name, numbers) for name, numbers in sorted(sample.devices.items(), key=lambda pair: int(pair[0]))),
+        score=scored.score if scored and is_newer else sample.score,
+        scored=scored.taken if scored and is_newer else sample.scored,
+    )
+
+
+def _device(name: str, numbers: Sequence[int]) -> DeviceRow:
+    size, allocated, *errors = numbers
+    return DeviceRow(int(name), size, allocated, tuple(errors) or None)
+
+
+SPANS = {1: "a day", 7: "a week", 30: "a month", 90: "three months", 180: "half a year", 365: "a year", 3650: "all"}
+"""The numbers of days to choose from, and their names."""
+USUAL = 180
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class TrendPoint:
+    """One moment; sizes are bytes of the devices: data stored twice counts twice."""
+
+    taken: datetime
+    size: int
+    allocated: int
+    used: int
+    unallocated: int
+    unused: int
+    """Allocated and not used: the space that balance returns."""
+    metadata_share: float
+    orphans: int | None
+    most_orphans: int | None
+    """The most since the point before: the last sample misses subvolumes that wait for the cleaner for a few minutes only."""
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """When something is full. Bytes a day; moments are None if that is beyond ten years. `why_not`: too little history."""
+
+    what: str
+    now: int | None
+    per_day: float | None
+    usual: datetime | None
+    earliest: datetime | None
+    latest: datetime | None
+    why_not: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """`points`: at most 400, oldest first; none: there are no samples of that time."""
+
+    since: datetime
+    until: datetime
+    days: int
+    points: tuple[TrendPoint, ...]
+
+
+def trend(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Trend:
+    """Returns the trend of so many days up to now."""
+    since = now - timedelta(days=days)
+    step = step_for(timedelta(days=days))
+    marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
+    chosen = catalogue.samples_by_id(_last_of_each(marks, since, step))
+    return Trend(since, now, days, _points(chosen, marks, since, step))
+
+
+def shortest_span(trend_of: Callable[[int], Trend]) -> int:
+    """Returns the shortest of SPANS that holds all of the history, at most USUAL. `trend_of` gives the trend of so many days."""
+    days = USUAL
+    for shorter in sorted((span for span in SPANS if span < USUAL), reverse=True):
+        found = trend_of(days)
+        step = step_for(timedelta(days=days))  # a point is the last sample within its step
+        if not found.points or found.until - found.points[0].taken + step > timedelta(days=shorter):
+            break
+        days = shorter
+    return days
+
+
+def _last_of_each(marks: Sequence[SampleMark], since: datetime, step: timedelta) -> list[int]:
+    """Ids of the last samples within each step: those that `points` takes out of all of them."""
+    return list({int((mark.taken - since) / step): mark.id for mark in marks}.values())
+
+
+def _points(samples: Sequence[Sample], marks: Sequence[SampleMark], since: datetime, step: timedelta) -> tuple[TrendPoint, ...]:
+    most = _most_orphans(marks, since, step)
+    return tuple(
+        of_row(
+            TrendPoint,
+            one,
+            metadata_share=round(one.metadata_share, 4),
+            most_orphans=most.get(int((one.taken - since) / step)),
+        )
+        for one in points(samples, since, step)
+    )
+
+
+def _most_orphans(marks: Sequence[SampleMark], since: datetime, step: timedelta) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for mark in marks:
+        if mark.orphans is not None:
+            at = int((mark.taken - since) / step)
+            found[at] = max(found.get(at, 0), mark.orphans)
+    return found
+
+
+def outlooks(catalogue: Catalogue, filesystem: str, now: datetime) -> tuple[Outlook, Outlook]:
+    """Returns when the unallocated space runs out, and when all space is used; extrapolated from the usual days of history."""
+    since = now - timedelta(days=USUAL)
+    marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
+    found = points(catalogue.samples_by_id(_last_of_each(marks, since, _DAY)), since, _DAY)
+    size, moments = (found[-1].size if found else 0), [point.taken for point in found]
+    allocated, used = (forecast(moments, [getattr(point, what) for point in found], size) for what in ("allocated", "used"))
+    if isinstance(allocated, FullForecast) and isinstance(used, FullForecast):
+        allocated = bounded(allocated, used)
+    return _outlook("allocated", allocated), _outlook("used", used)
+
+
+def _outlook(what: str, found: FullForecast | TooLittleHistory) -> Outlook:
+    if isinstance(found, TooLittleHistory):
+        return Outlook(what, None, None, None, None, None, str(found))
+    return Outlook(what, found.now, found.growth.usual, found.usual, found.earliest, found.latest, None)
+
+
+_EARLIEST = date(1970, 1, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class DayView:
+    """From `start` to `end`, five minutes a slot. `date`: the day of the zone that was asked for; None: the last 24 hours."""
+
+    date: str | None
+    before: str
+    """The days beside it, 2026-11-20."""
+    after: str | None
+    start: datetime
+    end: datetime
+    zone: str
+    slots: tuple[Slot, ...]
+    phases: tuple[Phase, ...]
+    sums: tuple[PhaseSum, ...]
+
+    @property
+    def has_samples(self) -> bool:
+        """Returns True if there are samples of that day."""
+        return any(slot.read is not None for slot in self.slots)
+
+
+def day_view(catalogue: Catalogue, filesystem: str, zone: ZoneInfo, now: datetime, day: date | None) -> DayView:
+    """Returns a day of the zone, or the last 24 hours."""
+    start, end = bounds(day, zone, now)
+    samples = catalogue.samples(filesystem, start - timedelta(hours=2), end + timedelta(days=1))
+    jobs = [_ended(job, now) for job in catalogue.jobs(filesystem, start, end)]
+    ran = phases(jobs, samples, start, end)
+    count = round((end - start) / timedelta(minutes=MINUTES))
+    today = now.astimezone(zone).date()
+    return DayView(
+        day.isoformat() if day else None,
+        max((day or today) - timedelta(days=1), _EARLIEST).isoformat(),
+        (day + timedelta(days=1)).isoformat() if day and day < today else None,
+        start,
+        end,
+        zone.key,
+        tuple(slots(samples, start, end, count)),
+        tuple(ran),
+        tuple(sums(samples, jobs, ran, start, end)),
+    )
+
+
+def _ended(job: Job, now: datetime) -> Job:
+    """Returns the job with an end: now for a running one, the last sign of life for a killed one."""
+    if job.finished:
+        return job
+    heard = job.updated or job.started
+    return replace(job, finished=now if is_alive(job.pid, job.pid_started, heard, now) else max(heard, job.started))
+
+
+def parse_day(text: str | None) -> date | None:
+    """Parses the requested day. Raises ValueError."""
+    if not text:
+        return None
+    found = date.fromisoformat(text)
+    if not _EARLIEST <= found <= date(9000, 1, 1):
+        raise ValueError(f"{text} is no day of a backup")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHealth:
+    """The faults of the pool that `backupd notify` found at its last check, and what it could not check.
+
+    `level`: ok, unknown, warning or error. `looked`: None if it was never checked. `is_old`: the last check is too old to rely on.
+    """
+
+    level: str
+    looked: datetime | None
+    is_old: bool
+    findings: tuple[Finding, ...] = ()
+    unlooked: tuple[str, ...] = ()
+    pool_looked: datetime | None = None
+    """When the pool itself could be read last; None: unknown."""
+
+    @property
+    def fault(self) -> str:
+        """Returns why the pool cannot be read; "" if it can."""
+        return next((finding.text for finding in self.findings if finding.check == UNUSABLE), "")
+
+    @property
+    def is_known(self) -> bool:
+        """Returns True if the pool was checked recently."""
+        return self.looked is not None and not self.is_old
+
+
+def pool_health(source: RequestContext) -> PoolHealth:
+    """Returns the pool's health. Raises the catalogue's exceptions. An old result is shown, but never counts as healthy."""
+    kept = from_text(source.catalogue.get_fact(FACT))
+    if kept is None:
+        return PoolHealth(UNKNOWN, None, is_old=False)
+    verdict, is_old = kept.verdict, abs(source.now - kept.looked) > stale_after(source)
+    level = verdict.level if verdict.findings or not is_old else UNKNOWN
+    return PoolHealth(level, kept.looked, is_old, verdict.findings, verdict.unlooked, kept.pool_looked)
