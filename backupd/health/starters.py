@@ -11,8 +11,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from backupd.health.callers import is_elsewhere_known
-from backupd.health.crontab import anacron_lines, cron_lines
-from backupd.health.start_commands import CommandReader, RunCall
+from backupd.health.start_lines import CommandReader, RunCall, anacron_lines, cron_lines
 from btrkeep.config import Config
 from btrkeep.config.reading import FOLDER
 from btrkeep.decisions.schedule import (

@@ -8,8 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.health.crontab import cron_lines, cron_times
-from backupd.health.start_commands import CommandReader, RunCall
+from backupd.health.start_lines import CommandReader, RunCall, cron_lines, cron_times
 from backupd.health.starters import elapses_of_calendar, read_starts
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.settings import PoolSettings

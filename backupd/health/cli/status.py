@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from backupd.cli import colours
 from backupd.cli.context import complete_group, complete_host, given_now, load_reporting, opened, pass_context, require_host
 from backupd.cli.names import expand_hosts, is_pattern
 from backupd.expire.clocks import clock_synchronised
-from backupd.health.cli.status_json import (
+from backupd.health.cli.status_view import (
     copy_as_json,
     dedupe_as_json,
     drill_as_json,
@@ -26,10 +26,6 @@ from backupd.health.cli.status_json import (
     host_as_json,
     in_doubt_as_json,
     progress_as_json,
-    time_or_null,
-)
-from backupd.health.cli.status_looked import LastLook
-from backupd.health.cli.status_view import (
     show_all,
     show_altered,
     show_copies,
@@ -42,6 +38,7 @@ from backupd.health.cli.status_view import (
     show_unconfigured,
     show_unverified,
     show_verification,
+    time_or_null,
 )
 from backupd.health.pool_facts import look_at_pool
 from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
@@ -50,7 +47,7 @@ from btrkeep.catalogue.migrate import FILE
 from btrkeep.catalogue.model_alarm import OF_JOBS, SERVICE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
-from btrkeep.config import Config
+from btrkeep.config import Config, ReportingConfig
 from btrkeep.config.model import CopySettings
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
@@ -59,16 +56,86 @@ from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doub
 from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.drills import DrillStatus
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.findings import from_text
+from btrkeep.decisions.findings import StoredVerdict, from_text
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus, host_statuses
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge_pool
 from btrkeep.decisions.repeated import RepeatedFailure, read_steps, repeated_failures, repeated_object, repeated_words
 from btrkeep.decisions.verification import VerificationState, verification_counts
-from btrkeep.errors import OperatorError, UsageError, did_you_mean
+from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
-from btrkeep.units import counted, local_time, printable
+from btrkeep.units import counted, format_duration, local_time, printable
+
+_OLD = timedelta(hours=1)
+_MOST = 20
+
+
+@dataclass(slots=True)
+class LastLook:
+    """`now`: of this look; None if the catalogue could not be read. `error`: why the pool or the catalogue cannot be read.
+
+    `checked`: the last check of `backupd notify`, None if there was none.
+    """
+
+    reporting: ReportingConfig
+    now: datetime | None = None
+    error: OperatorError | None = None
+    checked: StoredVerdict | None = None
+
+    @property
+    def is_old(self) -> bool:
+        """Returns True if alarms were checked, but not in the last hour. A time in the future is as bad."""
+        return self.checked is not None and self.now is not None and abs(self.now - self.checked.looked) > _OLD
+
+    @property
+    def exit_status(self) -> int:
+        """Returns the status of a look at a pool that could be read."""
+        if self.reporting.error:
+            return Exit.USAGE
+        return Exit.ATTENTION if self.reporting.faults or self.is_old else Exit.OK
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it for --json."""
+        return {
+            "now": time_or_null(self.now),
+            "alarms": time_or_null(self.checked.looked if self.checked else None),
+            "pool": time_or_null(self._pool_looked()),
+            "unknown": self.error is not None or self.is_old,
+            "faults": list(self.reporting.faults),
+            "configuration_of": time_or_null(self.reporting.kept),
+        }
+
+    def show(self) -> None:
+        """Prints it; nothing if all is known and the configuration is right."""
+        faults = self.reporting.faults
+        for fault in faults[:_MOST]:
+            _say("configuration", fault)
+        if len(faults) > _MOST:
+            _say("configuration", f"{len(faults) - _MOST:,} more mistakes; `backupd check` lists them")
+        if self.reporting.kept:
+            _say("configuration", f"below is how it was when it was valid, {local_time(self.reporting.kept)}")
+        if self.error:
+            looked = self._pool_looked()
+            last = f"; the pool could be read last {local_time(looked)}" if looked else ""
+            _say("unknown", f"{self.error.message}{last}")
+        if self.is_old and self.checked and self.now:
+            ago = format_duration((self.now - self.checked.looked).total_seconds())
+            unit = f"btrkeep-news@{self.reporting.config.name}.timer"
+            _say("unknown", f"alarms were last checked {local_time(self.checked.looked)}, {ago} ago; see `systemctl status {unit}`")
+
+    def show_end(self) -> None:
+        """Prints when alarms were checked."""
+        if self.checked and not self.is_old:
+            click.echo(f"alarms were last checked {local_time(self.checked.looked)}")
+
+    def _pool_looked(self) -> datetime | None:
+        return self.checked.pool_looked if self.error and self.checked else self.now
+
+
+def _say(what: str, text: str) -> None:
+    prose(f"{click.style(f'{what}:', fg='red', bold=True)} {printable(text)}")
+
 
 _AFTER = 2.0  # seconds
 
