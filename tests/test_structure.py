@@ -310,7 +310,7 @@ def declared() -> set[str]:
 WORDS_OF_TIMES = {
     "btrkeep.units": "the functions that all others use",
     "btrkeep.config.values": "a window as the configuration writes it",
-    "btrkeep.decisions.time_ticks": "an axis of times, in the zone that it is given",
+    "btrkeep.decisions.trend": "an axis of times, in the zone that it is given",
     "backupd.sampling.picture": "the title of a day's picture, named with its zone",
     "btrkeep.charts.day": "the words of a day's chart, in the zone that it is given",
     "btrkeep.charts.trend": "the words of a trend's chart, by days",
@@ -321,7 +321,7 @@ RECORDS_OF_TIMES = {
     "backupd.alarms.alarm_memory",
     "backupd.serve.start_job",
     "btrkeep.catalogue.columns",
-    "btrkeep.decisions.device_errors",
+    "btrkeep.decisions.scrub",
     "btrkeep.decisions.verification",
     "heatmap.recorded",
 }

@@ -6,8 +6,7 @@ from datetime import datetime
 
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import DEVICES, FAILURE, ROOM, SERVICE, SILENT, SUSPECT
-from btrkeep.decisions.alarm_advice import Advice, advice
-from btrkeep.decisions.alarm_patience import AlarmPatience
+from btrkeep.decisions.alarm_advice import Advice, AlarmPatience, advice
 from btrkeep.serving.viewer import Viewer
 from web.api import STATE, ApiRequest, Endpoint
 from web.redaction import host_alarm

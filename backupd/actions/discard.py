@@ -16,7 +16,7 @@ from backupd.repo import backup_json as records
 from backupd.repo import final_backups
 from btrkeep.backup_states import PARTIAL
 from btrkeep.catalogue import Catalogue
-from btrkeep.decisions.pool_room import MAKE_ROOM
+from btrkeep.decisions.pool_health import MAKE_ROOM
 from btrkeep.errors import OperatorError, StateConflict
 from btrkeep.pool.locks import left_behind, read_holder
 from btrkeep.pool.marker import WORKING, Pool

@@ -10,10 +10,10 @@ from backupd.health.status_report import StatusReport
 from btrkeep.catalogue import RunTotals, StoredAlarm
 from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY
 from btrkeep.config.reading import backupd_command
-from btrkeep.decisions.alike import grouped_alike, without_host
-from btrkeep.decisions.dedupe_words import dedupe_words
+from btrkeep.decisions.cause_words import grouped_alike, without_host
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
+from btrkeep.decisions.repeated import dedupe_words
 from btrkeep.units import counted, format_duration, format_share, format_size, local_time
 
 

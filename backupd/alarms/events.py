@@ -50,13 +50,12 @@ from btrkeep.catalogue.model_alarm import (
 from btrkeep.config import HostConfig
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.absence import has_other_key
-from btrkeep.decisions.alarm_patience import message_from
-from btrkeep.decisions.altered import altered_words
+from btrkeep.decisions.alarm_advice import message_from
+from btrkeep.decisions.cause_words import altered_words
 from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.drills import DrillState, failure_words
 from btrkeep.decisions.findings import PoolVerdict
-from btrkeep.decisions.host_state import COPY, HostStatus
+from btrkeep.decisions.host_state import COPY, HostStatus, has_other_key
 from btrkeep.decisions.lasting import host_words, lasting
 from btrkeep.decisions.pool_health import HealthLimits, judge_pool
 from btrkeep.decisions.repeated import Step, repeated_hint, repeated_words

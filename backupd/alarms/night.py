@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from backupd.alarms.words import harmless
 from btrkeep.config import Config, Url
-from btrkeep.decisions.alike import grouped_alike, without_host
+from btrkeep.decisions.cause_words import grouped_alike, without_host
 from btrkeep.decisions.host_state import COPY, HostStatus
 from btrkeep.process.threads import NoThread, start
 from btrkeep.units import counted, format_share

@@ -35,7 +35,7 @@ from btrkeep.config.config_key import NOTIFY
 from btrkeep.config.keys import SECRET
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.altered import altered_hint, altered_words
+from btrkeep.decisions.cause_words import altered_hint, altered_words
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge_pool
 from btrkeep.decisions.privileges import privilege_findings

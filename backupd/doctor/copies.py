@@ -39,7 +39,7 @@ from btrkeep.decisions.copies import (
 )
 from btrkeep.decisions.copy_words import age_words, done_words, remedy
 from btrkeep.decisions.findings import WARNING, Finding
-from btrkeep.decisions.pool_room import MAKE_ROOM
+from btrkeep.decisions.pool_health import MAKE_ROOM
 from btrkeep.decisions.repeated import CHECK, read_steps, repeated_failures, repeated_findings
 from btrkeep.errors import OperatorError
 from btrkeep.pool.allocation import read_room

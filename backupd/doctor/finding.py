@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from backupd.doctor.facts import DoctorFacts, FilesystemFacts, SiteFacts
 from btrkeep.config.reading import FOLDER, backupd_command
-from btrkeep.decisions.findings import ERROR, NOTE, WARNING, Finding
-from btrkeep.decisions.remedy import Remedy, Step
+from btrkeep.decisions.findings import ERROR, NOTE, WARNING, Finding, Remedy, Step
 
 SEVERITIES = (NOTE, WARNING, ERROR)
 

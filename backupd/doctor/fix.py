@@ -6,8 +6,7 @@ from collections.abc import Callable
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.rules import BY_NAME, examine
 from btrkeep.capabilities import privilege_hint
-from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.remedy import FixCommand, Step, WriteSysfs
+from btrkeep.decisions.findings import Finding, FixCommand, Step, WriteSysfs
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.process.programs import run
 

@@ -26,8 +26,8 @@ from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.reading import backupd_command
 from btrkeep.config.self_exclusion import below
 from btrkeep.config.sources import literal_pattern
-from btrkeep.decisions.absence import is_absent
 from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.host_state import is_absent
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import HOSTS, MARKER

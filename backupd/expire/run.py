@@ -27,7 +27,7 @@ from btrkeep.backup_states import DELETING
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.clock import elapsed
 from btrkeep.decisions.expiry_plan import HostBackups, Plan, make_plan, only
-from btrkeep.decisions.pool_room import lacks_room
+from btrkeep.decisions.pool_health import lacks_room
 from btrkeep.decisions.safety_limits import ClockPast, Forced
 from btrkeep.errors import ConfigError, LockHeld, OperatorError
 from btrkeep.fs.openat import is_there

@@ -35,8 +35,8 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import FACT, PoolVerdict, from_text
 from btrkeep.decisions.host_state import HostStatus, host_statuses
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
-from btrkeep.decisions.pool_numbers import PoolNumbers, errors_by_name, numbers_of_sample, summed_spaces
 from btrkeep.decisions.repeated import RepeatedFailure, read_steps, repeated_failures
+from btrkeep.decisions.trend import PoolNumbers, errors_by_name, numbers_of_sample, summed_spaces
 from btrkeep.decisions.verification import VerificationState, last_reads, late_reads, verification_counts
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool import quota

@@ -10,7 +10,7 @@ from btrkeep import metrics as table
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.decisions import metric_samples
-from btrkeep.decisions.alarm_patience import AlarmPatience
+from btrkeep.decisions.alarm_advice import AlarmPatience
 from btrkeep.decisions.copies import FETCHED_BY, CopyState
 from btrkeep.decisions.drills import DrillState
 from btrkeep.decisions.due import is_due

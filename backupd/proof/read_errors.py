@@ -19,7 +19,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.damages import enter_damages
 from backupd.repo.listing import hosts_of
 from btrkeep.catalogue import Damage
-from btrkeep.decisions.device_errors import SeenErrors, forget_own, forget_unnamed, grown, note_seen, read_seen, seen_now
+from btrkeep.decisions.scrub import SeenErrors, forget_own, forget_unnamed, grown, note_seen, read_seen, seen_now
 from btrkeep.decisions.verification import FinishedScrub, note_scrub, read_begin
 from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.kernel_log import SPAN, KernelLog, ReadFailure, TreeBlock, filesystem_devices, read_failures

@@ -37,7 +37,7 @@ from btrkeep.backup_states import RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
-from btrkeep.decisions.pool_room import MAKE_ROOM, lacks_room
+from btrkeep.decisions.pool_health import MAKE_ROOM, lacks_room
 from btrkeep.decisions.retention import DeletionRequest, Hold
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable, StateConflict

@@ -30,9 +30,9 @@ from btrkeep.decisions.replication import (
     FarBackup,
     Fetch,
     HostFetches,
+    longest_stream,
     planned_again,
 )
-from btrkeep.decisions.stream_limit import longest_stream
 from btrkeep.errors import OperatorError, is_caused_by_damage
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool

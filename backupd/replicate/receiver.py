@@ -35,8 +35,7 @@ from backupd.rsync.cell import PROGRAM, filter_file, shown_programs
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.clock import moment, wait_for_tick
 from btrkeep.config.keys import DEFAULTS
-from btrkeep.decisions.receive_meaning import HINTS, receive_cause
-from btrkeep.decisions.replication import FarBackup
+from btrkeep.decisions.replication import HINTS, FarBackup, receive_cause
 from btrkeep.descriptors import ClosingFd, widen_pipe
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.subvolume import (

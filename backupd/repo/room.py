@@ -1,7 +1,7 @@
 """Whether the pool has room for what comes."""
 
 from btrkeep.config import Config
-from btrkeep.decisions.pool_room import MAKE_ROOM, lacks_room
+from btrkeep.decisions.pool_health import MAKE_ROOM, lacks_room
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.marker import Pool

@@ -21,7 +21,7 @@ from backupd.actions.discard import Unfinished, all_unfinished, give_up, room_hi
 from backupd.rsync.process import RunCancellation
 from backupd.run.context import RunContext
 from btrkeep.config import Config
-from btrkeep.decisions.pool_room import for_metadata, lacks_room, least_metadata
+from btrkeep.decisions.pool_health import for_metadata, lacks_room, least_metadata
 from btrkeep.errors import LockHeld, PoolUnusable
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.locks import take_lock

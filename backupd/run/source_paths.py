@@ -38,8 +38,8 @@ from backupd.run.verdict import (
 from backupd.run.work_subvolume import drop_other_paths
 from btrkeep.causes import Cause, CauseCode, ConditionKey
 from btrkeep.config import HostConfig
-from btrkeep.decisions.absence import is_absent
 from btrkeep.decisions.cause_words import cause_words
+from btrkeep.decisions.host_state import is_absent
 from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import Lock

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.charts.svg import ChartStyle, Sheet
-from btrkeep.decisions.time_ticks import date_ticks, hour_ticks
+from btrkeep.decisions.trend import date_ticks, hour_ticks
 from btrkeep.units import size_short
 
 _RIGHT, _TOP = 10, 14

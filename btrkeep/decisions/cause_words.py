@@ -1,11 +1,15 @@
-"""The words for why a backup or a run is not complete: the one place where a cause becomes text. Pure."""
+"""The words for why a backup or a run is not complete: the one place where a cause becomes text. Pure.
 
-from collections.abc import Callable, Mapping
-from typing import Any
+What many hosts have for the same reason becomes one line.
+"""
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.decisions.rsync_meaning import exit_words
-from btrkeep.units import counted, format_duration, format_share, format_size
+from btrkeep.units import counted, format_duration, format_share, format_size, printable
 
 
 def cause_words(cause: Cause) -> str:
@@ -106,3 +110,49 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.KILLED: "the run was killed before it came to its end",
     CauseCode.INTERNAL_ERROR: "internal error",
 }
+
+
+_MOST_NAMED = 3
+
+
+def altered_words(backups: Sequence[tuple[str, str]]) -> str:
+    """Formats how many there are, and names the first: "2 backups were changed after they were final: web1@NAME, web2@NAME"."""
+    were = "was changed after it was" if len(backups) == 1 else "were changed after they were"
+    names = ", ".join(f"{printable(host)}@{name}" for host, name in backups[:_MOST_NAMED])
+    more = f" and {len(backups) - _MOST_NAMED:,} more" if len(backups) > _MOST_NAMED else ""
+    return f"{counted(len(backups), 'backup')} {were} final: {names}{more}"
+
+
+def altered_hint(backups: Sequence[tuple[str, str]], command: str) -> str:
+    """Says what to do about the first of them. `command`: how `backupd` is called for this pool."""
+    host, name = backups[0]
+    place = f"{host}@{name}"
+    return (
+        f"`{command} verify {place}` names the files; `{command} accept {place}` if the changes are right, "
+        f"`{command} delete {place}` if not; a copy of another pool comes again by `replicate NAME --damaged`"
+    )
+
+
+MANY_ALIKE = 4
+"""Hosts with the same error are one line from this number on."""
+_PLACE = re.compile(r"(?<!\S)\S+:\d+: ")  # from the start of a word only: what a host prints may be long
+"""FILE:LINE of a mistake in the configuration, which differs where each host has a file of its own."""
+T = TypeVar("T")
+
+
+def without_host(text: str, host: str) -> str:
+    """Returns an error without the name of its host, and without the file and line of a mistake in the configuration."""
+    text = _PLACE.sub("", text)
+    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)", "*", text) if host in text else text
+
+
+def grouped_alike(items: Iterable[T], key: Callable[[T], Hashable | None]) -> list[list[T]]:
+    """Returns the items in groups: those with the same key, where there are many, at the place of the first; else each by itself.
+
+    An item whose key is None stays by itself.
+    """
+    groups: dict[tuple[bool, Hashable], list[T]] = {}
+    for number, item in enumerate(items):
+        value = key(item)
+        groups.setdefault((False, number) if value is None else (True, value), []).append(item)
+    return [part for group in groups.values() for part in ([group] if len(group) >= MANY_ALIKE else [[item] for item in group])]

@@ -1,9 +1,11 @@
-"""Decides when a host is due and whether its window is open. Pure: an explicit `now`, plain data, a reason with every answer.
+"""Decides when a host is due and whether its window is open, and when the dashboard may request its next backup. Pure.
 
-Whole-day periods begin at the start of the window, or without a window at midnight in the pool's zone. Other periods begin when the
-last complete backup started. All calendar arithmetic happens here, in the pool's zone.
+Plain data and an explicit `now` in, a reason with every answer. Whole-day periods begin at the start of the window, or without a
+window at midnight in the pool's zone. Other periods begin when the last complete backup started. All calendar arithmetic happens
+here, in the pool's zone.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
@@ -157,3 +159,43 @@ def is_late(
 def retry_from(last_attempt: datetime, every: float) -> datetime:
     """Returns when a scheduled run tries a host again whose last attempt brought no complete backup."""
     return last_attempt + min(timedelta(seconds=RETRY * every), LONGEST_RETRY)
+
+
+A_DAY = timedelta(days=1)
+FAILED_DISTANCE = 60.0
+"""Seconds after which a backup that failed may be requested again, however long `run_distance` is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedRun:
+    """An earlier backup by hand. `has_failed`: it brought nothing."""
+
+    started: datetime
+    has_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDelay:
+    """`until`: from when the next backup may be requested. `previous`: the backup that it waits for, None: there were `a_day`."""
+
+    until: datetime
+    previous: RequestedRun | None = None
+
+
+def next_request(runs: Iterable[RequestedRun], now: datetime, distance: float, a_day: int) -> RequestDelay | None:
+    """Returns from when a backup may be requested; None: now.
+
+    `runs`: the host's earlier backups by hand. Those in the future are ignored, because a clock was wrong. `distance`: the least
+    number of seconds between two, a minute at most after one that failed; `a_day`: the most within 24 hours.
+    """
+    past = sorted((run for run in runs if run.started <= now), key=lambda run: run.started)
+    recent = [run for run in past if run.started > now - A_DAY]
+    delays = [RequestDelay(run.started + timedelta(seconds=_least_distance(run, distance)), run) for run in past]
+    if len(recent) >= a_day:
+        delays.append(RequestDelay(recent[-a_day].started + A_DAY))
+    latest = max(delays, key=lambda delay: delay.until, default=None)
+    return latest if latest and latest.until > now else None
+
+
+def _least_distance(run: RequestedRun, distance: float) -> float:
+    return min(distance, FAILED_DISTANCE) if run.has_failed else distance

@@ -1,17 +1,72 @@
-"""One type for problems found by `check`, `doctor`, `status`, the alarms and the metrics, and its form in the catalogue, for the
-dashboard. Pure.
-"""
+"""One type for the problems that `check`, `doctor`, `status`, alarms and metrics find, its remedy and its stored form. Pure."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from btrkeep.decisions.facts import parse_fact
-from btrkeep.decisions.remedy import NO_REMEDY, Remedy
 from btrkeep.decisions.rsync_meaning import ExitCause
 from btrkeep.units import format_time, parse_time
+
+
+@dataclass(frozen=True, slots=True)
+class FixCommand:
+    """A step of a fix: a program with its words."""
+
+    command: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """The step as one that can be pasted into a shell."""
+        return shlex.join(self.command)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSysfs:
+    """A step of a fix: a value that a file of sysfs takes."""
+
+    file: Path
+    value: str
+
+    @property
+    def line(self) -> str:
+        """The step as one that can be pasted into a shell."""
+        return f"echo {shlex.quote(self.value)} > {shlex.quote(str(self.file))}"
+
+
+Step = FixCommand | WriteSysfs
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """`commands` mend it, as lines for a shell. `steps` are what `doctor --fix` does of that, none where it does nothing.
+
+    `unmounted`: the commands need the filesystem unmounted.
+    """
+
+    why: str = ""
+    risk: str = ""
+    commands: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    unmounted: bool = False
+
+    @property
+    def fixable(self) -> bool:
+        """Returns True if `--fix NAME` can do it."""
+        return bool(self.steps)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Returns all steps as shell lines: first those that --fix runs, then those to run by hand."""
+        return (*(step.line for step in self.steps), *self.commands)
+
+
+NO_REMEDY = Remedy()
+
 
 FACT = "health"
 """The name under which the catalogue has the newest verdict of `backupd notify`."""

@@ -7,9 +7,9 @@ from typing import Protocol, TypeVar
 from btrkeep import metrics as table
 from btrkeep.catalogue import BalanceTotals, ExpiryTotals, FreeSpaceScore, StoredAlarm
 from btrkeep.choices import ALARM_EVENTS
-from btrkeep.decisions.alarm_patience import AlarmPatience
+from btrkeep.decisions.alarm_advice import AlarmPatience
 from btrkeep.decisions.findings import CHECKS, PoolVerdict, grade
-from btrkeep.decisions.pool_numbers import PoolNumbers
+from btrkeep.decisions.trend import PoolNumbers
 from btrkeep.metrics import Metric
 
 Kind = TypeVar("Kind", bound=str)

@@ -1,4 +1,4 @@
-"""Decides what is wrong with the pool, for every command that reports it. Pure."""
+"""Decides what is wrong with the pool, for every command that reports it, and when it has too little room for a transfer. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,11 +10,34 @@ from btrkeep.config import Config
 from btrkeep.config.values import MinFree
 from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import ERROR, NOTE, UNKNOWN, WARNING, Finding, PoolVerdict
-from btrkeep.decisions.pool_room import MAKE_ROOM, lacks_room
 from btrkeep.decisions.redundancy import Redundancy, redundancy_words
 from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict, schedule_findings
 from btrkeep.pool.model import Room
 from btrkeep.units import counted, format_share, format_size
+
+LEAST_METADATA = 32 << 20
+MAKE_ROOM = "`backupd expire` deletes what is due; keep less, or add a device"
+"""The hint for a pool with too little room."""
+
+
+def least_metadata(total: int) -> int:
+    """Bytes of room for metadata below which no transfer starts: 32 MiB, or a hundredth of a small pool."""
+    return min(LEAST_METADATA, total // 100)
+
+
+def for_metadata(room: Room) -> int:
+    """Bytes that metadata can still take without another kind giving any back."""
+    return max(room.unallocated, room.metadata_free)
+
+
+def lacks_room(room: Room, min_free: MinFree) -> str:
+    """Returns why no new transfer may start, or None. Free space in block groups and unallocated space are added up."""
+    if room.available < min_free.bytes_of(room.total):
+        return f"the pool has too little room: {room}, below min_free = {min_free}"
+    if for_metadata(room) < least_metadata(room.total):
+        return f"the pool has too little room for metadata: {room}"
+    return ""
+
 
 _FLOOR_SHARE, _FLOOR = 0.02, 4 << 30  # what btrfs-balancer leaves too
 _LITTLE_METADATA = 256 << 20

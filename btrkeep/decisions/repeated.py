@@ -1,4 +1,4 @@
-"""Finds optional steps that did not come to their end several times in a row: a drill, a check of a repository, a scrub. Pure.
+"""Optional steps: those that did not come to their end several times in a row, and what a dedupe has saved. Pure.
 
 One that is stopped by its time limit and goes on from there the next time has come forward, so it counts as done. Each records
 what became of it in the catalogue: drills, dedupe and balance in rows of their own, the rest here.
@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
-from btrkeep.catalogue import Balance, Dedupe
+from btrkeep.catalogue import KILLED, Balance, Dedupe
 from btrkeep.decisions.drills import DrillKind, DrillOutcome, DrillResult, read_drills
 from btrkeep.decisions.facts import FactWriter, parse_fact
 from btrkeep.decisions.findings import WARNING, Finding
 from btrkeep.errors import OperatorError
-from btrkeep.units import counted, format_time, local_time, parse_time, printable
+from btrkeep.units import counted, format_size, format_time, local_time, parse_time, printable
 
 CHECK = "repeated"
 """The name of the findings."""
@@ -243,3 +243,18 @@ def noted_attempt(facts: FactWriter, step: Step, now: datetime, name: str = "") 
     finally:
         with suppress(OperatorError):
             note_attempt(facts, step, StepAttempt(now, running.outcome, running.text), name)
+
+
+def dedupe_words(one: Dedupe, *, with_outcome: bool = True) -> str:
+    """Formats it: "complete: 4.5 MiB of 12 files shared; 3 MiB less of data, 1 MiB more of metadata in use"."""
+    parts = [f"{format_size(one.shared_bytes)} of {counted(one.files, 'file')} shared"]
+    if one.data_saved is not None and one.metadata_added is not None:
+        parts.append(f"{_more(-one.data_saved)} of data, {_more(one.metadata_added)} of metadata in use")
+    if one.left_out:
+        parts.append(f"{counted(one.left_out, 'backup')} left")
+    said = "; ".join(parts)
+    return f"{one.outcome or KILLED}: {said}" if with_outcome else said
+
+
+def _more(number: int) -> str:
+    return f"{format_size(abs(number))} {'more' if number > 0 else 'less'}"

@@ -1,9 +1,18 @@
-"""Decides which backups of another pool are fetched, in which order, and from which parent. Pure.
+"""Decides which backups of another pool are fetched, in which order, from which parent, and what ends a stream. Pure.
 
 Backups are identified by the UUID of their origin, never by name. A backup is fetched if this pool's own retention would keep it
 among all backups of both sides, so nothing is fetched that the next expiry would delete.
+
+A taken-over server can send without end, for example the same block of the same file again and again: that needs no room, so
+`min_free` does not end it. What the server says about the size bounds a stream of an honest server, but not exactly: a backup may
+hold files that the newest transfer did not count, because a path failed or a deletion was refused. So the limit is generous: a
+stream of an honest server must never reach it.
+
+The words of `receive_cause` are those of btrfs-progs 5.10 to 6.19 (cmds/receive.c, common/send-stream.c), and of the C library
+behind them.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -317,3 +326,77 @@ OBSTACLES: Mapping[Obstacle, str] = {
 def obstacle_words(found: HostFetches) -> str:
     """Says why nothing of the host can be fetched; "" if it can."""
     return OBSTACLES[found.obstacle].format(host=found.host, text=found.text) if found.obstacle else ""
+
+
+_FACTOR = 4
+_MOST_CLAIMED = 4  # sizes of this filesystem that are believed; compression on either side makes more than one possible
+
+
+def longest_stream(claimed: int | None, filesystem: int) -> int:
+    """Returns the most bytes a stream may have.
+
+    `claimed`: bytes of all files of the backup, as the other server says, None if it does not say; `filesystem`: bytes that the
+    receiving filesystem has room for when it is empty. The result is between one and sixteen times that size::
+
+        limit
+        16 fs |                    ________   a claim is believed up to 4 fs
+              |                 /
+           fs |________________/
+              +---------------+----+------- claimed
+                            fs/4  4 fs
+    """
+    believed = min(max(claimed or 0, 0), _MOST_CLAIMED * filesystem)
+    return max(filesystem, _FACTOR * believed)
+
+
+class ReceiveCause(StrEnum):
+    """Why a `btrfs receive` ended with an error."""
+
+    FULL = "full"
+    QUOTA = "quota"
+    READ_ONLY = "read-only"
+    OUTSIDE = "outside"
+    DISK = "disk"
+    GARBLED = "garbled"
+    PARENT = "parent"
+    TOO_OLD = "too-old"
+    CELL = "cell"
+    UNKNOWN = "unknown"
+
+
+_PATTERNS: tuple[tuple[str, ReceiveCause], ...] = (
+    (r"^bwrap: ", ReceiveCause.CELL),
+    (r": No space left on device$", ReceiveCause.FULL),
+    (r": Disk quota exceeded$", ReceiveCause.QUOTA),
+    (r": Read-only file system$", ReceiveCause.READ_ONLY),
+    (r": Input/output error$", ReceiveCause.DISK),
+    (r"^ERROR: (crc32 mismatch|unexpected EOF|send stream is truncated|invalid tlv|unexpected header)", ReceiveCause.GARBLED),
+    (r"parent subvol(ume)?\b|source subvol\b|default subvolume", ReceiveCause.PARENT),
+    (r"not compiled in$|unknown compression|encryption not supported$|stream version \d+ not supported", ReceiveCause.TOO_OLD),
+)
+
+HINTS: Mapping[ReceiveCause, str] = {
+    ReceiveCause.FULL: "the pool is full: `backupd expire` deletes what is due; keep less, or add a device (see `backupd usage`)",
+    ReceiveCause.QUOTA: "a quota of this pool's filesystem ends it: `btrfs qgroup show` names its limit",
+    ReceiveCause.READ_ONLY: "this pool's filesystem has become read-only: dmesg says why, and `backupd doctor` what to do",
+    ReceiveCause.OUTSIDE: "the stream wants to write outside of the backup, which nothing honest does: look at the other server",
+    ReceiveCause.DISK: "a disk of this pool could not be read or written: see dmesg and `backupd doctor`",
+    ReceiveCause.GARBLED: "it was garbled on the way and comes again the next time; if that repeats, test both memories",
+    ReceiveCause.PARENT: "another copy of what it is a difference to appeared while it came; it comes again the next time",
+    ReceiveCause.TOO_OLD: "the program btrfs here cannot read what the other server sends: a newer btrfs-progs can",
+    ReceiveCause.CELL: "the cell in which it is received cannot be made: `backupd check` says what is missing",
+    ReceiveCause.UNKNOWN: "",
+}
+"""What to do next, "" if that is not known."""
+
+
+def receive_cause(said: Iterable[str], *, is_read_only: bool) -> ReceiveCause:
+    """Returns the cause that its messages name; the first one that says something counts.
+
+    `is_read_only`: whether the pool's filesystem is; if not, it was the cell that kept something from being written.
+    """
+    for line in said:
+        for pattern, cause in _PATTERNS:
+            if re.search(pattern, line):
+                return ReceiveCause.OUTSIDE if cause is ReceiveCause.READ_ONLY and not is_read_only else cause
+    return ReceiveCause.UNKNOWN

@@ -10,7 +10,7 @@ from btrkeep.catalogue import Balance, Expiry, HostFacts
 from btrkeep.config import Config, HostConfig, NotifySettings, PoolSettings
 from btrkeep.decisions.host_state import host_status
 from btrkeep.decisions.pool_health import PoolFacts
-from btrkeep.decisions.pool_numbers import PoolNumbers
+from btrkeep.decisions.trend import PoolNumbers
 from btrkeep.pool.model import Room
 from tests.backupd.facts import NOW
 

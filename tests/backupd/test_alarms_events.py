@@ -13,8 +13,7 @@ from backupd.health.status_report import with_trouble
 from btrkeep.catalogue import CatalogueDamaged, CatalogueFull, HostFacts, StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.config.model import ReplicaSettings
-from btrkeep.decisions.alarm_advice import advice
-from btrkeep.decisions.alarm_patience import AlarmPatience
+from btrkeep.decisions.alarm_advice import AlarmPatience, advice
 from btrkeep.decisions.copies import HostBehind, ReplicaSession, copy_status
 from btrkeep.decisions.host_state import host_status
 from btrkeep.decisions.pool_health import PoolFacts

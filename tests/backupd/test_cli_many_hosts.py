@@ -18,7 +18,7 @@ from backupd.run.cli.night_view import NightLines
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunningTransfer
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.config.problems import Problems, dotted
-from btrkeep.decisions.alike import without_host
+from btrkeep.decisions.cause_words import without_host
 from btrkeep.decisions.host_state import HostStatus
 from btrkeep.errors import UsageError
 from tests.beds import backupd

@@ -20,10 +20,9 @@ from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.doctor.rules.storage import is_accelerated
 from btrkeep.capabilities import Capabilities
 from btrkeep.config.values import MinFree
-from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.findings import Finding, FixCommand, Remedy, WriteSysfs
 from btrkeep.decisions.pool_health import CatalogueFacts, HealthLimits
 from btrkeep.decisions.privileges import NEEDS
-from btrkeep.decisions.remedy import FixCommand, Remedy, WriteSysfs
 from btrkeep.decisions.schedule import ScheduleVerdict
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room

@@ -11,7 +11,7 @@ from backupd.sampling.cli.day import lines, sum_lines
 from backupd.sampling.picture_data import DayData
 from btrkeep.catalogue import Job
 from btrkeep.decisions.day_phases import Phase, PhaseSum, Slot, phases, slots, sums, unknown_spans, within
-from btrkeep.decisions.time_ticks import hour_ticks
+from btrkeep.decisions.trend import hour_ticks
 from tests.backupd.made_samples import GIB, START, every_five_minutes, sample
 
 HOUR, MIB = timedelta(hours=1), 1 << 20

@@ -13,8 +13,7 @@ from backupd.sampling.chart import ASCII, BLOCKS, Axis, axis_for, bars, filled, 
 from backupd.sampling.cli.trend import lines
 from backupd.sampling.picture import save, trend_picture
 from backupd.sampling.picture_data import TrendData
-from btrkeep.decisions.time_ticks import date_ticks
-from btrkeep.decisions.trend import Point, data_factor, metadata_share, points, step_for
+from btrkeep.decisions.trend import Point, data_factor, date_ticks, metadata_share, points, step_for
 from btrkeep.errors import OperatorError
 from tests.backupd.made_samples import GIB, START, TIB, every_five_minutes, sample
 from tests.beds import TOP

@@ -24,8 +24,8 @@ from btrkeep.decisions.calendar_strip import (
     strip,
 )
 from btrkeep.decisions.expiry_plan import HostBackups
-from btrkeep.decisions.explain import cells, explain
 from btrkeep.decisions.retention import Candidate
+from btrkeep.decisions.retention_words import cells, explain
 
 YEARLY, MONTHLY, WEEKLY, DAILY = KINDS[1:5]
 TODAY = date(2026, 11, 20)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.decisions.device_errors import SeenErrors, forget_own, forget_unnamed, grown, read_seen, seen_now
+from btrkeep.decisions.scrub import SeenErrors, forget_own, forget_unnamed, grown, read_seen, seen_now
 from btrkeep.pool.kernel_log import ReadFailure, read_failures
 from tests.beds import TOP, btrfs
 from tests.beds.cli import BACKUPD

@@ -2,7 +2,7 @@
 
 import pytest
 
-from btrkeep.decisions.receive_meaning import HINTS, ReceiveCause, receive_cause
+from btrkeep.decisions.replication import HINTS, ReceiveCause, receive_cause
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from btrkeep.decisions.requested_runs import DAY, FAILED_DISTANCE, RequestDelay, RequestedRun, next_request
+from btrkeep.decisions.due import A_DAY, FAILED_DISTANCE, RequestDelay, RequestedRun, next_request
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -28,7 +28,7 @@ def test_two_backups_have_a_least_distance() -> None:
 
 
 def test_a_day_has_a_number_of_backups() -> None:
-    assert next_request(runs(60, 120, 180), NOW, 300, 3) == RequestDelay(ago(180) + DAY)
+    assert next_request(runs(60, 120, 180), NOW, 300, 3) == RequestDelay(ago(180) + A_DAY)
     assert next_request(runs(60, 120, 1441), NOW, 300, 3) is None
 
 
@@ -39,7 +39,7 @@ def test_one_that_failed_counts_for_a_minute_and_hides_no_other() -> None:
     assert next_request([failed], until, 300, 24) is None
     assert next_request([failed], NOW, 10, 24) is None
     assert next_request([*runs(4), failed], NOW, 300, 24) == RequestDelay(ago(-1), *runs(4))
-    assert next_request([failed], NOW, 300, 1) == RequestDelay(failed.started + DAY)
+    assert next_request([failed], NOW, 300, 1) == RequestDelay(failed.started + A_DAY)
 
 
 def test_a_start_in_the_future_refuses_nothing() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from btrkeep.decisions.stream_limit import longest_stream
+from btrkeep.decisions.replication import longest_stream
 
 GIB = 1 << 30
 

@@ -12,9 +12,8 @@ from btrkeep.decisions.calendar_strip import StripLetter, kind_of
 from btrkeep.decisions.copies import REPLICA
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
-from btrkeep.decisions.explain import explain
 from btrkeep.decisions.retention import Candidate, Decision, Hold, RetentionCode
-from btrkeep.decisions.retention_words import hold_words, reason_words
+from btrkeep.decisions.retention_words import explain, hold_words, reason_words
 from btrkeep.decisions.verification import Verified, verified_words
 from btrkeep.units import format_time, parse_time
 from web.copies import also_on

@@ -11,10 +11,10 @@ from btrkeep import __version__
 from btrkeep import metrics as table
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.decisions import metric_samples
-from btrkeep.decisions.alarm_patience import AlarmPatience
+from btrkeep.decisions.alarm_advice import AlarmPatience
 from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.decisions.host_state import STATES
-from btrkeep.decisions.pool_numbers import numbers_of_sample
+from btrkeep.decisions.trend import numbers_of_sample
 from btrkeep.metrics import MetricSamples
 from web.data.hosts import NOT_OURS, HostRow, every_row
 from web.source import RequestContext, stale_after

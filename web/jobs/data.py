@@ -12,7 +12,7 @@ from typing import Any
 from btrkeep.catalogue import KILLED, Catalogue, Dedupe, Night, PastRuns
 from btrkeep.catalogue.model_sample import JOBS
 from btrkeep.decisions.day_phases import phases
-from btrkeep.decisions.dedupe_words import dedupe_words
+from btrkeep.decisions.repeated import dedupe_words
 from btrkeep.units import counted, format_size, parse_time, seconds_between
 from web.log import LogPage, LogRun, log_page, log_run
 from web.pool.balance import balances

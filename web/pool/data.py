@@ -10,8 +10,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Job, Sample, SampleMark
 from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, phases, slots, sums
 from btrkeep.decisions.findings import FACT, UNKNOWN, UNUSABLE, Finding, from_text
-from btrkeep.decisions.forecast import FullForecast, TooLittleHistory, bounded, forecast
-from btrkeep.decisions.trend import Point, metadata_share, points, step_for
+from btrkeep.decisions.trend import FullForecast, Point, TooLittleHistory, bounded, forecast, metadata_share, points, step_for
 from web.running import is_alive
 from web.same_names import of_row
 from web.source import RequestContext, stale_after

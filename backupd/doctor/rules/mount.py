@@ -12,8 +12,7 @@ from pathlib import Path
 from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts
 from backupd.doctor.finding import DoctorRule, diagnosis, unless
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.remedy import FixCommand, Remedy
+from btrkeep.decisions.findings import Finding, FixCommand, Remedy
 
 LONGEST_COMMIT = 300  # seconds; above it the kernel warns too
 SHORTEST_COMMIT = 10

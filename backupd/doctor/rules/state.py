@@ -9,9 +9,8 @@ from backupd.actions.quota import costs
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.finding import DoctorRule, backupd, diagnosis, unless
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.findings import Finding, FixCommand, Remedy, WriteSysfs
 from btrkeep.decisions.pool_health import Shortage, shortage
-from btrkeep.decisions.remedy import FixCommand, Remedy, WriteSysfs
 from btrkeep.decisions.scrub import SCRUB_EVERY
 from btrkeep.pool.model import devices_needed
 from btrkeep.units import counted, format_duration

@@ -20,7 +20,8 @@ from btrkeep.cli.progress import prose, text_width
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import strip
 from btrkeep.decisions.expiry_plan import HostBackups
-from btrkeep.decisions.explain import (
+from btrkeep.decisions.retention import parse_policy
+from btrkeep.decisions.retention_words import (
     ExplainedHost,
     as_of,
     cells,
@@ -29,9 +30,9 @@ from btrkeep.decisions.explain import (
     guarded,
     note_of,
     objects,
+    policy_words,
+    words_of,
 )
-from btrkeep.decisions.retention import parse_policy
-from btrkeep.decisions.retention_words import policy_words, words_of
 from btrkeep.decisions.safety_limits import DeletedShare
 from btrkeep.decisions.verification import VerifiedBackups, verified_briefly
 from btrkeep.errors import Exit, OperatorError, UsageError

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, a
     from backupd.files.to_folder import LocalRestore
     from backupd.files.to_host import HostRestore
     from btrkeep.decisions.copies import KnownCopies  # only after an error
-    from btrkeep.decisions.other_copies import OtherCopy
+    from btrkeep.decisions.copy_words import OtherCopy
 
 _LEAST_FOR_RATE = 1 << 20
 _LINES_EVERY = 5.0
@@ -203,7 +203,7 @@ def naming_copies(config: Config, host: str, which: str, paths: Sequence[str], t
 
 
 def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str) -> Iterator[str]:
-    from btrkeep.decisions.other_copies import other_copies
+    from btrkeep.decisions.copy_words import other_copies
 
     known, pool_id, offsite = _known(config)
     copies = other_copies(config.copies, known, offsite, host)

@@ -53,13 +53,12 @@ from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import COPIES, CopyStatus, RunningFetch, copies_of, copy_statuses, read_running
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doubt
-from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.drills import DrillStatus
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import StoredVerdict, from_text
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus, host_statuses
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge_pool
-from btrkeep.decisions.repeated import RepeatedFailure, read_steps, repeated_failures, repeated_object, repeated_words
+from btrkeep.decisions.repeated import RepeatedFailure, dedupe_words, read_steps, repeated_failures, repeated_object, repeated_words
 from btrkeep.decisions.verification import VerificationState, verification_counts
 from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
 from btrkeep.pool import quota

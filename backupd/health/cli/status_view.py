@@ -13,8 +13,7 @@ from btrkeep.cli import table
 from btrkeep.cli.progress import prose
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.alike import grouped_alike, without_host
-from btrkeep.decisions.altered import altered_hint, altered_words
+from btrkeep.decisions.cause_words import altered_hint, altered_words, grouped_alike, without_host
 from btrkeep.decisions.copies import FETCHED_BY, CopyStatus, RunningFetch
 from btrkeep.decisions.copy_words import running_words
 from btrkeep.decisions.crash import BackupsInDoubt

@@ -25,8 +25,8 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.config.problems import page
-from btrkeep.decisions.explain import explain
 from btrkeep.decisions.replication import HostFetches, NearBackup, Obstacle, demotion_obstacle, obstacle_words
+from btrkeep.decisions.retention_words import explain
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.threads import raise_limit

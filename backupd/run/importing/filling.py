@@ -26,7 +26,7 @@ from backupd.run.importing.formats import OldTree
 from backupd.run.importing.target_names import link_names, remove_names
 from backupd.run.importing.tree_links import TreeLinks, look_at, superfluous
 from backupd.run.importing.tree_walk import UnprovenTree
-from btrkeep.decisions.pool_room import lacks_room
+from btrkeep.decisions.pool_health import lacks_room
 from btrkeep.errors import OperatorError
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.subvolume import inodes_made

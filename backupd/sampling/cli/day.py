@@ -20,7 +20,7 @@ from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, kinds_of, phases, slots, sums
-from btrkeep.decisions.time_ticks import hour_ticks
+from btrkeep.decisions.trend import hour_ticks
 from btrkeep.errors import Exit
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_duration, format_size, format_time, local_minute, printable

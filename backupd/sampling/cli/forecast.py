@@ -9,8 +9,7 @@ import click
 from backupd.cli.context import opened, pass_context
 from backupd.sampling.cli.trend import width
 from btrkeep.cli import echo_json, json_option
-from btrkeep.decisions.forecast import FullForecast, TooLittleHistory, bounded, forecast
-from btrkeep.decisions.trend import points
+from btrkeep.decisions.trend import FullForecast, TooLittleHistory, bounded, forecast, points
 from btrkeep.errors import Exit
 from btrkeep.units import format_size, format_time, local_day
 

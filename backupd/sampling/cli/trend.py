@@ -15,8 +15,7 @@ from backupd.sampling.chart import ASCII, BLOCKS, ChartCharacters, axis_for, fil
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose, text_width
-from btrkeep.decisions.time_ticks import date_ticks
-from btrkeep.decisions.trend import MOST_POINTS, Point, point_of, points, step_for
+from btrkeep.decisions.trend import MOST_POINTS, Point, date_ticks, point_of, points, step_for
 from btrkeep.errors import Exit
 from btrkeep.units import format_share, format_size, format_time, in_zone, local_day, printable
 

@@ -9,7 +9,7 @@ from backupd.repo.catalogue_row import NO_NOTES
 from backupd.serve.context import Call
 from backupd.serve.verbs.protection import require_host
 from btrkeep.decisions.expiry_plan import HostBackups
-from btrkeep.decisions.explain import explain, objects
+from btrkeep.decisions.retention_words import explain, objects
 from btrkeep.errors import Exit
 from btrkeep.process.watched import ProgramEnd, our_command, run_watched
 from btrkeep.serving.protocol import RequestRefused

@@ -14,7 +14,7 @@ from backupd.serve.request_checks import ROOT
 from backupd.serve.start_job import begin, is_under_way, require_free
 from backupd.serve.verbs.files import reading
 from btrkeep.catalogue import PastRuns
-from btrkeep.decisions.requested_runs import DAY, RequestDelay, RequestedRun, next_request
+from btrkeep.decisions.due import A_DAY, RequestDelay, RequestedRun, next_request
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.allocation import mount_options
 from btrkeep.serving.places import AnswerSize
@@ -46,7 +46,7 @@ def run(call: Call) -> dict[str, Any]:
 def _require_distance(call: Call, host: str) -> None:
     """Raises RequestRefused, of kind busy, for a backup too soon after another one or for too many within a day."""
     settings, now = call.service.config().serve, call.service.clock.now()
-    since = now - max(DAY, timedelta(seconds=settings.run_distance))
+    since = now - max(A_DAY, timedelta(seconds=settings.run_distance))
     with call.service.opened() as context:
         runs = context.catalogue.past_runs(PastRuns(hosts=(host,), since=since, night=False), _MOST_RUNS)
     earlier = [RequestedRun(run.started, has_failed=run.outcome in _FAILED) for run in runs]
