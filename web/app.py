@@ -14,13 +14,13 @@ from flask_wtf.csrf import CSRFProtect
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from btrkeep import __version__
-from web import account, copies, doctor, endpoints, errors, filters, log, unread
+from web import account, copies, doctor, endpoints, errors, filters, health, log, overview, unread
 from web.access import is_public, logged_in_viewer
 from web.auth import sessions
 from web.auth.sessions import cookie_key
 from web.files import page as files
+from web.hosts import page as hosts
 from web.jobs import page as jobs
-from web.pages import health, hosts, overview
 from web.pool import balance, expiry, heatmap
 from web.pool import page as pool
 from web.restore import page as restore

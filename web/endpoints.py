@@ -11,13 +11,14 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_size
-from web import alarms, copies, doctor, log, running
+from web import alarms, copies, doctor, log, overview, running
 from web import redaction as telling
 from web.access import public, require_visible_host, viewer
-from web.api import LONGEST_BODY, ApiRequest, Endpoint, answers, endpoints_hosts, endpoints_keeping, of_body, of_query
+from web.api import LONGEST_BODY, ApiRequest, Endpoint, answers, of_body, of_query
 from web.api.answers import dumped
 from web.api.document import document
 from web.files import api as files
+from web.hosts import api as hosts
 from web.jobs import api as jobs
 from web.pool import api as pool
 from web.restore import api as restore
@@ -25,13 +26,13 @@ from web.source import source
 
 PREFIX = "/api/v1"
 _MODULES = (
+    overview,
     running,
     copies,
     alarms,
     doctor,
     log,
-    endpoints_hosts,
-    endpoints_keeping,
+    hosts,
     files,
     restore,
     pool,

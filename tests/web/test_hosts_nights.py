@@ -9,8 +9,8 @@ import pytest
 from btrkeep.catalogue import BackupOutcome, HostRuns
 from btrkeep.config import Window
 from btrkeep.units import backup_name
-from web.charts.host import strip_paths
-from web.data.nights import HostNight, KnownPeriod, boundaries, strip, words
+from web.hosts.charts import strip_paths
+from web.hosts.nights import HostNight, KnownPeriod, boundaries, strip, words
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)

@@ -16,7 +16,7 @@ from btrkeep.catalogue import Catalogue, Damage, VerifiedBackup
 from btrkeep.config import HostConfig
 from btrkeep.serving.viewer import Viewer
 from tests.web.made import DAY, EVENING, NOW, backup, client, run, write
-from web.data.hosts import Query, host_list
+from web.hosts.data import Query, host_list
 from web.settings import Settings
 from web.source import Caches, RequestContext
 

@@ -11,8 +11,8 @@ import pytest
 
 from btrkeep.catalogue import HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
-from web.data.night_sum import NightFacts, NightSum, nights_of, runs_of_backups, since
-from web.data.nights import boundaries, usual_window
+from web.hosts.night_sum import NightFacts, NightSum, nights_of, runs_of_backups, since
+from web.hosts.nights import boundaries, usual_window
 
 BERLIN = ZoneInfo("Europe/Berlin")
 WINDOW = Window(time(22), time(6))

@@ -21,9 +21,9 @@ from btrkeep.decisions.findings import FACT, Finding, PoolVerdict, StoredVerdict
 from btrkeep.decisions.schedule import SCHEDULE_FACT, ScheduleVerdict, schedule_text
 from btrkeep.serving.viewer import Viewer
 from tests.web.made import BERLIN, DAY, EVENING, FILESYSTEM, HOUR, ME, MY_START, NOW, backup, client, run, write
-from web.data.hosts import Query, host_list
-from web.data.numbers import text
-from web.data.overview import overview
+from web.hosts.data import Query, host_list
+from web.metrics import text
+from web.overview import overview
 from web.settings import Settings
 from web.source import Caches, RequestContext
 

@@ -18,8 +18,7 @@ from web.app import create_app
 from web.cli.as_owner import become_owner
 from web.cli.global_options import GlobalOptions
 from web.cli.published import published_of
-from web.data.overview import overview
-from web.pages.overview import space_chart
+from web.overview import overview, space_chart
 from web.server import server_of
 from web.settings import Settings
 from web.source import context_of

@@ -18,8 +18,8 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus, copy_of_host, host_status, status_error
 from btrkeep.serving.viewer import Viewer
 from web import running
-from web.data import nights
-from web.data.nights import HostNight, KnownPeriod
+from web.hosts import nights
+from web.hosts.nights import HostNight, KnownPeriod
 from web.redaction import host_error, host_line
 from web.source import RequestContext
 

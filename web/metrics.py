@@ -1,11 +1,17 @@
-"""The numbers of /metrics: the families of `backupd metrics` that depend on the catalogue alone, under the same names.
+"""The numbers of /metrics: the families of `backupd metrics` that depend on the catalogue alone, under the same names; and those of
+this process, of the requests that it has answered and of what it takes.
 
 Metrics that need access to the pool itself (whether it is mounted, how much still fits, missing devices) are not among them: the
 dashboard has no rights for that, and an unreliable number is worse than none. The state of the pool and the open alarms are those
 that `backupd notify` found; once they are an hour old they are left out.
 """
 
+import resource
+import threading
+import time
+from bisect import bisect_left
 from collections import Counter
+from pathlib import Path
 
 from btrkeep import __version__
 from btrkeep import metrics as table
@@ -15,8 +21,8 @@ from btrkeep.decisions.alarm_advice import AlarmPatience
 from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.decisions.host_state import STATES
 from btrkeep.decisions.trend import numbers_of_sample
-from btrkeep.metrics import MetricSamples
-from web.data.hosts import NOT_OURS, HostRow, every_row
+from btrkeep.metrics import Metric, MetricSamples
+from web.hosts.data import NOT_OURS, HostRow, every_row
 from web.source import RequestContext, stale_after
 
 
@@ -78,3 +84,61 @@ def _alarms(samples: MetricSamples, source: RequestContext) -> None:
         return
     metric_samples.add_health(samples.add, kept.verdict)
     metric_samples.add_alarms(samples.add, source.catalogue.alarms(), source.now, AlarmPatience.of_published(source.site))
+
+
+_REQUESTS = Metric("btrkeep_web_requests_total", "counter", "Requests answered.", ("view", "method", "status"))
+_SECONDS = Metric(
+    "btrkeep_web_request_seconds", "histogram", "Seconds until the answer began; a download goes on after that.", ("view",)
+)
+_CPU = Metric("btrkeep_web_process_cpu_seconds_total", "counter", "CPU time of this process.")
+_RESIDENT = Metric("btrkeep_web_process_resident_memory_bytes", "gauge", "Memory of this process that is in RAM.")
+_VIRTUAL = Metric("btrkeep_web_process_virtual_memory_bytes", "gauge", "Address space of this process.")
+_BEGAN = Metric("btrkeep_web_process_start_time_seconds", "gauge", "When this process began to serve.")
+_OPEN = Metric("btrkeep_web_process_open_fds", "gauge", "Open file descriptors of this process.")
+_MOST_OPEN = Metric("btrkeep_web_process_max_fds", "gauge", "How many file descriptors this process may have.")
+_METRICS = (_REQUESTS, _SECONDS, _CPU, _RESIDENT, _VIRTUAL, _BEGAN, _OPEN, _MOST_OPEN)
+_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0)
+
+
+class RequestNumbers:
+    """The requests that this process has answered, by view: counts by status, and the time until the answer began."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._began = time.time()
+        self._requests: Counter[tuple[str, str, str]] = Counter()
+        self._slots: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+
+    def note(self, view: str, method: str, status: int, seconds: float | None) -> None:
+        """Counts one answer; `seconds` None: not known."""
+        with self._lock:
+            self._requests[view, method, str(status)] += 1
+            if seconds is not None:
+                self._slots.setdefault(view, [0] * (len(_BOUNDS) + 1))[bisect_left(_BOUNDS, seconds)] += 1
+                self._sums[view] = self._sums.get(view, 0.0) + seconds
+
+    def text(self) -> bytes:
+        """Returns them in Prometheus' text format."""
+        samples = MetricSamples(None, _METRICS)
+        with self._lock:
+            for labels, count in self._requests.items():
+                samples.add(_REQUESTS, count, *labels)
+            for view, counts in self._slots.items():
+                samples.add_histogram(_SECONDS, _BOUNDS, counts, self._sums[view], view)
+        _add_process(samples)
+        samples.add(_BEGAN, self._began)
+        return samples.text()
+
+
+def _add_process(samples: MetricSamples) -> None:
+    """Without /proc there are fewer."""
+    samples.add(_CPU, time.process_time())
+    samples.add(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    try:
+        virtual, resident, *_ = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        samples.add(_OPEN, len(list(Path("/proc/self/fd").iterdir())) - 1)  # without that of the listing
+    except OSError:
+        return
+    samples.add(_VIRTUAL, int(virtual) * resource.getpagesize())
+    samples.add(_RESIDENT, int(resident) * resource.getpagesize())

@@ -4,21 +4,30 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from flask import Blueprint, render_template, url_for
+from markupsafe import Markup
+
 from btrkeep.catalogue.model_alarm import CONFIGURATION
+from btrkeep.charts.trend import small_chart
 from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.decisions.drills import drill_status, proven_words, read_drills
 from btrkeep.decisions.schedule import SCHEDULE_FACT, StoredSchedule, stored_schedule
 from btrkeep.decisions.verification import last_reads, verification_sentence
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration
-from web.alarms import OpenAlarm, open_alarms
+from web.access import viewer
+from web.alarms import OpenAlarm, grouped, open_alarms
+from web.api import STATE, ApiRequest, Endpoint
 from web.copies import copies, in_a_sentence
-from web.data import hosts, night_sum
-from web.data.night_sum import NightSum
-from web.pool.data import Outlook, PoolHealth, outlooks, pool_health
+from web.hosts import data as hosts
+from web.hosts import night_sum
+from web.hosts.data import bad_backups
+from web.hosts.night_sum import NightSum
+from web.pool.data import Outlook, PoolHealth, outlooks, pool_health, trend
+from web.pool.page import painter
 from web.running import RunningNow, alive_runs, running
 from web.same_names import of_row
-from web.source import RequestContext, stale_after
+from web.source import RequestContext, source, stale_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,3 +216,80 @@ def _proven(source: RequestContext, viewer: Viewer) -> str:
     drills = {host: found for host, found in read_drills(source.catalogue).items() if viewer.may_see(host)}
     status = drill_status(drills, drills, 0.0, source.now)
     return f"{proven_words(status.last)}, {format_duration(status.age)} ago" if status.last else ""
+
+
+blueprint = Blueprint("overview", __name__)
+
+_DAYS = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The address of a heatmap, and of when it is."""
+
+    address: str
+    taken: datetime
+
+
+@blueprint.get("/")
+def index() -> str:
+    """Shows the overview."""
+    here, who = source(), viewer()
+    found = overview(here, who)
+    return render_template(
+        "overview/overview.html",
+        page=found,
+        nights=found.nights,
+        running=found.running,
+        alarms=grouped(found.alarms),
+        is_known=found.alarms_looked is not None,
+        damaged=any(count.damaged for host, count in bad_backups(here).items() if who.may_see(host)),
+        chart=space_chart(here) if found.pool else None,
+        picture=_picture(here) if found.pool else None,
+    )
+
+
+@blueprint.get("/overview/night")
+def night() -> str:
+    """Returns the state of the night, for the page to refresh."""
+    here = source()
+    return render_template("overview/night.html", nights=nights(here, viewer()))
+
+
+@blueprint.get("/overview/running")
+def now() -> str:
+    """Returns the running jobs, for the page to refresh."""
+    return render_template("overview/running.html", running=running(source(), viewer()))
+
+
+def space_chart(here: RequestContext) -> Markup | None:
+    """Draws allocated and used space over three months; None if the filesystem is unknown."""
+    filesystem = here.site.filesystem
+    if filesystem is None:
+        return None
+    found = here.cached_for_the_hour(("trend", filesystem, _DAYS), lambda: trend(here.catalogue, filesystem, here.now, _DAYS))
+    return small_chart(found, here.site.zone)
+
+
+def _picture(here: RequestContext) -> Picture | None:
+    """Returns the newest heatmap; None without one."""
+    recorded = painter().states.gallery(here.site.filesystem).recorded
+    return Picture(url_for("pool.picture_latest"), recorded[-1].taken) if recorded else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewAnswer(Overview):
+    """The content of the overview page. `sentence`: the result of the newest night, null before the first."""
+
+    sentence: str | None
+
+
+def _answer(asked: ApiRequest) -> OverviewAnswer:
+    found = overview(asked.source, asked.viewer)
+    sentence = found.nights[0].sentence if found.nights else None
+    return of_row(OverviewAnswer, found, sentence=sentence)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/overview", "overview", STATE, "Summary of the newest night and of all hosts", OverviewAnswer, _answer),
+)

@@ -1,6 +1,7 @@
 """/healthz and /metrics, for monitoring. The first is public and says nothing about the site; the second requires a token."""
 
 import time
+from dataclasses import dataclass
 
 from flask import Blueprint, Response, current_app, g, request
 from flask.blueprints import BlueprintSetupState
@@ -9,10 +10,26 @@ from btrkeep.errors import OperatorError
 from btrkeep.metrics import CONTENT_TYPE
 from web.access import logged_in_viewer, public
 from web.api.answers import MEANINGS, answer, dumped
-from web.data.health import Health, health
-from web.data.numbers import text
-from web.request_numbers import RequestNumbers
-from web.source import source
+from web.metrics import RequestNumbers, text
+from web.source import RequestContext, source, stale_after
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`catalogue`: it can be read. `sample`: the newest one is fresh; None: there has never been one, so this is unknown."""
+
+    ok: bool
+    catalogue: bool
+    sample: bool | None
+
+
+def health(source: RequestContext) -> Health:
+    """Returns the health. Raises the catalogue's exceptions."""
+    filesystem = source.site.filesystem
+    sample = source.catalogue.newest_sample(filesystem) if filesystem else None
+    fresh = None if sample is None else abs(source.now - sample.taken) <= stale_after(source)
+    return Health(ok=fresh is True, catalogue=True, sample=fresh)
+
 
 blueprint = Blueprint("health", __name__)
 _OURS = "btrkeep-metrics"

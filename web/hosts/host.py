@@ -25,11 +25,10 @@ from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration, format_time
 from web.alarms import OpenAlarm, open_alarms
 from web.copies import CopyElsewhere, also_on
-from web.data import hosts
-from web.data.calendar import Calendar, Mark, calendar
-from web.data.host_backups import BackupRow, backup_row, by_service, decided, strip_letter
-from web.data.hosts import UNCONFIGURED, HostRow
-from web.data.nights import explained
+from web.hosts import data
+from web.hosts.backups import BackupRow, Calendar, Mark, backup_row, by_service, calendar, decided, strip_letter
+from web.hosts.data import UNCONFIGURED, HostRow
+from web.hosts.nights import explained
 from web.log import LogRun, as_shown
 from web.running import Transfer, alive_runs, running
 from web.same_names import of_row
@@ -108,7 +107,7 @@ class HostPage:
 
 def known_names(source: RequestContext, viewer: Viewer) -> list[str]:
     """Returns all hosts that the viewer may see, in order, including those that only had runs."""
-    names = {row.host for row in hosts.every_row(source)} | set(source.catalogue.hosts())
+    names = {row.host for row in data.every_row(source)} | set(source.catalogue.hosts())
     return sorted(name for name in names if viewer.may_see(name))
 
 
@@ -119,11 +118,11 @@ def near_names(source: RequestContext, viewer: Viewer, host: str) -> list[str]:
 
 def host_row(source: RequestContext, host: str) -> HostRow | None:
     """Returns the state of the host; None if it is unknown."""
-    config, facts = source.site.hosts.get(host), hosts.every_facts(source).get(host)
+    config, facts = source.site.hosts.get(host), data.every_facts(source).get(host)
     if config is None and facts is None:
         return None
     replica = copies_of(source.catalogue.get_fact(COPIES)).fetched.get(host)
-    return hosts.row_of(host, config, facts, len(source.catalogue.backup_outcomes([host])), source.site.zone, source.now, replica)
+    return data.row_of(host, config, facts, len(source.catalogue.backup_outcomes([host])), source.site.zone, source.now, replica)
 
 
 def host_page(
@@ -167,7 +166,7 @@ def host_page(
         if one.name in decisions and one.name
     ]
     return HostPage(
-        row=hosts.with_strips(source, [row])[0],
+        row=data.with_strips(source, [row])[0],
         sentence=sentence(row, config),
         settings=settings_of(config) if config and row.state != COPY else None,
         running=tuple(one for one in running(source, viewer).transfers if one.host == host),

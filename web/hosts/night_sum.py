@@ -10,7 +10,7 @@ from btrkeep.catalogue import HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import DAY, is_due, window_end
 from btrkeep.units import counted
-from web.data.nights import INSTANT, OUTCOMES, best, boundaries, end_of, explained, last_chance, outcome_of, usual_window
+from web.hosts.nights import INSTANT, OUTCOMES, best, boundaries, end_of, explained, last_chance, outcome_of, usual_window
 
 _ALL_NAMES, _SOME_NAMES = 8, 5  # so few are all named; of more the first ones
 _PAUSE = timedelta(minutes=15)  # between two hosts of a night there is one now and then

@@ -1,1 +1,0 @@
-"""Pictures that only the dashboard draws: heatmaps as PNG, charts as SVG. Nothing here knows of requests."""

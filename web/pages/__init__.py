@@ -1,1 +1,0 @@
-"""The pages, a module each with a `blueprint`."""
