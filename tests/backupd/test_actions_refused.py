@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from backupd.actions import discard as discard_module
 from backupd.actions import rename as rename_module
 from backupd.actions.discard import Unfinished, give_up
 from backupd.actions.rename import require_renameable, validate_names
@@ -19,7 +18,7 @@ from backupd.dedupe.work import Pacer
 from backupd.proof import verify_pass
 from backupd.proof.verify_pass import ReadScope, VerifyPass
 from backupd.repo import final_backups
-from backupd.repo.backup_json import ROOM, Record
+from backupd.repo.backup_json import ROOM, Record, write
 from backupd.run import room as room_module
 from backupd.run.room import RoomMaker
 from btrkeep.backup_states import PARTIAL
@@ -114,15 +113,19 @@ def unfinished(pool: Pool, host: str = "web1", *, for_room: bool = True) -> Unfi
 
 
 class Working:
-    """An unfinished backup as it lies in the pool; `discarded`: whether it was deleted."""
+    """An unfinished backup in the pool; what the kernel says of it is `subvolume`. `discarded`: whether it was deleted."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
         self.subvolume: Subvolume | None = Subvolume(300, "u", None, read_only=False, generation=50, created=40)
-        self.record = Record("web1", "u", PARTIAL, NOON, None, stopped_for=ROOM)
+        self.path = pool.working("web1")
+        self.path.mkdir(parents=True)
+        self.record(Record("web1", "u", PARTIAL, NOON, None, stopped_for=ROOM))
         self.discarded, self.error = False, 0
         monkeypatch.setattr(final_backups, "unfinished", lambda _path, _host: self.subvolume)
-        monkeypatch.setattr(discard_module, "_record", lambda _path, _subvolume: self.record)
         monkeypatch.setattr(final_backups, "discard", self.discard)
+
+    def record(self, record: Record) -> None:
+        write(self.path, record)
 
     def discard(self, _path: Path, _uuid: str) -> None:
         if self.error:
@@ -133,15 +136,17 @@ class Working:
 def test_what_was_stopped_for_want_of_space_is_deleted_so_that_others_have_some(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    working = Working(monkeypatch)
+    working = Working(pool, monkeypatch)
     assert give_up(unfinished(pool))
     assert working.discarded
 
 
-@pytest.mark.parametrize("change", ["finished", "gone", "another", "continued", "stopped by hand", "foreign data in it"])
+@pytest.mark.parametrize(
+    "change", ["finished", "gone", "another", "continued", "stopped by hand", "unreadable", "foreign data in it"]
+)
 def test_any_other_unfinished_backup_is_kept(pool: Pool, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     """It is somebody's data, and the next run goes on with it."""
-    working = Working(monkeypatch)
+    working = Working(pool, monkeypatch)
     match change:
         case "finished":
             working.subvolume = Subvolume(300, "u", None, read_only=True, generation=50, created=40)
@@ -150,9 +155,11 @@ def test_any_other_unfinished_backup_is_kept(pool: Pool, monkeypatch: pytest.Mon
         case "another":
             working.subvolume = Subvolume(301, "v", None, read_only=False, generation=50, created=40)
         case "continued":
-            working.record = Record("web1", "u", PARTIAL, datetime(2026, 3, 20, 13, tzinfo=UTC), None, stopped_for=ROOM)
+            working.record(Record("web1", "u", PARTIAL, datetime(2026, 3, 20, 13, tzinfo=UTC), None, stopped_for=ROOM))
         case "stopped by hand":
-            working.record = Record("web1", "u", PARTIAL, NOON, None)
+            working.record(Record("web1", "u", PARTIAL, NOON, None))
+        case "unreadable":
+            (working.path / "backup.json").write_text("{")
         case "foreign data in it":
             working.error = errno.ENOTEMPTY
     assert not give_up(unfinished(pool))

@@ -14,7 +14,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.expire import look as look_module
 from backupd.expire import queue as queue_module
 from backupd.expire import run as module
 from backupd.expire.context import ExpiryContext
@@ -23,6 +22,7 @@ from backupd.expire.mark import _expired, empty_gone, gone_folder, remove_hosts
 from backupd.expire.mount_option import MountOption
 from backupd.expire.queue import CleanerQueue, Governor
 from backupd.expire.run import EVERYTHING, ExpiryRunner, dry_run_plan
+from backupd.repo.notes_json import Notes, write_notes
 from backupd.repo.reconcile import Reconciled
 from btrkeep.catalogue import Catalogue, CatalogueBusy
 from btrkeep.config import Config
@@ -160,14 +160,14 @@ def test_a_host_that_cannot_be_read_is_left_out_and_the_others_are_planned(
     for host in ("web1", "web2", "web3"):
         context.pool.host(host).mkdir()
     (context.pool.host("web1") / "notes.json").write_text("{")
-    names = look_module._names
+    scandir = os.scandir
 
-    def unreadable(folder: Path, rows: Any) -> list[str]:
-        if folder.name == "web2":
-            raise OSError(errno.EIO, "Input/output error")
-        return names(folder, rows)
+    def unreadable(folder: Any = ".") -> Any:
+        if folder == context.pool.host("web2"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return scandir(folder)
 
-    monkeypatch.setattr(look_module, "_names", unreadable)
+    monkeypatch.setattr(os, "scandir", unreadable)
     found = {host.host: host.trouble for host in look(context.pool, context.catalogue, context.config)}
     assert {host: trouble is not None for host, trouble in found.items()} == {"web1": True, "web2": True, "web3": False}
     assert "Input/output error" in getattr(found["web2"], "error", "")
@@ -200,12 +200,15 @@ def test_what_others_have_put_into_the_folder_of_a_deleted_host_stays(context: E
 def test_a_forgotten_host_with_a_wrong_configuration_or_after_a_signal_stays(
     context: ExpiryContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    removed: list[str] = []
-    monkeypatch.setattr("backupd.expire.mark._remove", lambda _context, _queue, host: removed.append(host))
+    for host in ("web1", "web2", "web3"):
+        context.pool.host(host).mkdir()
+        write_notes(context.pool.host(host), Notes(forgotten={"at": "2020-03-20T12:00:00Z"}))
     monkeypatch.setattr(type(context.config), "excluded", {"web1": object()}, raising=False)
+    monkeypatch.setattr(queue_module, "commit", lambda _path: None)
+    monkeypatch.setattr(queue_module, "orphan_items", lambda _path: [])
     queue = CleanerQueue(context.pool.path, 5)
     remove_hosts(context, queue, ["web1", "web2"])
-    assert removed == ["web2"]
+    assert sorted(path.name for path in context.pool.hosts.iterdir()) == ["web1", "web3"]
     context.cancellation.handle_signal(15)
     remove_hosts(context, queue, ["web3"])
-    assert removed == ["web2"]
+    assert sorted(path.name for path in context.pool.hosts.iterdir()) == ["web1", "web3"]

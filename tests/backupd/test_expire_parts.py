@@ -376,22 +376,33 @@ def test_a_batch_has_no_more_backups_than_the_pace_and_the_queue_allow(
 def test_while_a_backup_runs_the_mount_option_is_back_and_what_was_read_ahead_is_forgotten(
     runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps: list[str] = []
+    steps, clock = list[str](), [1000.0]
+    catalogue, config = runner.context.catalogue, runner.context.config
+    backup = catalogue.start_run("web1", NOON, os.getpid(), start_time(os.getpid()), night=False)
+    runner.context.config = replace(config, expiry=replace(config.expiry, yield_to_backups=True))
     deleter = Deleter(runner.context, runner.queue, Plan((), {}, None, 0), None)
-    runs = [True, True, True, False]
 
     def note(step: str) -> Callable[..., None]:
         return lambda *_: steps.append(step)
 
-    config = runner.context.config
-    runner.context.config = replace(config, expiry=replace(config.expiry, yield_to_backups=True))
-    monkeypatch.setattr(runner, "_is_to_yield", lambda: runs.pop(0))
-    monkeypatch.setattr(runner, "_pause", note("pause"))
-    monkeypatch.setattr(runner, "_switch", note("switch"))
+    def sleep(span: float) -> None:
+        clock[0] += span
+        if steps[-1:] != ["pause"]:
+            steps.append("pause")
+        if clock[0] > 1010:
+            catalogue.finish_run(backup, finished=NOON, outcome="complete")
+
+    monkeypatch.setattr("backupd.expire.run.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(runner.context.cancellation, "sleep", sleep)
+    monkeypatch.setattr(runner.option, "switch", note("switch"))
     monkeypatch.setattr(runner.option, "put_back", note("put back"))
     monkeypatch.setattr(deleter, "settle", note("settle"))
     monkeypatch.setattr(deleter.reader, "forget", note("forget"))
     runner._yield_to_backups(deleter)
-    assert steps == ["settle", "put back", "pause", "pause", "forget", "switch"]
+    assert [step for step in steps if step != "settle"] == ["put back", "pause", "forget", "switch"]
+    assert (steps[0], 1010 < clock[0] < 1012) == ("settle", True)
+    steps.clear()
+    runner._yield_to_backups(deleter)
+    catalogue.start_run("web2", NOON, os.getpid(), start_time(os.getpid()), night=False)
     runner._yield_to_backups(deleter)  # a moment later it is not looked for again
-    assert len(steps) == 6
+    assert steps == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backupd.repo.compared import Comparison, HostComparisons
+from backupd.repo.compared import Comparison, HostComparisons, write_compared
 from backupd.run import run as module
 from backupd.run.context import HostResult
 from backupd.run.run import LONGEST, compare_share
@@ -60,12 +60,12 @@ class Night:
         monkeypatch.setattr(module, "SourceComparison", Comparing)
         monkeypatch.setattr(module, "require_harmless", lambda *_: None)
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.clock))
-        monkeypatch.setattr(module, "read_compared", lambda folder: self._before(folder.name))
-
-    def _before(self, host: str) -> HostComparisons:
-        return HostComparisons(backups={"x": Comparison(self.last[host], 1, 1, 0, 0)} if host in self.last else {})
 
     def end(self, **outcomes: str) -> None:
+        for host, moment in self.last.items():
+            folder = self.context.pool.host(host)
+            folder.mkdir(parents=True)
+            write_compared(folder, HostComparisons(backups={"2026-03-01T220000Z": Comparison(moment, 1, 1, 0, 0)}))
         results = [HostResult(name, outcome) for name, outcome in outcomes.items()]
         compare_share(self.context, None, results, self.cancellation)  # type: ignore[arg-type]
 
