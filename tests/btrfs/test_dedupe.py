@@ -5,24 +5,32 @@ import json
 import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backupd.dedupe.pace import Pacer
+from backupd.dedupe.work import Deduper, SharedBackup
+from backupd.files.backup_selector import restorable
 from backupd.repo.checksums import NO_DIGEST, Checksums, ReadBefore, key_of
 from btrkeep.catalogue import Catalogue
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import open_pool
+from btrkeep.process.cancellation import Cancellation
 from tests.beds import btrfs, exclusive_bytes, manifest, work
 from tests.beds.cli import TOP
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
-from tests.beds.watch import does_at, killed, rows
+from tests.beds.watch import does_at, is_locked, killed, rows, wait_for
 from tests.btrfs.test_after_crash import ANOTHER, noted, reboot
 from web.jobs.data import jobs
 
@@ -184,6 +192,58 @@ def test_a_night_makes_it_wait_and_a_verify_keeps_it_out(nights: Nights) -> None
         if name == "night":
             told = json.loads(done.stdout)
             assert (told["is_whole"], told["shared_bytes"]) == (False, 0)
+
+
+class Sharing:
+    """A deduper at work on all backups; `meanwhile` is done whenever it says that it waits."""
+
+    def __init__(self, nights: Nights, alone: Callable[[], AbstractContextManager[object]], meanwhile: Callable[[], None]) -> None:
+        self.pool, self.cancellation = open_pool(nights.pool), Cancellation()
+        pacer = Pacer(self.pool.locks, self.cancellation, seconds=None, pressure=None, tell=self._say)
+        self._meanwhile = meanwhile
+        self._deduper = Deduper(self.pool, datetime.now(UTC), pacer, 64 << 10, lambda _: None, alone)
+
+    def _say(self, line: str) -> None:
+        if line.startswith("waits: "):
+            self._meanwhile()
+
+    def done(self) -> dict[str, SharedBackup]:
+        backups = [one for host in ("web1", "web2") for one in restorable(self.pool, host)]
+        return {f"{one.backup.host} {one.backup.name}": one for one in self._deduper.share(backups)}
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["verified", "stopped"])
+def test_a_verify_that_has_begun_meanwhile_is_waited_for(nights: Nights, is_stopped: bool) -> None:
+    lock = nights.pool / ".btrkeep/locks/verify"
+    with subprocess.Popen(["flock", "--no-fork", lock, "sleep", "250"]) as verify:
+        wait_for(lambda: is_locked(lock))
+
+        def meanwhile() -> None:
+            assert len(addresses(files(nights, "of web?"))) == 2
+            if is_stopped:
+                sharing.cancellation.handle_signal(signal.SIGTERM)
+            else:
+                verify.kill()
+                verify.wait()
+
+        sharing = Sharing(nights, lambda: take_lock(lock, "backupd dedupe", "2026-03-20T12:00:00Z"), meanwhile)
+        sharing.done()
+        verify.kill()
+    assert len(addresses(files(nights, "of web?"))) == (2 if is_stopped else 1)
+
+
+def test_a_backup_that_is_deleted_before_its_turn_is_left_and_the_others_share(nights: Nights) -> None:
+    gone = nights.backup("web1", nights.names("web1")[1])
+
+    def alone() -> AbstractContextManager[object]:
+        if gone.exists():
+            work("btrfs", "subvolume", "delete", gone)
+        return nullcontext()
+
+    left = {name: one.left for name, one in Sharing(nights, alone, lambda: None).done().items() if one.left}
+    assert [*left] == [f"web1 {gone.name}"]
+    assert "was deleted" in left[f"web1 {gone.name}"] or "gone" in left[f"web1 {gone.name}"]
+    assert len(addresses(files(nights, "of web?"))) == 1
 
 
 def test_while_it_waits_in_the_middle_of_a_backup_all_locks_are_free(nights: Nights) -> None:

@@ -1,5 +1,6 @@
 """SHA256SUMS: of files that a run has just fetched; `sha256sum -c` is the truth."""
 
+import errno
 import hashlib
 import json
 import os
@@ -19,6 +20,7 @@ from tests.beds.two_pools import TwoPools
 from tests.beds.work import work
 
 pytestmark = [pytest.mark.btrfs]
+EACH = fresh_sums.SumLimits(FileSample("all"), 60)
 ODD = os.fsdecode(b"caf\xe9\n\\x\r [*]")
 
 
@@ -142,6 +144,72 @@ def test_sums_travel_to_another_pool_and_are_compared_there(make_btrfs: Callable
     assert "ledger" in summed(two.second.pool / "hosts/web1" / name)
     found = json.loads(two.second.backupd("verify", "--json").stdout)["backups"]
     assert found[0]["compared"] >= 1
+
+
+@pytest.fixture
+def fetched(shared_btrfs: Path) -> Path:
+    """A subvolume with two files that were just written, and the sums of its base."""
+    top = shared_btrfs / "backup"
+    work("btrfs", "-q", "subvolume", "create", top)
+    (top / "data").mkdir()
+    for name in ("a", "b"):
+        (top / "data" / name).write_bytes(os.urandom(50_000))
+    write_sums(top, {b"/a": bytes(32)})
+    work("btrfs", "filesystem", "sync", top)
+    return top
+
+
+def test_a_file_that_cannot_be_read_costs_its_own_sum_alone(
+    fetched: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read, bad = os.read, (fetched / "data" / "b").stat().st_ino
+
+    def reads(fd: int, size: int) -> bytes:
+        if os.fstat(fd).st_ino == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(fd, size)
+
+    monkeypatch.setattr(os, "read", reads)
+    fresh_sums.sum_fetched(fetched, EACH)
+    monkeypatch.undo()
+    assert summed(fetched) == {"a"}
+    assert f"inode {bad} was just written and cannot be read: " in caplog.text
+
+
+def test_sums_for_which_there_is_no_room_are_left_out_and_those_of_the_base_do_not_stay(
+    fetched: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of the base are of other content: `verify` would call what is right damaged."""
+    opened = os.open
+
+    def opens(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if str(path).endswith("SHA256SUMS") and flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", opens)
+    fresh_sums.sum_fetched(fetched, EACH)
+    monkeypatch.undo()
+    assert not (fetched / "SHA256SUMS").exists()
+    assert "no checksums were kept: " in caplog.text
+    assert "No space left on device" in caplog.text
+
+
+def test_a_tree_that_cannot_be_searched_costs_the_sums_and_no_backup(
+    fetched: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = os.open
+
+    def opens(path: Any, *more: Any, **named: Any) -> int:
+        if Path(os.fsdecode(path)) == fetched:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opened(path, *more, **named)
+
+    monkeypatch.setattr(os, "open", opens)
+    fresh_sums.sum_fetched(fetched, EACH)
+    monkeypatch.undo()
+    assert not (fetched / "SHA256SUMS").exists()
+    assert "no checksums were made: " in caplog.text
 
 
 @pytest.mark.parametrize(

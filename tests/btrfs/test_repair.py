@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ from tests.beds.faults import damage
 from tests.beds.manifest import differences, manifest
 from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
-from tests.beds.watch import killed, rows
+from tests.beds.watch import does_at, killed, rows, subvolumes
 from tests.beds.work import work
 
 pytestmark = [pytest.mark.btrfs]
@@ -252,6 +253,40 @@ def test_a_kill_at_any_step_leaves_whole_copies_and_one_of_each(make_btrfs: Call
     assert states == {first: "expired", second: "expired", third: "complete", **dict.fromkeys(copies, "complete")}
     assert not (nights.pool / "hosts/web/.working").exists()
     assert repair(nights, "--yes")["backups"] == []
+
+
+def test_a_repair_that_fails_leaves_no_copy_and_the_backups_as_they_were(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights, first, second, third = spoilt(make_btrfs(size="300M"), tree)
+    states = "select name, state from backup order by name"
+    before = subvolumes(nights), rows(nights, states), (nights.pool / "hosts/web/notes.json").read_bytes()
+    fails = f"btrfs property set -ts {shlex.quote(str(nights.backup('web', '.working')))} ro true"
+    done = does_at(nights, fails, "before", "damaged file replaced", "repair", "--yes")
+    assert (done.returncode, "Read-only file system" in done.stderr) == (4, True), done.stdout + done.stderr
+    assert (subvolumes(nights), rows(nights, states), (nights.pool / "hosts/web/notes.json").read_bytes()) == before
+    assert fates(repair(nights, "--yes")) == {name: [("repaired", third, "checksum")] * 2 for name in (first, second)}
+
+
+def test_a_backup_of_the_next_second_is_in_the_way_of_a_copy_and_stays(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """The copy has the time of its original and a second: behind the next backup, it would count as newer than that."""
+    nights = Nights(make_btrfs(size="300M"))
+    content = os.urandom(MIB)
+    (tree / "database").write_bytes(content)
+    nights.host("web", tree)
+    moment = datetime.now(UTC).replace(microsecond=0) - 3 * DAY
+    for second in range(2):
+        nights.night("web", now=moment + timedelta(seconds=second))
+    first, second = nights.names("web")
+    nights.backupd("verify")
+    damage(nights.top, content[:4096])
+    assert nights.backupd("verify", check=False).returncode == 1
+    third = night(nights, 1)
+    shown = nights.subvolume("web", second)
+    found = repair(nights, "--yes", status=1)
+    assert found["failed"] == {f"web@{first}": f"web {second} is too near for a copy to stand between"}
+    (copy,) = set(nights.names("web")) - {first, second, third}
+    assert (nights.record("web", copy)["repaired"]["of"], copy > second) == (second, True)
+    assert nights.subvolume("web", second)["UUID"] == shown["UUID"]
+    assert (nights.data("web", tree, copy) / "database").read_bytes() == content
 
 
 def test_what_differs_from_the_recorded_sum_is_not_whole_in_the_backups_that_recorded_nothing(

@@ -1,6 +1,7 @@
 """Snapshots of btrbk and snapper become backups without copying: compared by rsync, their room measured by btrfs."""
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tests.beds import manifest, work
 from tests.beds.everything import everything
 from tests.beds.nights import Nights
 from tests.beds.old_trees import data, differing, imported
-from tests.beds.watch import checkpoints, killed
+from tests.beds.watch import checkpoints, does_at, killed, subvolumes
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow]
 _STEPS = {"snapshot made", "snapshot arranged", "working subvolume named", "subvolume made read-only", "backup named"}
@@ -207,3 +208,35 @@ def test_killed_at_each_checkpoint_the_next_one_makes_it(nights: Nights) -> None
         (name,) = nights.names(host)
         assert differing(made, data(nights, host, name)) == "", step
         assert not (nights.pool / "hosts" / host / ".working").exists()
+
+
+@pytest.mark.parametrize("what", ["the disk refuses", "a signal"])
+def test_a_takeover_that_ends_midway_leaves_nothing_and_the_next_one_makes_it(nights: Nights, what: str) -> None:
+    (made,) = snapshots(nights, "20260301")
+    before = manifest(made)
+    working = shlex.quote(str(nights.pool / "hosts/web1/.working"))
+    words = ("import", "btrbk", str(made.parent), "--host", "web1", "--verify", "none")
+    if what == "a signal":
+        done = does_at(nights, "kill -TERM $PPID", "after", "snapshot made", *words)
+        assert done.returncode == 143, done.stderr
+    else:
+        done = does_at(nights, f"btrfs property set -ts {working} ro true", "after", "working subvolume named", *words)
+        assert (done.returncode, "Read-only file system" in done.stdout + done.stderr) == (1, True), done.stderr
+    assert subvolumes(nights) == {}
+    assert manifest(made) == before
+    assert len(imported(nights, *words[1:])["backups"]) == 1
+    (name,) = nights.names("web1")
+    assert differing(made, data(nights, "web1", name)) == ""
+
+
+def test_a_snapshot_with_the_folder_that_a_takeover_makes_for_a_moment_is_refused(nights: Nights) -> None:
+    """Its content would go into a folder of the user's, and pass for his."""
+    snapshots(nights)
+    (nights.top / "live" / ".btrkeep-takeover").mkdir()
+    made = nights.top / "btrbk" / "home.20260301"
+    work("btrfs", "subvolume", "snapshot", "-r", nights.top / "live", made)
+    before = manifest(made)
+    (why,) = imported(nights, "btrbk", made.parent, "--host", "web1", status=1)["failed"].values()
+    assert ".btrkeep-takeover is in it already" in why
+    assert subvolumes(nights) == {}
+    assert manifest(made) == before
