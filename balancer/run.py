@@ -88,9 +88,7 @@ class Balancing:
 
     def _balance(self) -> Report:
         if self._settings.max_pressure is not None and not self._pressure.is_known:
-            self._tell.notice(
-                "this kernel does not tell the pressure on I/O (boot with psi=1): nothing is known of waiting for disks"
-            )
+            self._tell.notice("this kernel has no I/O pressure information (boot with psi=1): --max-pressure has no effect")
         while not (stop := self._hindrance()):
             group = self._next()
             if isinstance(group, Stop):

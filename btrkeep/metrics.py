@@ -138,7 +138,7 @@ REPLICA_STATE = Metric(
 REPLICA_FETCHED = Metric(
     "btrkeep_replica_last_fetch_timestamp_seconds", "gauge", "When it was last fetched, or sent to; never: no sample.", ("replica",)
 )
-REPLICA_MAX_AGE = Metric("btrkeep_replica_max_age_seconds", "gauge", "The age from which on it is late.", ("replica",))
+REPLICA_MAX_AGE = Metric("btrkeep_replica_max_age_seconds", "gauge", "The age at which it counts as late.", ("replica",))
 REPLICA_BYTES = Metric(
     "btrkeep_replica_last_fetch_bytes",
     "gauge",

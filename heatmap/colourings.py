@@ -19,7 +19,7 @@ from heatmap.overview import CellColours, Colouring, usage
 from heatmap.state import DATA, METADATA, PROFILE_MASK, PROFILES, SYSTEM, TYPE_MASK, Array, FilesystemState
 
 SCORE_TOP = 4 * BAD
-"""The score from which on the colour is the brightest; `BAD` is at four fifths of the scale."""
+"""The score at which the colour is the brightest; `BAD` is at four fifths of the scale."""
 
 TYPES = {DATA: "data", METADATA: "metadata", SYSTEM: "system", DATA | METADATA: "data and metadata"}
 

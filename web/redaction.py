@@ -75,15 +75,15 @@ _OF_KIND = {
     "usage": "the root service does not take that",
     "missing": "there is no such backup, path or job",
     "unusable": "the pool or its configuration cannot be used now",
-    "locked": "somebody is at work on this host already",
-    "refused": "that is not allowed, or does not fit how things are",
-    "busy": "too much is asked at once",
+    "locked": "this host is locked by another job",
+    "refused": "that is not allowed, or not possible in the current state",
+    "busy": "too many requests at once",
     "failed": "the root service could not do that",
 }
 _OF_EXIT = {
-    1: "it did not go well",
+    1: "the job failed",
     2: "what was asked for, or the configuration, is wrong",
-    3: "somebody was at work on this host already",
+    3: "this host was locked by another job",
     4: "the pool could not be used",
 }
 _GENERAL = {

@@ -79,7 +79,8 @@ def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: Dele
     seen = look_again(context.pool, context.config, host, rows)
     if seen.facts.forgotten:
         raise StateConflict(
-            f"{host} is forgotten, so all its backups go", f"`backupd expire {host} --skip-grace` deletes them at once"
+            f"{host} is forgotten: all its backups are due for deletion",
+            f"`backupd expire {host} --skip-grace` deletes them at once",
         )
     found = {one.name: one for one in seen.facts.candidates}
     names = dict.fromkeys(_name(context, host, name, found, seen.unreadable) for name in wanted)
@@ -119,7 +120,9 @@ def _without_record(context: ExpiryContext, host: str, name: str, seen: HostOnPo
     if is_lost(path):  # only a note is written: the deletion refuses it
         record = Record(host, "", FAILED, parse_backup_name(name) or context.now, name)
         return candidate_of(record, seen.notes, seen.base)
-    raise StateConflict(f"{host} {name} is left alone: {seen.unreadable[name]}", "only what says that it is ours is deleted")
+    raise StateConflict(
+        f"{host} {name} is left alone: {seen.unreadable[name]}", "btrkeep only deletes backups whose backup.json it can read"
+    )
 
 
 def _require_deletable(context: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:

@@ -63,7 +63,7 @@ def _set(work: "_Work", name: str, new: Hold, what: str) -> HoldResult:
 def _require_lasting(work: "_Work", name: str) -> None:
     if work.notes.forgotten:
         raise StateConflict(
-            f"{work.host} is forgotten, so all its backups go", f"`backupd forget {work.host} --undo` takes it back"
+            f"{work.host} is forgotten: all its backups are due for deletion", f"`backupd forget {work.host} --undo` takes it back"
         )
     if work.row(name) == DELETING:
         raise StateConflict(f"{work.host} {name} is being deleted", "what is left of it cannot be kept any more")

@@ -62,7 +62,7 @@ def resolve_name(
 
 
 def require_readable(host: str, name: str, unread: Container[str]) -> None:
-    """Raises StateConflict for a backup that the disk does not give back: nothing proves that it is that one."""
+    """Raises StateConflict for a backup that the disk cannot read: nothing proves that it is that one."""
     if name in unread:
         raise StateConflict(
             f"{host} {name} cannot be read: read error", f"`backupd damaged {host}` lists the damage; it is kept as it is"

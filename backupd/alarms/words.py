@@ -170,7 +170,7 @@ def silent(host: str, seconds: float) -> str:
 
 def never_complete(host: str, seconds: float) -> str:
     """A host has never had one, and has been waited for so long."""
-    return f"{host}: no complete backup ever, {format_duration(seconds)} after it was first looked for"
+    return f"{host}: no complete backup ever, {format_duration(seconds)} after the first check"
 
 
 def copy_fails(kind: str, name: str, error: str, behind: Sequence[tuple[str, str]]) -> str:
@@ -191,7 +191,7 @@ def copy_is_late(kind: str, name: str, seconds: float) -> str:
 
 def never_copied(kind: str, name: str, seconds: float) -> str:
     """A copy has never been made, and has been waited for so long."""
-    return f"{kind} {name}: never {done_words(kind)}, {format_duration(seconds)} after it was first looked for"
+    return f"{kind} {name}: never {done_words(kind)}, {format_duration(seconds)} after the first check"
 
 
 def drills_fail(failures: Sequence[str]) -> str:

@@ -60,7 +60,7 @@ def moment_of(day: date, zone: ZoneInfo) -> datetime:
             return day if day.tzinfo else _on_the_clocks(day, zone)
         return datetime.combine(day, time(0), zone).astimezone(UTC)
     except OverflowError:
-        raise UsageError(f"{day} is beyond what a calendar has", "name a day of these centuries") from None
+        raise UsageError(f"{day} is out of range", "give a date such as 2026-11-19") from None
 
 
 def _on_the_clocks(wall: datetime, zone: ZoneInfo) -> datetime:
@@ -193,7 +193,7 @@ def confirmed(question: str, answer: str, yes: bool, as_json: bool) -> None:
     if not os.isatty(0):
         raise UsageError("there is no terminal to ask for confirmation", "say --yes if you are sure")
     if click.prompt(f'{question}: type "{answer}" to go on', default="", show_default=False, err=as_json) != answer:
-        raise OperatorError("that is something else, so nothing was changed", f'it has to be "{answer}" exactly')
+        raise OperatorError("the confirmation does not match: nothing was changed", f'type "{answer}" exactly')
 
 
 def _completed(ctx: click.Context, incomplete: str, names: Callable[[Pool, str], set[str]]) -> list[str]:

@@ -290,7 +290,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
         yield Finding(
             "catalogue",
             "warning",
-            f"{config.pool.state} is on the pool's own filesystem: when that is full, nothing can be written down any more",
+            f"{config.pool.state} is on the pool's own filesystem: when that is full, backupd cannot record anything",
             "set `state` to a folder on another filesystem, such as /var/lib/btrkeep, and run `backupd rebuild`",
         )
 
@@ -333,9 +333,7 @@ _LONGEST_SHEBANG = 256  # BINPRM_BUF_SIZE of the kernel
 def _notify(config: Config) -> Iterator[Finding]:
     notify = config.notify
     if not notify.urls and notify.ping is None:
-        yield Finding(
-            "notify", "note", "nobody is told when something fails", f"set `urls` in [notify]; {page('monitoring')} explains"
-        )
+        yield Finding("notify", "note", "no notifications are configured", f"set `urls` in [notify]; {page('monitoring')} explains")
         return
     for file in files_with_secrets(config.file):
         yield Finding(

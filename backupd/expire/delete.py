@@ -165,7 +165,7 @@ class Deleter:
                 return False
             if not look.result():
                 self.context.problem(
-                    f"{host} {path.name} is kept: the disk does not give back some of its metadata, and the kernel makes the pool "
+                    f"{host} {path.name} is kept: some of its metadata cannot be read from the disk, and the kernel makes the pool "
                     "read-only when such a subvolume is deleted"
                 )
                 return False
@@ -206,7 +206,7 @@ class MetadataReader:
     def can_be_dropped(self, own: FinalBackup, there: Iterable[FinalBackup]) -> Future[bool]:
         """Begins to look whether the kernel can drop a backup of a host that has those of `there`. Raises NoThread.
 
-        The result is False if the disk does not give back metadata that the kernel needs for that; an OSError comes with it. What
+        The result is False if the disk cannot read metadata that the kernel needs for that; an OSError comes with it. What
         the backup has from one of `there` that it grew from is not read: if that goes too, it is read for that one. All is read of
         one that grew from none of them, or was received.
         """

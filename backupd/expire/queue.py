@@ -312,7 +312,7 @@ class PressureProbe(IoPressure):
             self.total()
         except (OSError, ValueError) as error:
             raise OperatorError(
-                f"this kernel does not tell the pressure on I/O: {error}",
+                f"this kernel has no I/O pressure information: {error}",
                 "boot with psi=1, or give `pace` as a latency, such as 50ms",
             ) from None
 

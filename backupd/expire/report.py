@@ -131,7 +131,7 @@ def expiry_words(why: DeletedShare | ClockBehind | ClockAhead, command: str = "e
             limits = _beyond(why, POOL_SHARE, POOL_COUNT)
             return f"of the pool {limits}: if that is right: `backupd {command} --force {POOL}`"
         case ClockBehind():
-            gone = f"the clock went backwards: it says {local_time(why.now)}, and it was {local_time(why.known)} already"
+            gone = f"the clock went back from {local_time(why.known)} to {local_time(why.now)}"
             later = "the expiry after the next night's run goes on"
             return f"{gone}; if it is right now, {later}, or `backupd {command} --force {CLOCK}` now"
         case ClockAhead():

@@ -37,7 +37,7 @@ _MANY = 64  # short runs of data that the disk is asked for at a time
 
 
 class DestinationDamaged(OSError):
-    """The disk does not give back the content of a file at the destination."""
+    """The content of a file at the destination cannot be read."""
 
 
 class FileComparer:

@@ -65,7 +65,9 @@ def _failures_reported() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise OperatorError("the tar is not whole: nobody reads it any more", "look at what the other program said") from None
+        raise OperatorError(
+            "the tar archive is incomplete: the reading program closed the pipe", "see that program's error message"
+        ) from None
     except SpoolFull as error:
         hint = "free some space there, or set TMPDIR to another folder, and begin again"
         raise OperatorError(f"the tar is not whole: {error.strerror}", hint) from error

@@ -77,7 +77,7 @@ def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
         said = [one for line in answer.lines if isinstance(line, list) for one in line]
         found = [one for each in said if (one := _snapshot(each))]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ResticFailed(f"restic's list of snapshots cannot be understood: {error!r}") from None
+        raise ResticFailed(f"restic's list of snapshots is invalid: {error!r}") from None
     notes = _notes(pool)
     machines = {host: of.machine for host, of in notes.items()}
     return placed([one if one.machine else _proven(pool, notes, one) for one in found], machines)

@@ -46,7 +46,7 @@ from btrkeep.units import format_duration, format_time
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
-_UNREAD = "the disk does not give back {names}, so an older backup counts as the newest: see dmesg, `backupd damaged`"
+_UNREAD = "could not read {names} from the disk, so an older backup counts as the newest: see dmesg, `backupd damaged`"
 _GIVEN_UP = (
     "restic could never read all of {name}; the next backup is sent, or this one with {host} named: see dmesg, `backupd scrub`"
 )

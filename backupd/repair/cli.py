@@ -79,7 +79,7 @@ def command(
 
     The repaired copy is a backup of its own, stamped a second later, which says what it is. The damaged backup stays as it is and
     expires, as with `backupd delete`; when it is held, or a replica or an unfinished backup grows from it, or a copy is not proven,
-    it does not, and the repaired copy is held. The hold and the acceptance that it has the copy has, too.
+    it does not, and the repaired copy is held. The copy inherits its hold and its acceptance.
 
     Exit status 0: no damaged file is left that was not repaired; 1: some is, or the catalogue was lost; 3: a host is being backed
     up; 4: the pool is unusable.

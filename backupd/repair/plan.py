@@ -206,7 +206,7 @@ class RepairPlanner:
 
     @property
     def unreadable(self) -> list[str]:
-        """Returns the names of the damaged backups that the disk does not give back, oldest first."""
+        """Returns the names of the damaged backups that the disk cannot read, oldest first."""
         unread = names_of(self._site.pool, self._host) - {backup.name for backup in self.backups}
         return sorted({damage.name for damage in self._damages} & unread)
 

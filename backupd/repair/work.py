@@ -71,7 +71,8 @@ def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:
     require_own(pool, backup.host)
     if read_notes(pool.host(backup.host)).forgotten:
         raise StateConflict(
-            f"{backup.host} is forgotten, so all its backups go", f"`backupd forget {backup.host} --undo` takes it back"
+            f"{backup.host} is forgotten: all its backups are due for deletion",
+            f"`backupd forget {backup.host} --undo` takes it back",
         )
     recover(pool, backup.host)
     name = _made_before(context, backup)

@@ -77,7 +77,7 @@ class Watched(Protocol):
         """Takes why a backup does not come; the others of this host go on."""
 
     def tell_unreadable(self, name: str) -> None:
-        """Takes that the disk does not give back the metadata of a copy here."""
+        """Takes that the disk cannot read the metadata of a copy here."""
 
     def fetch_again(self, planned: HostFetches) -> None:
         """Has these fetches done once more, later."""

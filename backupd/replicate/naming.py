@@ -109,7 +109,7 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
     with opened(final) as fd:
         if not has_readable_tree(fd):
             raise NotReceived(
-                f"{expected.host}@{expected.name} stays: the disk does not give back some of its metadata, and the kernel makes "
+                f"{expected.host}@{expected.name} stays: some of its metadata cannot be read from the disk, and the kernel makes "
                 "the pool read-only when such a subvolume is deleted"
             )
     if other_than := changed_since(pool, expected.host, final, path, pulse):
@@ -281,7 +281,7 @@ def _rows(pool: Pool, host: str, name: str, bad: list[FoundDamage], now: datetim
 
 
 def _first_unreadable(tree: Tree, path: bytes) -> int | None:
-    """Returns where the first piece begins that the disk does not give back; None if all of the file can be read."""
+    """Returns where the first piece begins that the disk cannot read; None if all of the file can be read."""
     fd = tree.open_file(path)
     at = 0
     try:

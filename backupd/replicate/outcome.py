@@ -92,7 +92,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableCopy:
-    """A copy here whose metadata the disk does not give back, met while a difference to it was received."""
+    """A copy here whose metadata the disk cannot read, met while a difference to it was received."""
 
     host: str
     name: str

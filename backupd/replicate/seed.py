@@ -60,7 +60,7 @@ def read_seed(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise SeedDamaged(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise SeedDamaged(f"{path} cannot be understood: {error!r}", "make the seed again") from None
+        raise SeedDamaged(f"{path} is invalid: {error!r}", "make the seed again") from None
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -178,9 +178,9 @@ def _read_host(folder: Path) -> dict[str, Any]:
         known = host and isinstance(backup[1], str) and dict(said["announced"])
         parts = [SeedPart(int(part["length"]), str(part["sha256"])) for part in said["parts"]]
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise SeedDamaged(f"{folder / SEED} cannot be understood: {error!r}", "make the seed again") from None
+        raise SeedDamaged(f"{folder / SEED} is invalid: {error!r}", "make the seed again") from None
     if not (known and parts):
-        raise SeedDamaged(f"{folder / SEED} cannot be understood", "make the seed again")
+        raise SeedDamaged(f"{folder / SEED} is invalid", "make the seed again")
     return said
 
 

@@ -179,7 +179,7 @@ class BackupSender:
         return self.catalogue.states() if self.catalogue else all_rows(self.pool, [], unread)
 
     def _unreadable(self, host: str, names: Sequence[str], notes: Notes, uuids: Mapping[int, str]) -> list[list[Any]]:
-        """Returns backups that the disk does not give back, as the list has them: what they are is known by their seals.
+        """Returns backups that the disk cannot read, as the list has them: what they are is known by their seals.
 
         The other side asks for them, hears why they do not come, and names them. With a catalogue most are in its rows.
         """
@@ -199,7 +199,7 @@ class BackupSender:
 
     @contextmanager
     def _naming_unreadable(self, asked: Mapping[str, Any]) -> Iterator[None]:
-        """Raises SendRefused, with a code, when the disk does not give back the backup that is asked for, or its parent: the other
+        """Raises SendRefused, with a code, when the disk cannot read the backup that is asked for, or its parent: the other
         side then takes another one.
         """
         try:

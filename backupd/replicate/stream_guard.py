@@ -71,12 +71,12 @@ class StreamGuard:
                 raise BadStream("something follows the end of the stream")
             length, number, checksum = _COMMAND.unpack_from(data, at)
             if length > _LONGEST or not 0 < number <= _NEWEST:
-                raise BadStream(f"the stream has a command that is none ({number}, {length} bytes)", _ASLEEP)
+                raise BadStream(f"the stream has an unknown command ({number}, {length} bytes)", _ASLEEP)
             if self._named and number in (_SUBVOL, _SNAPSHOT):
                 raise BadStream("the stream has more than one subvolume")
             if not self._named or (self.parent_mark and number == _CLONE):
                 if length > _LONGEST_KEPT:  # in small pieces it would take hours to gather
-                    raise BadStream(f"the stream has a command that is none ({number}, {length} bytes)", _ASLEEP)
+                    raise BadStream(f"the stream has an unknown command ({number}, {length} bytes)", _ASLEEP)
                 if len(data) - at < _COMMAND.size + length:
                     break
                 changed = self._changed(number, data[at + _COMMAND.size : at + _COMMAND.size + length], checksum)

@@ -39,7 +39,7 @@ _NOT_UNDERSTOOD = (ValueError, TypeError, RecursionError)
 
 
 class ConnectionBroken(OperatorError):
-    """The other side is gone, or says what is none of the protocol."""
+    """The other side is gone, or sends an unexpected message."""
 
 
 class OtherAsks(ConnectionBroken):
@@ -77,16 +77,16 @@ def parse_object(content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content)
     except _NOT_UNDERSTOOD as error:
-        raise ConnectionBroken(f"the other side says what cannot be understood: {error!r}") from None
+        raise ConnectionBroken(f"the other server sent invalid JSON: {error!r}") from None
     if not isinstance(found, dict):
-        raise ConnectionBroken("the other side says something that is no object")
+        raise ConnectionBroken("the other server sent JSON that is not an object")
     return found
 
 
 class AnswerReader:
     """Answers, read from a descriptor: each byte must come within `patience` seconds, and in each span of `_SPAN` seconds at least
-    `_LEAST` bytes: whoever trickles would hold a host's lock for years. A piece of no bytes counts for neither; with a `pulse`
-    something must come within so many seconds, be it such a piece.
+    `_LEAST` bytes: a server that sends a byte now and then would hold the host's lock for years. A piece of no bytes counts for
+    neither. With a `pulse`, something must come within that many seconds, be it such a piece.
 
     `on_read` is told of each count of bytes that came, and of 0 now and then while none does; it may raise. `why_ended` is asked
     when the connection has ended.
@@ -126,7 +126,7 @@ class AnswerReader:
             if kind == _REQUEST:
                 raise OtherAsks("receive-only answers there, which takes backups and sends none")
             if kind not in (OBJECT, PIECE, END) or length > (LONGEST_PIECE if kind == PIECE else _LONGEST_OBJECT):
-                raise ConnectionBroken("the other side says what is none of the protocol")
+                raise ConnectionBroken("the other server sent an unexpected message")
             content = self._exactly(length)
             self.is_torn = False
             if kind == END:
@@ -271,9 +271,9 @@ def host_in(said: dict[str, Any]) -> FarHost:
     """Returns the host of which the other side tells. Raises ConnectionBroken for what names no host and no backups."""
     name, was, backups = said.get("host"), said.get("was"), said.get("backups")
     if not isinstance(name, str) or name_fault(name) or not isinstance(was, list) or not isinstance(backups, list):
-        raise ConnectionBroken("the other side lists what is no host")
+        raise ConnectionBroken("the other server sent an invalid host entry")
     if len(backups) > _MOST_BACKUPS or not all(isinstance(old, str) for old in was):
-        raise ConnectionBroken(f"the other side lists what is no host: {name}")
+        raise ConnectionBroken(f"the other server sent an invalid host entry: {name}")
     found, held = [], {}
     for one in backups:
         if not _is_backup(one):

@@ -260,7 +260,7 @@ def parse(text: str) -> Record:
         known["lasting"] = conditions_of(known.get("lasting", ()))
         return _checked(Record(**known))
     except NOT_UNDERSTOOD as error:
-        raise UnreadableRecord(f"backup.json cannot be understood: {error!r}", "nothing is done with this backup") from None
+        raise UnreadableRecord(f"backup.json is invalid: {error!r}", "nothing is done with this backup") from None
 
 
 def _checked(record: Record) -> Record:
@@ -273,11 +273,11 @@ def _checked(record: Record) -> Record:
         texts += [text for name in optional if (text := getattr(part, name)) is not None]
         numbers += [number for name in counts if (number := getattr(part, name)) is not None]
     if not all(isinstance(text, str) for text in texts):
-        raise TypeError("a text is none")
+        raise TypeError("a text field is not a string")
     if record.repaired is not None and not isinstance(record.repaired, dict):
         raise TypeError("a repair is none")
     if not all(isinstance(number, float) or (isinstance(number, int) and abs(number) <= LARGEST_NUMBER) for number in numbers):
-        raise ValueError("a number is none, or out of all bounds")
+        raise ValueError("a number is missing, not a number or too large")
     return record
 
 

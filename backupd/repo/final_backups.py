@@ -103,7 +103,7 @@ def _require_no_stub(path: Path) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
         if path.lstat().st_ino == _STUB:
             raise SnapshotOfPool(
-                f"{path} is an empty folder in place of a backup: the pool is a snapshot of the subvolume in which it was",
+                f"{path} is only the empty placeholder of a subvolume: this pool is itself a snapshot",
                 "was the filesystem rolled back? Mount the subvolume that has the backups (`btrfs subvolume list`); "
                 "if they are gone, remove such folders (rmdir)",
             )
@@ -138,7 +138,7 @@ def sealed_without_record(path: Path, host: str) -> FinalBackup | None:
 
 
 def is_lost(path: Path) -> bool:
-    """Returns True if the disk does not give back anything of a final backup of ours: its name and its seal tell what it was."""
+    """Returns True if the disk cannot read anything of a final backup of ours: its name and its seal tell what it was."""
     try:
         describe(path)
     except OSError as error:
@@ -170,7 +170,7 @@ def require_own(pool: Pool, host: str) -> None:
 def final_backups(pool: Pool, host: str, unread: list[str] | None = None, *, may_be_newer: bool = True) -> Iterator[FinalBackup]:
     """Yields the host's final backups, newest name first; skips what is not ours, or has a record that cannot be read.
 
-    Skips those of a newer btrkeep, too, or raises NewerRecord if none `may_be_newer`. Adds those that the disk does not give back
+    Skips those of a newer btrkeep, too, or raises NewerRecord if none `may_be_newer`. Adds those that the disk cannot read
     to `unread`. Without it, raises OSError for them, since they are there; skips those of which only the record is lost.
     """
     try:
@@ -216,7 +216,7 @@ def newest_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> Fi
 
 
 def bases(pool: Pool, host: str, now: datetime | None, notes: Notes, unread: list[str] | None = None) -> Iterator[FinalBackup]:
-    """Yields the host's complete backups, the best base first, without altered ones. Adds those that the disk does not give back to
+    """Yields the host's complete backups, the best base first, without altered ones. Adds those that the disk cannot read to
     `unread`.
 
     Raises NewerRecord: it may be complete, and a newer btrkeep knows.
@@ -242,7 +242,7 @@ def bases(pool: Pool, host: str, now: datetime | None, notes: Notes, unread: lis
 
 
 def is_unreadable(subvolume: Path) -> bool:
-    """Returns True if the disk does not give back some of the metadata of a subvolume. Raises OSError for an error that is no
+    """Returns True if the disk cannot read some of the metadata of a subvolume. Raises OSError for an error that is no
     damage.
     """
     try:

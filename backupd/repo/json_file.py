@@ -63,7 +63,7 @@ def replace_json_file(path: Path, texts: Iterable[str], version: int) -> None:
 def number_of(value: Any) -> int:
     """Returns a number of a file as one that a column of the catalogue takes. Raises ValueError."""
     if abs(number := int(value)) > LARGEST_NUMBER:
-        raise ValueError(f"{number} is out of all bounds")
+        raise ValueError(f"{number} is too large")
     return number
 
 

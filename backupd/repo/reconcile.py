@@ -101,7 +101,7 @@ def noted_row(pool: Pool, catalogue: Catalogue, host: str, name: str, notes: Not
 
 def all_rows(pool: Pool, trouble: list[str], unread: list[tuple[str, str]] | None = None) -> Iterator[Backup]:
     """Yields every backup of the pool, for a rebuild. Unreadable ones are added to `trouble` and skipped; host and name of those
-    that the disk does not give back are added to `unread`.
+    that the disk cannot read are added to `unread`.
     """
     for host in hosts_of(pool):
         names: list[str] = []

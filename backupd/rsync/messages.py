@@ -84,7 +84,7 @@ def classify(line: str) -> MessageClass:
 
 
 def tells_of_damage(line: str) -> bool:
-    """Returns True if the line is about something that this server's disk does not give back."""
+    """Returns True if the line is about something that this server cannot read from its disk."""
     match = _ERROR.fullmatch(line)
     return bool(match and match["errno"] and int(match["errno"]) in DAMAGED)
 

@@ -184,7 +184,11 @@ def _without_doubt(prepared: Prepared, record: Record) -> Record:
     if not record.doubted or record.state == FAILED:
         return record
     dropped = drop_unsynced(prepared.path)
-    said = (f"{counted(dropped, 'file')} of a run that broke off could not be fetched again and left out",) if dropped else ()
+    said = (
+        (f"{counted(dropped, 'file')} from an interrupted run could not be fetched again; the backup leaves them out",)
+        if dropped
+        else ()
+    )
     return replace(record, doubted=False, warnings=(*record.warnings, *said))
 
 

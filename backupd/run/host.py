@@ -260,7 +260,7 @@ class HostRun:
         self.seconds["mounts"] = round(time.monotonic() - begun, 3)
 
     async def _grew_from_damage(self, prepared: Prepared, transfer: HostTransfer) -> bool:
-        """Returns True if the disk does not give back some metadata of `.working` that rsync came upon: of its base, or from an
+        """Returns True if the disk cannot read some metadata of `.working` that rsync came upon: of its base, or from an
         earlier run.
         """
         causes = [result.cause for result in transfer.results.values() if result.outcome is PathOutcome.FAULT]
@@ -269,7 +269,7 @@ class HostRun:
         return await self._has_damaged_base(prepared)
 
     async def _has_damaged_base(self, prepared: Prepared) -> bool:
-        """Returns True if the disk does not give back some metadata of `.working`, and a run without its base may go well."""
+        """Returns True if the disk cannot read some metadata of `.working`, and a run without its base may go well."""
         if self.cancellation.reason:
             return False
         return (prepared.base is not None or not prepared.fresh) and await asyncio.to_thread(is_damaged, prepared.path)
@@ -469,7 +469,7 @@ def _unread_words(record: Record) -> list[str]:
     if not record.unread_bases:
         return []
     names, instead = ", ".join(record.unread_bases), f"grew from {record.base}" if record.base else "was fetched as a whole"
-    return [f"the disk does not give back {names}, so this backup {instead} (`backupd damaged`)"]
+    return [f"could not read {names} from the disk, so this backup {instead} (`backupd damaged`)"]
 
 
 def _forgotten(pool: Pool, host: str, known: Sequence[Damage]) -> list[Damage]:

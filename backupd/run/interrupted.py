@@ -155,7 +155,7 @@ def drop_damaged_working(path: Path, unread: tuple[str, ...]) -> None:
     there = describe(path)
     if not unread or there is None:
         raise OperatorError(
-            f"the disk does not give back some metadata of {path}, and the kernel makes the pool read-only when that is deleted",
+            f"some metadata of {path} cannot be read from the disk, and the kernel makes the pool read-only when that is deleted",
             "move it out of the hosts' folder (mv); the next run begins with the newest backup",
         )
     discard(path, there.uuid)

@@ -128,7 +128,7 @@ def run_hosts(
         if not ledger.trouble:
             check_trust(opened.pool, opened.catalogue, opened.clock.now())
             if why := keep_history(opened.pool, opened.catalogue, opened.clock.now(), daily=not night):
-                sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
+                sinks.notice(f"could not update the history copy in the pool: {why}")
         return RunEnd(results, signalled, runner.unusable, ledger.trouble)
 
 
@@ -160,7 +160,7 @@ def _bring_up_to_date(context: PoolContext, ledger: Ledger, notice: Callable[[st
         if context.trouble:  # the rows are those of a catalogue in memory, which nobody sees again
             corrected = corrected.in_the_pool()
         if corrected:
-            notice(f"the pool was looked through: {corrected}" if context.trouble else corrected.sentence)
+            notice(f"catalogue reconciled with the pool: {corrected}" if context.trouble else corrected.sentence)
         if not context.trouble and (history := bring_back(context.pool, context.catalogue)):
             notice(str(history))
     except (CatalogueUnusable, CatalogueBusy) as error:

@@ -54,7 +54,7 @@ class WorkRequest:
     """The `.working` that a run needs. `disk` is the run's, `imported` the Record's: what an import left is continued by nobody.
 
     Files of `damages` in the base are removed, unless a continued run has fetched them since. `checked`: each base and what was
-    left is read first, and the newest whole one is taken, or none: what grows from a base of which the disk does not give back some
+    left is read first, and the newest whole one is taken, or none: what grows from a base of which the disk cannot read some
     metadata never becomes complete.
     """
 
@@ -123,7 +123,9 @@ def prepare(wanted: WorkRequest) -> Prepared:
 def require_not_forgotten(host: str, notes: Notes) -> None:
     """Raises Forgotten. The caller has the host's lock."""
     if notes.forgotten:
-        raise Forgotten(f"{host} is forgotten, so all its backups go, new ones too: `backupd forget {host} --undo` takes it back")
+        raise Forgotten(
+            f"{host} is forgotten: all its backups are due for deletion, new ones too: `backupd forget {host} --undo` takes it back"
+        )
 
 
 def _make_ready(wanted: WorkRequest, prepared: Prepared, base: FinalBackup | None) -> int:
@@ -211,7 +213,7 @@ def first_record(prepared: Prepared, host: HostConfig, now: datetime, imported: 
 def choose_base(
     pool: Pool, host: str, now: datetime, notes: Notes, checked: bool, damages: Iterable[Damage] = ()
 ) -> tuple[FinalBackup | None, tuple[str, ...]]:
-    """Returns the base, and the names of the newer backups that the disk does not give back.
+    """Returns the base, and the names of the newer backups that the disk cannot read.
 
     Those that a continued run has passed over are read again: a disk may have been away. So are those that are known to be damaged
     as a whole; and one of which not all damaged files are named is none, for a run could not fetch the others again.
@@ -244,7 +246,7 @@ def _is_whole(subvolume: Path) -> bool:
 
 
 def is_damaged(subvolume: Path) -> bool:
-    """Returns True if the disk does not give back some of the metadata of a subvolume that it gave a moment ago."""
+    """Returns True if the disk cannot read some of the metadata of a subvolume that it gave a moment ago."""
     try:
         return not _is_whole(subvolume)
     except OSError as error:

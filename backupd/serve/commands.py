@@ -83,7 +83,7 @@ def restore_request(arguments: Mapping[str, Any], config: Config, allowed: Allow
         where = ORIGINAL
     elif not known.address:
         raise RequestRefused(
-            f"{host} is this machine, of which no folder is written", "choose the paths where they were", "refused", own=True
+            f"{host} is this server: restoring into a folder is not allowed", "restore to the original paths", "refused", own=True
         )
     elif not allowed.elsewhere:
         raise RequestRefused(

@@ -102,7 +102,7 @@ class AnswerCache:
         end = time.monotonic() + patience
         while not lock.acquire(timeout=_LOOK):
             if time.monotonic() > end or gone():
-                raise RequestRefused(f"{kind} is being worked out for somebody else", "try again in a moment", "busy")
+                raise RequestRefused(f"{kind} is being computed for another request", "try again in a moment", "busy")
         try:
             if (found := self._look((kind, key))) is not None:
                 return found[1]

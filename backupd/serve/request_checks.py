@@ -207,7 +207,7 @@ def _logged_in(word: str, login: Path) -> Viewer:
         ) from error
     except (KeyError, TypeError):
         raise RequestRefused("the login service says nothing that is understood", "is it of the same version?") from None
-    raise RequestRefused("nobody is logged in by that session", "log in again", "refused", own=True)
+    raise RequestRefused("no user is logged in with that session", "log in again", "refused", own=True)
 
 
 def require(right: Right, viewer: Viewer, arguments: Mapping[str, Any]) -> None:

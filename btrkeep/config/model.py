@@ -74,7 +74,7 @@ class HostConfig:
     after: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["/usr/local/bin/thaw", "{address}"]',
         "The same, after the host's transfers.")
     boot_checks: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["pg_isready", "test -s /var/www/index.html"]',
-        "Lines of the shell that ``backupd drill --boot`` runs in the host's system when it is up; each has to end with 0.")
+        "Shell commands that ``backupd drill --boot`` runs in the booted system; each must exit with 0.")
     bandwidth: int | None = filled_by(settings.BANDWIDTH)
     window: Window | None = filled_by(settings.WINDOW)
     every: float = filled_by(settings.EVERY)
@@ -144,7 +144,7 @@ class CopySettings:
 
     @property
     def oldest(self) -> float:
-        """The age in seconds from which on a copy needs a look."""
+        """The age in seconds at which a copy counts as late."""
         return self.max_age or 2 * self.every
 
     @property

@@ -13,7 +13,7 @@ from btrkeep.units import printable
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _HOST_KEY = re.compile(r'host\.("(?:[^"\\]|\\.)*"|[A-Za-z0-9_-]+)(?=\.|$)')
 _LONGEST = 80
-_MANY = 3  # hosts with the same problem, from which on they are one line
+_MANY = 3  # hosts with the same problem; more become one line
 _SHOWN = 3
 
 

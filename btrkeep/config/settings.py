@@ -71,7 +71,7 @@ POOL_NAME = ConfigKey((REPLICA, PUSH), kinds.POOL_NAME, "main", '"office"',
 MAX_AGE = ConfigKey((VERIFY, DRILL, REPLICA, PUSH, FETCHED_BY, OFFSITE), kinds.DURATION, None, '"3d"',
     "How old the newest copy of a host's backup may be before that needs a look, and how long a disk may be away. Without it: "
     "twice ``every``. In [fetched_by.NAME]: for how long no pool may have fetched from this one as the copy NAME, such as that "
-    "of a disk which is kept elsewhere. Without it: two days; without the section, nobody is missed. "
+    "of a disk which is kept elsewhere. Without it: two days; without the section, there is no warning. "
     "In [drill]: how long ago the newest proven restore may be. Without it: five weeks, once there is one. "
     "In [verify]: how long ago data of each host may have been read, by ``verify`` or a scrub. Without it: sixty days, once "
     "some was.",
@@ -222,7 +222,7 @@ class DrillSettings:
 
     @property
     def oldest(self) -> float:
-        """The age in seconds from which on the newest proven restore is old."""
+        """The age in seconds at which the newest proven restore counts as late."""
         return self.max_age or _FIVE_WEEKS
 
 

@@ -113,7 +113,7 @@ def _number(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InvalidValue
     if value > _MOST_PERIODS:
-        raise InvalidValue(f"expected at most {_MOST_PERIODS}, which is every one there will be")
+        raise InvalidValue(f"expected at most {_MOST_PERIODS}")
     return value
 
 

@@ -120,7 +120,7 @@ TABLE: Mapping[tuple[str, str], _Entry] = {
         "df -h {name}; df -i {name}", example="there is no room for the catalogue /var/lib/btrkeep/main/catalogue.sqlite"),
     (kinds.FAILURE, kinds.CLOCK): _Entry(
         "Compare the clock with another machine's, and set it if it is wrong. Nothing expires meanwhile.",
-        "timedatectl", example="the clock went backwards: it says 2026-11-20T22:00:00Z, and it was 2026-11-23T22:00:00Z already"),
+        "timedatectl", example="the clock went back from 2026-11-23T22:00:00Z to 2026-11-20T22:00:00Z"),
     (kinds.FAILURE, kinds.ALTERED_BACKUPS): _Entry(
         "Somebody made a backup writable and changed it: see which files. Accept it, delete it, or fetch a copy again.",
         "backupd verify", example="1 backup was changed after it was final: web1@2026-11-20T220003Z"),
@@ -139,7 +139,7 @@ TABLE: Mapping[tuple[str, str], _Entry] = {
         example="btrkeep-backup@main.service failed: exit-code"),
     (kinds.SILENT, kinds.OFFSITE): _Entry(
         "Nothing was sent there yet: make the repository, then send to it.",
-        "backupd offsite init {name}", "copies", example="offsite cloud: never sent to, 7d after it was first looked for"),
+        "backupd offsite init {name}", "copies", example="offsite cloud: never sent to, 7d after the first check"),
     (ANY, kinds.OFFSITE): _Entry(
         "See why it cannot be updated; the repository may be away or full.",
         "backupd offsite run {name} --dry-run", "copies", example="offsite cloud: REASON"),

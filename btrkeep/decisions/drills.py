@@ -81,7 +81,7 @@ class DrillResult:
 class DrillStatus:
     """The state of all drills. `last`: the newest proven restore; `failed`: the newest drill of each host, if it failed.
 
-    `age`: seconds since `last`; `oldest`: the age from which on it is late.
+    `age`: seconds since `last`; `oldest`: the age at which it counts as late.
     """
 
     state: DrillState

@@ -29,7 +29,7 @@ class HostBackups:
     by name.
 
     `configured`: the configuration names it. `trouble`: the part that cannot be read, which forbids any change. `stale`: its notes
-    mention expired backups that no longer exist. `unread`: backups without a row that the disk does not give back, which are kept.
+    mention expired backups that no longer exist. `unread`: backups without a row that the disk cannot read, which are kept.
     """
 
     host: str

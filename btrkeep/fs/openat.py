@@ -16,7 +16,7 @@ FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME | os.O_CLOEXEC
 
 
 def is_there(path: Path) -> bool:
-    """Returns True if something has that name, even if the disk does not give back what: os.path.lexists() calls that absent.
+    """Returns True if something has that name, even if the disk cannot read what: os.path.lexists() calls that absent.
 
     Raises OSError for any other error.
     """

@@ -66,7 +66,7 @@ def read_record(state: Path) -> TemporaryRecord | None:
         raise OperatorError(f"{path}: {error.strerror}", "run this as root") from error
     except (ValueError, KeyError, TypeError) as error:
         hint = "see with `btrfs filesystem show` which device is temporary; remove it, then delete this file"
-        raise OperatorError(f"{path} cannot be understood: {error}", hint) from error
+        raise OperatorError(f"{path} is invalid: {error}", hint) from error
 
 
 def _parsed(record: dict[str, Any]) -> TemporaryRecord:

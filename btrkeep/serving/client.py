@@ -109,7 +109,7 @@ class _Line:
             except BlockingIOError:
                 if time.monotonic() > end:
                     self._socket.close()
-                    raise RequestRefused("too much is asked at once", "try again in a moment", "busy") from None
+                    raise RequestRefused("too many requests at once", "try again in a moment", "busy") from None
                 time.sleep(_PAUSE)
 
     def answer(self) -> Any:

@@ -29,7 +29,7 @@ FAILED = 0xFFFFFFFF
 HEAD = struct.Struct(">I")
 KINDS = ("usage", "missing", "unusable", "locked", "refused", "busy", "failed")
 """What a failure is: wrong words; no such host, backup or path; the pool is unusable; somebody else is at work; not allowed, or
-it does not fit how things are; too much is asked at once, later it would do; anything else.
+it does not fit how things are; too many requests at once, later it would do; anything else.
 """
 _OF_ERRORS: tuple[tuple[type[OperatorError], str], ...] = (
     (LockHeld, "locked"),

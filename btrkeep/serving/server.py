@@ -151,7 +151,7 @@ log = logging.getLogger("btrkeep.serving")
 AT_ONCE = 16
 """Connections; whoever comes beyond is told that it is busy."""
 _LOOK = 0.5
-_BUSY = error_line(RequestRefused("too much is asked at once", "try again in a moment", "busy"))
+_BUSY = error_line(RequestRefused("too many requests at once", "try again in a moment", "busy"))
 
 
 class Server:

@@ -317,4 +317,4 @@ def test_a_full_pool_costs_the_copy_and_not_the_night(btrfs_mount: Path) -> None
 def test_a_copy_that_cannot_be_written_is_said_and_fails_no_run(nights: Nights) -> None:
     nights.host("web", nights.source)
     copy_of(nights).mkdir()  # nothing can take its place
-    assert "the pool's copy of the history is as old as it was: " in nights.backupd("run", "--all").stdout
+    assert "could not update the history copy in the pool: " in nights.backupd("run", "--all").stdout

@@ -171,5 +171,5 @@ def test_an_id_of_a_snapshot_that_is_none_is_not_given_back_to_restic(number: ob
         def ask(self, *_: str) -> Answer:
             return Answer([[{"id": number, "hostname": "web1", "tags": tags}]], 0)
 
-    with pytest.raises(ResticFailed, match="cannot be understood"):
+    with pytest.raises(ResticFailed, match="is invalid"):
         snapshots(cast("Any", Restic()), Pool(Path("/nowhere"), "x", "", rehearsal=False))

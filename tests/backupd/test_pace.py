@@ -19,7 +19,7 @@ def test_an_expiry_paced_by_pressure_ends_when_the_kernel_stops_reporting_it(
     probe = PressureProbe()
     probe.take()
     told.unlink()
-    with pytest.raises(OperatorError, match="does not tell the pressure on I/O"):
+    with pytest.raises(OperatorError, match="has no I/O pressure information"):
         probe.take()
 
 

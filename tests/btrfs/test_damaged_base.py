@@ -1,4 +1,4 @@
-"""A base that the disk does not give back any more: the host becomes complete again, and the pool's errors are told."""
+"""A base that the disk cannot read any more: the host becomes complete again, and the pool's errors are told."""
 
 import os
 import shutil

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from backupd.dedupe.pace import Pacer
+
 from backupd.dedupe.work import Deduper, SharedBackup
 from backupd.files.backup_selector import restorable
 from backupd.repo.checksums import NO_DIGEST, Checksums, ReadBefore, key_of

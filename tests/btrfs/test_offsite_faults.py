@@ -37,7 +37,7 @@ def instead(far: Offsite, script: str) -> dict[str, str]:
 
 
 def damaged_night(far: Offsite) -> None:
-    """A backup with a file that the disk does not give back, and a repository for it."""
+    """A backup with a file that the disk cannot read, and a repository for it."""
     content = os.urandom(1_000_000)
     source = far.away / "source"  # not on the pool's disk
     source.mkdir()

@@ -32,7 +32,7 @@ def at(day: int, hour: int = 22) -> str:
 
 
 def unreadable(two: TwoPools, name: str) -> list[str]:
-    """The files of a copy that the disk does not give back."""
+    """The files of a copy that the disk cannot read."""
     bad = []
     for path in sorted(two.second.data("web1", two.source, name).rglob("*")):
         try:

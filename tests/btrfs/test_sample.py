@@ -231,5 +231,5 @@ def test_a_night_shows_in_the_day_and_in_pictures(nights: Nights) -> None:
     assert "allocated, not used" in drawn
     assert "14 are needed" in nights.json("forecast")["used"]["why_not"]
     assert "Too little history" in nights.backupd("forecast").stdout
-    assert "No samples tell" in nights.backupd("day", "2001-01-01").stdout
+    assert "There are no samples" in nights.backupd("day", "2001-01-01").stdout
     assert nights.backupd("day", "tomorrow", check=False).returncode == 2

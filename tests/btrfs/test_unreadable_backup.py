@@ -1,4 +1,4 @@
-"""One backup that the disk does not give back: what the host's good ones can still be used for, and what names the other."""
+"""One backup that the disk cannot read: what the host's good ones can still be used for, and what names the other."""
 
 import json
 import os

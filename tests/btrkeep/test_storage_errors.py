@@ -376,7 +376,7 @@ def test_a_record_that_cannot_be_understood_is_reported_and_not_taken_for_none(t
     """A pool with a file in memory as one of its devices is lost with the next restart."""
     path = tmp_path / "temporary-devices.json"
     path.write_text(text)
-    with pytest.raises(OperatorError, match="cannot be understood") as refused:
+    with pytest.raises(OperatorError, match="is invalid") as refused:
         read_record(tmp_path)
     assert "`btrfs filesystem show`" in (refused.value.hint or "")
     assert left_devices(tmp_path) == (str(path),)

@@ -39,7 +39,7 @@ class Slow:
             return {"backup": which, "path": "/", "entry": entry, "entries": [], "total": 0}
         if verb == "preview":
             self.arguments = arguments
-            raise RequestRefused("it takes longer than a person waits", "any words", "busy", job=JOB)
+            raise RequestRefused("the preview is not ready yet", "any words", "busy", job=JOB)
         return {"job": JOB, "verb": "preview", "host": "web1", "arguments": self.arguments, **self.state}
 
 

@@ -243,7 +243,7 @@ def _own(service: LoginService, request: Request) -> tuple[bytes, str]:
     """Returns the key and the user of the asking session; a token has no account. Raises RequestRefused."""
     viewer = service.viewer_of(request.session or "")
     if not viewer or (request.session or "").startswith(TOKEN_PREFIX):
-        raise RequestRefused("nobody is logged in by that session", "log in again", "refused", own=True)
+        raise RequestRefused("no user is logged in with that session", "log in again", "refused", own=True)
     return digest(request.session or ""), viewer.name
 
 

@@ -134,7 +134,7 @@ def _expire(
         if not context.rows.trouble:  # each write would wait for the program that holds the catalogue
             check_trust(context.pool, context.catalogue, context.now)
         if keeps and (why := keep_history(context.pool, context.catalogue, context.now)):
-            context.sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
+            context.sinks.notice(f"could not update the history copy in the pool: {why}")
     if as_json:
         echo_json(summary_as_json(summary))
     return exit_status(summary)

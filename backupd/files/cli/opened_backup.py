@@ -72,7 +72,7 @@ def end_of(day: date, zone: ZoneInfo) -> datetime:
     try:
         return moment_of(day + timedelta(days=1), zone) - timedelta(microseconds=1)
     except OverflowError:
-        raise UsageError(f"{day} is beyond what a calendar has", "name a day of these centuries") from None
+        raise UsageError(f"{day} is out of range", "give a date such as 2026-11-19") from None
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.subvolume import ROOT_FOLDER
 
 _FIRST_YEAR, _LAST_YEAR = 1970, 9998
-_NO_TIME = "its time is none"
+_NO_TIME = "its time is invalid"
 _INTERVAL = re.compile(r"([A-Za-z][\w-]*)\.(\d{1,5})")
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)(?:[T_ .-]?(\d\d)[:.h-]?(\d\d)(?:[:.m-]?(\d\d))?)?(?!\d)")
 _BTRBK = re.compile(r"(.+)\.(\d{8})(?:T(\d{4})(?:(\d\d)([+-]\d{4}))?)?(?:_\d+)?")

@@ -64,7 +64,7 @@ def command(ctx: click.Context, date: Any, svg: Path | None, as_json: bool) -> i
     if as_json:
         echo_json(_day_as_json(found))
     elif not has_samples:
-        prose(f"No samples tell of the time from {local_minute(start)} to {local_minute(end)}.")
+        prose(f"There are no samples from {local_minute(start)} to {local_minute(end)}.")
     elif not svg:
         click.echo("\n".join(lines(found)))
     return Exit.OK if has_samples or as_json or not svg else Exit.ATTENTION

@@ -43,7 +43,7 @@ class Verb:
 _ALL = ConcurrencyLimit(16, 10)
 """All that the server answers at once; whoever asks for very much leaves places for others."""
 _STREAMS = ConcurrencyLimit(10, 5)
-"""They last as long as the asker's line is slow, and must leave room for everybody else."""
+"""Streams last as long as the client reads. Slots are kept free for others."""
 _HEAVY = ConcurrencyLimit(4, 2)
 """They read for as long as they may."""
 _LISTS = ConcurrencyLimit(8, 4)

@@ -78,7 +78,7 @@ def preview(call: Call) -> Any:
     while not (found := jobs.get(started.id, call.service.clock.now())).over:
         if call.gone() or time.monotonic() > end:
             raise RequestRefused(
-                "it takes longer than a person waits", f"the job {started.id} goes on", "busy", own=True, job=started.id
+                "the preview is not ready yet", f"job {started.id} is still running", "busy", own=True, job=started.id
             )
         time.sleep(_LOOK)
     if found.result is None:
