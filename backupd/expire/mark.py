@@ -1,4 +1,4 @@
-"""Marks what no rule keeps any more, and removes the marks of what is kept again, the notes of deleted backups, and forgotten hosts.
+"""Marks what no rule keeps any more, and removes the marks of kept backups, the notes of deleted ones, and forgotten hosts.
 
 The notes are written first, to the disk, then the rows. Hosts are locked in batches, so that two syncs of the filesystem serve
 them all, instead of two waits for the disk for each, and nobody changes their notes in between.

@@ -1,4 +1,4 @@
-"""What an import works with; its trees, opened by a descriptor, so that a rotation meanwhile puts no other in their place; and which
+"""What an import works with; its trees, opened by a descriptor, so that a rotation puts no other in their place, and which
 of their backups were compared.
 """
 
