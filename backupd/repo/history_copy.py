@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.catalogue import Catalogue
+from btrkeep.catalogue.facts import BEGINNING, Span, spans_of, spans_text
 from btrkeep.catalogue.history import COLUMNS, MOST_ROWS, values_of
-from btrkeep.catalogue.history_store import BEGINNING, Span, spans_of, spans_text
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.locks import take_lock

@@ -16,7 +16,7 @@ from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
-from btrkeep.catalogue.model_sample import SpaceType, join_activities, space_name, split_activities
+from btrkeep.catalogue.model_pool import SpaceType, join_activities, space_name, split_activities
 from btrkeep.pool.activity import Counters, read_activity, read_counters
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import Pool

@@ -13,20 +13,34 @@ from btrkeep.catalogue.model import (
     KILLED,
     RUN_OUTCOMES,
     Backup,
+    BackupOutcome,
     BackupState,
+    BalanceTotals,
     Dedupe,
     Expiry,
+    ExpiryTotals,
     HostFacts,
+    HostRuns,
+    Night,
+    PastRuns,
     Progress,
     Run,
+    RunTotals,
     StateFromNotes,
 )
 from btrkeep.catalogue.model_alarm import StoredAlarm
-from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceStep, FreeSpaceScore
-from btrkeep.catalogue.model_damage import FOUND_BY, WHOLE, Damage
-from btrkeep.catalogue.model_sample import SPANS, Job, Sample, SampleMark
-from btrkeep.catalogue.model_summary import BackupOutcome, BalanceTotals, ExpiryTotals, HostRuns, Night, PastRuns, RunTotals
-from btrkeep.catalogue.model_verification import ComparedBackup, VerificationFacts, VerifiedBackup
+from btrkeep.catalogue.model_pool import (
+    BALANCE_OUTCOMES,
+    SPANS,
+    STEP_OUTCOMES,
+    Balance,
+    BalanceStep,
+    FreeSpaceScore,
+    Job,
+    Sample,
+    SampleMark,
+)
+from btrkeep.catalogue.model_verification import FOUND_BY, WHOLE, ComparedBackup, Damage, VerificationFacts, VerifiedBackup
 from btrkeep.catalogue.readonly import CatalogueUnready, state_mark
 from btrkeep.catalogue.sqlite import CatalogueBusy, CatalogueDamaged, CatalogueFull, CatalogueUnusable
 from btrkeep.catalogue.store import Catalogue

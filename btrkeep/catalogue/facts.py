@@ -1,5 +1,14 @@
-"""Single facts by name, in the table `about`, such as the pool that the catalogue belongs to."""
+"""Single facts by name, in the table `about`; and the copy of the history, with the time from which on it is complete."""
 
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from btrkeep.units import format_time, parse_time
+
+if TYPE_CHECKING:  # few commands take the history out, or put it back
+    from btrkeep.catalogue.history import Alive, Row
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Session
 
@@ -36,3 +45,83 @@ class AboutStore(CatalogueSession):
         session.run("DELETE FROM about WHERE name = :name", {"name": name})
         if value is not None:
             session.run("INSERT INTO about (name, value) VALUES (:name, :value)", {"name": name, "value": value})
+
+
+Span = tuple[datetime, datetime]
+"""From when until when."""
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_UNKNOWN, _COPY = "history_unknown", "history_copy"
+_ANYTHING = ("SELECT 1 FROM backup LIMIT 1", "SELECT 1 FROM run LIMIT 1", "SELECT 1 FROM sample LIMIT 1")
+_MOST = 50  # spans: of more the latest, which is what strips of nights show
+
+
+class HistoryStore(AboutStore):
+    """Each method that changes rows does so in one transaction."""
+
+    def has_backups(self) -> bool:
+        """True if the catalogue knows any backup."""
+        return self._reader.value(_ANYTHING[0]) is not None
+
+    def history_rows(self) -> "Iterator[tuple[str, Row]]":
+        """Yields table and values of each row that only the catalogue knows, the newest of each table first."""
+        from btrkeep.catalogue import history
+
+        return history.rows(self._reader)
+
+    def history_copy(self) -> str | None:
+        """The id of the copy that this history was written to, or taken from, last."""
+        return self.get_fact(_COPY)
+
+    def set_history_copy(self, copy: str) -> None:
+        """Notes that this copy contains the whole history."""
+        self.set_fact(_COPY, copy)
+
+    def put_history(
+        self, copy: str, found: Mapping[str, Sequence[dict[str, Any]]], unknown: Iterable[Span], is_alive: "Alive"
+    ) -> dict[str, int]:
+        """Adds the rows of a copy that are missing, and the spans that the copy did not know. Returns the number of rows added by
+        table.
+
+        Raises HistoryInUse if a running job began after the oldest of them; nothing is changed then.
+        """
+        from btrkeep.catalogue import history
+
+        with self._writing("history put back") as session:
+            counts = history.put_back(session, found, is_alive)
+            both = overlap(_spans(self.get_fact(_UNKNOWN)), unknown)
+            self._put_fact(session, _UNKNOWN, spans_text(both))
+            self._put_fact(session, _COPY, copy)
+        return counts
+
+    def unknown_spans(self) -> tuple[Span, ...]:
+        """Times of whose runs the catalogue cannot know: before it was made, or lost."""
+        return _spans(self.get_fact(_UNKNOWN))
+
+    def know_since(self, moment: datetime) -> None:
+        """Records `moment` as the time from which on a new catalogue knows everything. Does nothing if one is recorded already."""
+        if self.get_fact(_UNKNOWN) is None and not any(self._reader.value(query) for query in _ANYTHING):
+            self.set_fact(_UNKNOWN, spans_text([(BEGINNING, moment)]))
+
+
+def overlap(some: Iterable[Span], others: Iterable[Span]) -> list[Span]:
+    """The times that are in both, in order. Pure."""
+    every = list(others)
+    found = [(max(one[0], other[0]), min(one[1], other[1])) for one in some for other in every]
+    return sorted(span for span in found if span[0] < span[1])[-_MOST:]
+
+
+def spans_text(spans: Iterable[Span]) -> str:
+    """Encodes spans as they are stored in a fact or a copy."""
+    return json.dumps([[format_time(start), format_time(end)] for start, end in spans])
+
+
+def spans_of(text: str) -> tuple[Span, ...]:
+    """Reverses `spans_text`. Raises ValueError for anything else."""
+    try:
+        return tuple((parse_time(start), parse_time(end)) for start, end in json.loads(text)[-_MOST:])
+    except TypeError as error:
+        raise ValueError("no spans of time") from error
+
+
+def _spans(text: str | None) -> tuple[Span, ...]:
+    return spans_of(text) if text else ()

@@ -17,8 +17,7 @@ from btrkeep.catalogue import hosts, tables
 from btrkeep.catalogue.columns import cause_out
 from btrkeep.catalogue.columns import moment as moment_text
 from btrkeep.catalogue.model import DEDUPE_OUTCOMES, EXPIRY_OUTCOMES, RUN_OUTCOMES
-from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES
-from btrkeep.catalogue.model_sample import SPANS, read_space_name
+from btrkeep.catalogue.model_pool import BALANCE_OUTCOMES, SPANS, STEP_OUTCOMES, read_space_name
 from btrkeep.catalogue.sqlite import CatalogueContradicted, Session
 from btrkeep.causes import Cause
 from btrkeep.errors import OperatorError

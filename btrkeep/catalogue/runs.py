@@ -1,17 +1,30 @@
-"""Rows of run, the history of attempts, and of progress, the running transfers, updated about once a second each."""
+"""Rows of run and progress, the nights that runs make up, and totals added up by the database."""
 
-from collections.abc import Iterator
-from datetime import datetime
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from btrkeep.catalogue import backups, hosts
-from btrkeep.catalogue.columns import names_in
-from btrkeep.catalogue.model import RUN_OUTCOMES, Backup, Progress, Run
-from btrkeep.catalogue.model_summary import PastRuns
+from btrkeep.catalogue.columns import Json, escape, names_in
+from btrkeep.catalogue.model import (
+    RUN_OUTCOMES,
+    Backup,
+    BackupOutcome,
+    BalanceTotals,
+    ExpiryTotals,
+    HostRuns,
+    Night,
+    PastRuns,
+    Progress,
+    Run,
+    RunTotals,
+)
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Session
-from btrkeep.catalogue.tables import progress, run
+from btrkeep.catalogue.tables import backup, progress, run
 
 _NEWEST_FINISH = 'SELECT finished AS "finished [moment]" FROM run WHERE finished IS NOT NULL ORDER BY id DESC LIMIT 1'
 
@@ -138,3 +151,135 @@ def _conditions(wanted: PastRuns) -> Iterator[str]:
         yield "id BETWEEN :first AND :last"
     if wanted.before is not None:
         yield "id < :before"
+
+
+_APART = timedelta(hours=12)
+"""Two runs of one process number that are further apart are of two nights: numbers come again, after a boot start times too."""
+_NIGHTS = f"""
+    SELECT min(id), max(id), min(started) AS "started [moment]", max(finished) AS "finished [moment]",
+        {run.select("pid", "pid_started")}, coalesce(outcome, ''), count(*), coalesce(sum(literal_bytes), 0)
+    FROM run WHERE night AND id BETWEEN :lowest AND :highest
+    GROUP BY pid, pid_started, substr(started, 1, length('2026-11-20T22')), outcome ORDER BY min(id)"""
+_LONGEST = 50_000  # runs of a night, with those of others between them
+_NEWEST = "SELECT max(id) FROM run"
+_NIGHT_BEFORE = "SELECT max(id) FROM run WHERE night AND id < :id"
+
+
+class NightQueries(CatalogueSession):
+    """Reads nights."""
+
+    def nights(self, among: int = 100_000) -> list[Night]:
+        """The nights among so many of the last runs of hosts, newest first; without one that may have begun before these."""
+        newest = self._reader.value(_NEWEST) or 0
+        found = self._nights(newest - among + 1, newest)
+        return found if newest <= among else found[:-1]
+
+    def night(self, first_run: int) -> Night | None:
+        """Returns the night that began with this run, or None. Later nights are not read."""
+        before = self._reader.value(_NIGHT_BEFORE, {"id": first_run})
+        found = self._nights(first_run if before is None else before, first_run + _LONGEST)
+        return next((one for one in found if one.first_run == first_run), None)
+
+    def _nights(self, lowest: int, highest: int) -> list[Night]:
+        """Made of pieces: runs of one process that began within one hour and ended alike."""
+        parts: dict[tuple[int, str | None], list[list[Night]]] = {}
+        for *row, outcome, runs, new in self._reader.all(_NIGHTS, {"lowest": lowest, "highest": highest}):
+            piece = Night(*(*row, {outcome: runs}, new))
+            found = parts.setdefault((piece.pid, piece.pid_started), [])
+            if found and piece.started - (found[-1][-1].finished or found[-1][-1].started) <= _APART:
+                found[-1].append(piece)
+            else:
+                found.append([piece])
+        made = (_joined(pieces) for some in parts.values() for pieces in some)
+        return sorted(made, key=lambda night: night.first_run, reverse=True)
+
+
+def _joined(pieces: list[Night]) -> Night:
+    outcomes: Counter[str] = Counter()
+    for piece in pieces:
+        outcomes.update(piece.outcomes)
+    ends = [piece.finished for piece in pieces if piece.finished]
+    return Night(
+        min(piece.first_run for piece in pieces),
+        max(piece.last_run for piece in pieces),
+        min(piece.started for piece in pieces),
+        max(ends) if ends and "" not in outcomes else None,
+        pieces[0].pid,
+        pieces[0].pid_started,
+        dict(outcomes),
+        sum(piece.literal_bytes for piece in pieces),
+    )
+
+
+# A later id is a later run: with the first id that can be meant all older rows are passed over, of one host and of all.
+_FIRST = "SELECT min(id) FROM run WHERE finished >= :since OR finished IS NULL"
+_TRIED = f"""
+    SELECT {run.select(*HostRuns._fields)} FROM run WHERE id >= :first AND started >= :since"""
+_COUNTS = """SELECT host, count(*) FROM backup WHERE name <> '' GROUP BY host"""
+_AMONG = "host IN (SELECT value FROM json_each(:hosts))"
+_OUTCOMES = f"SELECT {backup.select(*BackupOutcome._fields)} FROM backup WHERE name <> '' AND {_AMONG} ORDER BY host, started, name"
+_FIRST_SEEN = """
+    SELECT value, (SELECT started FROM backup WHERE host = value ORDER BY started, name LIMIT 1) AS "backup [moment]",
+        (SELECT started FROM run WHERE host = value ORDER BY id LIMIT 1) AS "run [moment]"
+    FROM json_each(:hosts)"""
+_RUN_TOTALS = """
+    SELECT outcome, count(*), coalesce(sum(literal_bytes), 0) FROM run
+    WHERE finished BETWEEN :since AND :latest AND outcome IS NOT NULL GROUP BY outcome ORDER BY outcome"""
+_BALANCE_TOTALS = """
+    SELECT count(*), coalesce(sum(block_groups), 0), coalesce(sum(moved), 0), coalesce(sum(written), 0) FROM balance
+    WHERE filesystem = :filesystem"""
+_EXPIRY_TOTALS = "SELECT count(*), coalesce(sum(deleted), 0) FROM expiry"
+_SIZES = """SELECT backup.host, backup.bytes FROM json_each(:newest) AS one JOIN backup
+    ON backup.host = json_extract(one.value, '$[0]') AND backup.name = json_extract(one.value, '$[1]')
+    WHERE backup.bytes IS NOT NULL"""
+_COUNT_STATES = "SELECT state, count(*) FROM backup GROUP BY state"
+
+
+class RunSummaries(CatalogueSession):
+    """Reads summaries. Filesystems are named by their UUID."""
+
+    def runs_since(self, since: datetime, hosts: Collection[str] | None = None) -> list[HostRuns]:
+        """Runs that began at `since` or later, of all hosts or of these, in the order in which they began."""
+        first = self._reader.value(_FIRST, {"since": since})
+        if first is None:
+            return []
+        query = _TRIED if hosts is None else f"{_TRIED} AND {_AMONG}"
+        values = {"since": since, "first": first, "hosts": names_in(hosts or ())}
+        return [HostRuns._make(row) for row in self._reader.all(f"{query} ORDER BY id", values)]
+
+    def backup_counts(self) -> dict[str, int]:
+        """Returns the number of final backups by host; a host without any is absent."""
+        return dict(self._reader.all(_COUNTS))
+
+    def first_seen(self, hosts: Collection[str]) -> dict[str, datetime]:
+        """Returns when the first run or the oldest backup of each of these hosts began; a host without any is absent."""
+        found = self._reader.all(_FIRST_SEEN, {"hosts": names_in(hosts)})
+        rows = [(name, [one for one in moments if one]) for name, *moments in found]
+        return {name: min(moments) for name, moments in rows if moments}
+
+    def backup_outcomes(self, hosts: Collection[str]) -> list[BackupOutcome]:
+        """Returns what became of the final backups of these hosts, ordered by host and start."""
+        return [BackupOutcome._make(row) for row in self._reader.all(_OUTCOMES, {"hosts": names_in(hosts)})]
+
+    def run_totals(self, since: datetime, latest: datetime) -> list[RunTotals]:
+        """Returns totals by outcome of the runs that ended from `since` to `latest`."""
+        return [RunTotals(*row) for row in self._reader.all(_RUN_TOTALS, {"since": since, "latest": latest})]
+
+    def balance_totals(self, filesystem: str) -> BalanceTotals:
+        """Returns totals of all runs of balance on a filesystem."""
+        (row,) = self._reader.all(_BALANCE_TOTALS, {"filesystem": filesystem})
+        return BalanceTotals(*row)
+
+    def expiry_totals(self) -> ExpiryTotals:
+        """Returns totals of all runs of `expire`."""
+        (row,) = self._reader.all(_EXPIRY_TOTALS)
+        return ExpiryTotals(*row)
+
+    def sizes(self, newest: Mapping[str, str]) -> dict[str, int]:
+        """Returns the size of all files of one backup of each host, given by name. Unknown backups are left out."""
+        pairs = Json(json.dumps([[escape(host), name] for host, name in newest.items()]))
+        return dict(self._reader.all(_SIZES, {"newest": pairs}))
+
+    def state_counts(self) -> dict[str, int]:
+        """Returns the number of backups by state; a state without any is absent."""
+        return dict(self._reader.all(_COUNT_STATES))

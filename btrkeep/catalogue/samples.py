@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from btrkeep.catalogue.columns import Json
-from btrkeep.catalogue.model_sample import Job, Sample, SampleMark
+from btrkeep.catalogue.model_pool import Job, Sample, SampleMark
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.tables import JobTable, balance, expiry, run, sample

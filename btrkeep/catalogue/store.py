@@ -6,20 +6,35 @@ writing. Every method raises OperatorError if the file is damaged, full, not wri
 s.
 """
 
-from btrkeep.catalogue.alarms import AlarmStore
-from btrkeep.catalogue.backups import BackupStore
-from btrkeep.catalogue.balances import BalanceStore
-from btrkeep.catalogue.damages import DamageStore
-from btrkeep.catalogue.dedupes import DedupeStore
-from btrkeep.catalogue.expiries import ExpiryStore
-from btrkeep.catalogue.history_store import HistoryStore
+from collections.abc import Iterable
+
+from btrkeep.catalogue.backups import BackupStateStore, BackupStore
+from btrkeep.catalogue.facts import HistoryStore
 from btrkeep.catalogue.hosts import HostStore
-from btrkeep.catalogue.nights import NightQueries
-from btrkeep.catalogue.run_summaries import RunSummaries
-from btrkeep.catalogue.runs import RunStore
+from btrkeep.catalogue.model_alarm import StoredAlarm
+from btrkeep.catalogue.pool_jobs import BalanceStore, DedupeStore, ExpiryStore
+from btrkeep.catalogue.runs import NightQueries, RunStore, RunSummaries
 from btrkeep.catalogue.samples import SampleStore
-from btrkeep.catalogue.states import BackupStateStore
-from btrkeep.catalogue.verifications import VerificationStore
+from btrkeep.catalogue.session import CatalogueSession
+from btrkeep.catalogue.tables import alarm
+from btrkeep.catalogue.verifications import DamageStore, VerificationStore
+
+_DROP = "DELETE FROM alarm WHERE what = :what AND subject = :subject"
+
+
+class AlarmStore(CatalogueSession):
+    """Alarms that stand, and those that went and are still remembered."""
+
+    def alarms(self) -> list[StoredAlarm]:
+        """All of them, by event and subject."""
+        return alarm.find(self._reader, "ORDER BY what, subject")
+
+    def put_alarms(self, changed: Iterable[StoredAlarm], gone: Iterable[tuple[str, str]] = ()) -> None:
+        """In one transaction: insert or replace the ones, forget the others, by event and subject."""
+        rows = list(changed)
+        with self._writing("alarms written") as session:
+            session.run_many(_DROP, [{"what": what, "subject": subject} for what, subject in (*(one.key for one in rows), *gone)])
+            alarm.add(session, rows)
 
 
 class Catalogue(

@@ -15,10 +15,8 @@ from typing import Any, Generic, TypeVar, get_origin
 from btrkeep.catalogue import columns
 from btrkeep.catalogue.model import Backup, Dedupe, Expiry, Progress, Run
 from btrkeep.catalogue.model_alarm import StoredAlarm
-from btrkeep.catalogue.model_balance import Balance, BalanceStep, FreeSpaceScore
-from btrkeep.catalogue.model_damage import Damage
-from btrkeep.catalogue.model_sample import Sample
-from btrkeep.catalogue.model_verification import ComparedBackup, VerifiedBackup
+from btrkeep.catalogue.model_pool import Balance, BalanceStep, FreeSpaceScore, Sample
+from btrkeep.catalogue.model_verification import ComparedBackup, Damage, VerifiedBackup
 from btrkeep.catalogue.sqlite import Session, Values
 from btrkeep.causes import Cause
 

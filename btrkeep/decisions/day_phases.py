@@ -8,7 +8,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import Job, Sample
-from btrkeep.catalogue.model_sample import split_activities
+from btrkeep.catalogue.model_pool import split_activities
 from btrkeep.decisions.trend import data_factor
 
 _TOGETHER = timedelta(minutes=10)

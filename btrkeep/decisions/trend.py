@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from btrkeep.catalogue.model_sample import Sample, read_space_name
+from btrkeep.catalogue.model_pool import Sample, read_space_name
 from btrkeep.pool.model import DEVICE_ERRORS
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from backupd.sampling.take import STEPS, merged, thin
 from btrkeep.catalogue import Catalogue, CatalogueBusy, FreeSpaceScore, Sample
-from btrkeep.catalogue.model_sample import SpaceType, join_activities, read_space_name, space_name, split_activities
+from btrkeep.catalogue.model_pool import SpaceType, join_activities, read_space_name, space_name, split_activities
 from tests.backupd.made_samples import FILESYSTEM, GIB, START, every_five_minutes, sample
 
 UTC_ZONE = ZoneInfo("UTC")

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from btrkeep.catalogue import KILLED, Catalogue, Dedupe, Night, PastRuns
-from btrkeep.catalogue.model_sample import JOBS
+from btrkeep.catalogue.model_pool import JOBS
 from btrkeep.decisions.day_phases import phases
 from btrkeep.decisions.repeated import dedupe_words
 from btrkeep.units import counted, format_size, parse_time, seconds_between

@@ -12,7 +12,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_alive, tell_copies, tell_dashboard
 from backupd.sampling import take
 from btrkeep.catalogue import CatalogueBusy, Sample
-from btrkeep.catalogue.model_sample import read_space_name, split_activities
+from btrkeep.catalogue.model_pool import read_space_name, split_activities
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.decisions.redundancy import note_redundancy
 from btrkeep.decisions.trend import metadata_share

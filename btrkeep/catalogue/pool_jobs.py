@@ -1,11 +1,60 @@
-"""Rows of score, balance and balance_step: how fragmented free space was, which block groups were balanced, and at what cost."""
+"""Rows of what is done to the whole pool: expiry, dedupe, balance and its steps, and the score of free space."""
 
 from datetime import datetime
 from typing import Any
 
-from btrkeep.catalogue.model_balance import Balance, BalanceStep, FreeSpaceScore
+from btrkeep.catalogue.model import Dedupe, Expiry
+from btrkeep.catalogue.model_pool import Balance, BalanceStep, FreeSpaceScore
 from btrkeep.catalogue.session import CatalogueSession
-from btrkeep.catalogue.tables import balance, balance_step, score
+from btrkeep.catalogue.tables import balance, balance_step, dedupe, expiry, score
+
+
+class DedupeStore(CatalogueSession):
+    """Each method that changes rows does so in one transaction."""
+
+    def start_dedupe(self, started: datetime, pid: int, pid_started: str | None) -> int:
+        """A run begins; its id. All counts are 0. The row of one that was killed gets its end."""
+        with self._writing("dedupe begun in the catalogue") as session:
+            for row in dedupe.unfinished(session):  # the lock `verify` is ours, so none of them runs
+                dedupe.change(session, row.id, {"finished": row.updated, "outcome": "killed"})
+            return dedupe.start(session, started=started, pid=pid, pid_started=pid_started)
+
+    def update_dedupe(self, dedupe_id: int, /, **fields: Any) -> None:
+        """Changes fields of a run; `finished` and `outcome` end it. Raises KeyError if no run has this id."""
+        with self._writing("dedupe ended in the catalogue" if fields.get("finished") else "dedupe row written") as session:
+            dedupe.change(session, dedupe_id, fields)
+
+    def dedupes(self, limit: int) -> list[Dedupe]:
+        """The last runs, newest first."""
+        return dedupe.find(self._reader, "ORDER BY id DESC LIMIT :most", {"most": limit})
+
+
+class ExpiryStore(CatalogueSession):
+    """Each method that changes rows does so in one transaction."""
+
+    def start_expiry(self, started: datetime, pid: int, pid_started: str | None, **fields: Any) -> int:
+        """A run of `expire` begins; its id. All counts are 0 and all else unknown unless given."""
+        with self._writing("expiry begun in the catalogue") as session:
+            return expiry.start(session, started=started, pid=pid, pid_started=pid_started, **fields)
+
+    def update_expiry(self, expiry_id: int, /, **fields: Any) -> None:
+        """Changes fields of a run of `expire`; `finished` and `outcome` end it. Raises KeyError if no run has this id."""
+        with self._writing("expiry ended in the catalogue" if fields.get("finished") else "expiry row written") as session:
+            expiry.change(session, expiry_id, fields)
+
+    def expiries(self, limit: int = 20, *, of_all: bool = False) -> list[Expiry]:
+        """The last runs of `expire`, newest first; with `of_all` without those of some hosts alone."""
+        where = "WHERE hosts IS NULL" if of_all else ""
+        return expiry.find(self._reader, f"{where} ORDER BY id DESC LIMIT :most", {"most": limit})
+
+    def unfinished_expiries(self) -> list[Expiry]:
+        """Runs of `expire` without an end, oldest first: running now, or killed; their `pid` and `pid_started` tell."""
+        return expiry.unfinished(self._reader)
+
+    def one_expiry(self, expiry_id: int) -> Expiry | None:
+        """Returns the run of `expire` with this id, or None."""
+        return expiry.first(self._reader, "WHERE id = :id", {"id": expiry_id})
+
 
 _STEPS = f"""
     SELECT {balance_step.select()} FROM balance_step JOIN balance ON balance.id = balance_step.balance
