@@ -166,7 +166,10 @@ def test_the_picture_of_the_house_has_all_rooms() -> None:
     text = (TOP / "CONTRIBUTING.rst").read_text()
     words = set(re.findall(r"[a-z]+", text.partition("Where does a line go\n---")[2].partition("\n=====")[0]))
     folders = {
-        folder.name for top in ("backupd", "btrkeep") for folder in (TOP / top).iterdir() if (folder / "__init__.py").exists()
+        folder.name
+        for top in ("backupd", "btrkeep", "web")
+        for folder in (TOP / top).iterdir()
+        if (folder / "__init__.py").exists()
     }
     assert folders - words == set()
 

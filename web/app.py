@@ -14,7 +14,7 @@ from flask_wtf.csrf import CSRFProtect
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from btrkeep import __version__
-from web import account, copies, doctor, endpoints, errors, filters, health, log, overview, unread
+from web import account, copies, doctor, endpoints, errors, filters, health, log, overview
 from web.access import is_public, logged_in_viewer
 from web.auth import sessions
 from web.auth.sessions import cookie_key
@@ -24,6 +24,7 @@ from web.jobs import page as jobs
 from web.pool import balance, expiry, heatmap
 from web.pool import page as pool
 from web.restore import page as restore
+from web.server import require_read
 from web.settings import Settings
 from web.source import Caches, close_source, source
 
@@ -114,7 +115,7 @@ def _every_request(app: Flask, settings: Settings) -> None:
         if view and not _is_open(app, view) and logged_in_viewer() is None:
             abort(401)
         if who := logged_in_viewer():
-            unread.require_read(who)
+            require_read(who)
         if view and not g.by_token and request.method not in ("GET", "HEAD", "OPTIONS", "TRACE"):
             forms.protect()
 

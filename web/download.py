@@ -17,7 +17,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.serving.places import NoPlace, Places
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import printable
-from web import unread
+from web.server import mark_stream
 
 KINDS = ("file", "tar", "zip")
 AT_ONCE = 4
@@ -102,7 +102,7 @@ def sent(stream: AgentStream, name: bytes, viewer: Viewer, places: Places) -> Re
     response.headers["Content-Disposition"] = disposition(name)
     if stream.length is not None:
         response.content_length = stream.length
-    unread.mark_stream()
+    mark_stream()
     return response
 
 

@@ -2,21 +2,24 @@
 
 waitress itself closes idle connections. But a client that requests much and reads none of it blocks a thread for ever; so does one
 that pipelines many requests and reads no answer; and one that sends a request byte by byte occupies one of the limited number of
-connections.
+connections. waitress keeps in memory, and in temporary files, what a client has not read: a viewer with too many unread bytes gets
+no further answer.
 """
 
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from flask import abort
 from waitress import channel, server, task
 
-from btrkeep.serving.places import Holder
-from web import unread
+from btrkeep.serving.places import Holder, holders
+from btrkeep.serving.viewer import Viewer
 from web.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,6 +37,12 @@ AHEAD = 1 << 20
 """Bytes of a stream that are read before the client has taken them."""
 HURRY = 5.0
 """Seconds for the first byte and for the whole request, while more than half of CONNECTIONS are open."""
+IN_ALL, OF_ONE = 64 << 20, 16 << 20
+"""Bytes, in all and of one viewer or customer, from which on there is no further answer."""
+MOST = 256 << 20
+"""Bytes from which on not even those get an answer who have read all of theirs: what one viewer requests in the same moment, on all
+threads of the server, must not be enough to refuse everybody else.
+"""
 _LOOK = 5  # seconds between two looks
 _MEBIBYTE = 1 << 20
 _ACKED = struct.Struct("120xQ")  # tcpi_bytes_acked in struct tcp_info
@@ -83,7 +92,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
             for request in later:
                 request.close()
         self.streams = False
-        unread.serve_on(self)
+        serve_on(self)
         super().service()
 
     def write_soon(self, data: bytes) -> int:
@@ -138,7 +147,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
         self.server.pull_trigger()
         raise channel.ClientDisconnected
 
-    def others(self) -> list[unread.Connection]:
+    def others(self) -> list["Channel"]:
         """Returns all connections, this one too: also those to other addresses (IPv4 and IPv6), each of which has its own list."""
         return [one for one in list(self.server._map.values()) if isinstance(one, Channel)]
 
@@ -183,6 +192,35 @@ def _can_take(line: int) -> bool:
     poll = select.poll()
     poll.register(line, select.POLLOUT)
     return not any(event & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, event in poll.poll(1000))
+
+
+_serving = threading.local()
+
+
+def serve_on(connection: Channel) -> None:
+    """Records the connection that the thread serves now."""
+    _serving.connection = connection
+
+
+def mark_stream() -> None:
+    """Records that the answer being made is a stream, which keeps its thread until the client has all of it."""
+    connection: Channel | None = getattr(_serving, "connection", None)
+    if connection:
+        connection.streams = True
+
+
+def require_read(viewer: Viewer) -> None:
+    """Aborts with 429 if too many bytes wait for this viewer's clients, or for all. Records who asks on the connection."""
+    connection: Channel | None = getattr(_serving, "connection", None)
+    if connection is None:  # another server, or a test
+        return
+    connection.readers = holders(viewer)
+    waiting = [(other.readers, other.total_outbufs_len) for other in connection.others()]
+    own = max(sum(size for readers, size in waiting if key in readers) for key in connection.readers)
+    if own > OF_ONE:
+        abort(429, "too many bytes of your answers are unread: read them first, or close their connections")
+    if sum(size for _, size in waiting) > (IN_ALL if own else MOST):
+        abort(429, "too many bytes of answers are unread: try again in a minute")
 
 
 def server_of(app: "WSGIApplication", settings: Settings) -> Any:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from btrkeep.serving.protocol import login_socket_of
+
 DATA = Path("/var/lib/btrkeep-web")
 USERS = Path("/var/lib/btrkeep-login")
 LOGIN_USER = "btrkeep-login"
@@ -44,3 +46,30 @@ def data_of(pool: str) -> Path:
 def users_of(pool: str) -> Path:
     """Returns the folder of the users and sessions of a pool's dashboard, which the dashboard itself cannot read."""
     return USERS / pool
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalOptions:
+    """The options before the command; None: not given."""
+
+    pool: str
+    state: Path | None
+    data: Path | None
+    socket: Path | None
+    users: Path | None = None
+    login: Path | None = None
+
+    @property
+    def data_folder(self) -> Path:
+        """Returns the folder of the dashboard's own data."""
+        return self.data or data_of(self.pool)
+
+    @property
+    def users_folder(self) -> Path:
+        """Returns the folder of users and sessions: `data` if that was given, for users who run everything by hand."""
+        return self.users or self.data or users_of(self.pool)
+
+    @property
+    def login_socket(self) -> Path:
+        """Returns the socket of the login service."""
+        return self.login or (self.data / "login.sock" if self.data else login_socket_of(self.pool))

@@ -30,7 +30,7 @@ from tests.beds.made_catalogue import made_catalogue
 from tests.beds.nights import Nights
 from tests.beds.serving import Service
 from tests.beds.serving import serving as root_service
-from web.auth.model import Token, User, digest
+from web.auth import Token, User, digest
 from web.auth.passwords import hashed
 from web.auth.store import Store
 

@@ -17,7 +17,7 @@ from tests.beds.anyone import readable
 from tests.beds.logins import logins_at
 from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
-from web.auth.model import Token, digest
+from web.auth import Token, digest
 from web.auth.store import Store
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)

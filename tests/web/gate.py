@@ -23,7 +23,7 @@ from btrkeep.config import Config, HostConfig, PoolSettings, publish
 from tests.beds.copied import copied
 from tests.beds.logins import logins_at
 from web.app import create_app
-from web.auth.model import User
+from web.auth import User
 from web.auth.store import Store
 from web.settings import Settings
 

@@ -24,7 +24,7 @@ from btrkeep.units import backup_name
 from tests.beds import session
 from tests.beds.session import start_time
 from tests.web.gate import dashboard
-from web.auth.model import User
+from web.auth import User
 from web.auth.passwords import hashed
 from web.auth.store import Store
 from web.settings import Settings

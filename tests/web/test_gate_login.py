@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.web.gate import CHEAP, PASSWORD, Gate, add_user, gate, made
-from web.auth import passwords, service
-from web.auth.model import LoginSession, digest
+from web.auth import LoginSession, digest, passwords, service
 from web.auth.store import Store
 from web.request_values import is_within, within
 from web.settings import Settings

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.beds.dashboard import OPERATOR, PASSWORD, Answer, Dashboard, csrf_of
-from web.auth.model import Token, User, digest
+from web.auth import Token, User, digest
 from web.auth.passwords import hashed
 from web.auth.store import Store
 

@@ -10,7 +10,7 @@ import pytest
 from tests.beds.leftout import needs_root
 from tests.beds.remedies import Typist, types, typing
 from tests.web.gate import CHEAP, PASSWORD, made
-from web.auth.model import User
+from web.auth import User
 from web.auth.store import Store
 
 pytestmark = [needs_root]

@@ -16,7 +16,6 @@ from werkzeug.exceptions import TooManyRequests
 from btrkeep.serving.viewer import Viewer
 from tests.beds.watch import wait_for
 from web import server as ours
-from web import unread
 from web.settings import Settings
 
 ENDLESS = ("/endless", "/endless/stream")
@@ -31,7 +30,7 @@ def little(_environ: object, start: Callable) -> list[bytes]:
 
 def endless(environ: dict[str, Any], start: Callable) -> Iterator[bytes]:
     if environ["PATH_INFO"] == "/endless/stream":
-        unread.mark_stream()
+        ours.mark_stream()
     start("200 OK", [("Content-Type", "application/octet-stream")])
     try:
         while True:
@@ -48,7 +47,7 @@ CUSTOMER = ("acme-*",)
 def answers(environ: dict[str, Any], start: Callable) -> list[bytes]:
     """An answer for the viewer whom the path names, as the application gives it."""
     try:
-        unread.require_read(Viewer(environ["PATH_INFO"], "viewer", CUSTOMER if "acme" in environ["PATH_INFO"] else None))
+        ours.require_read(Viewer(environ["PATH_INFO"], "viewer", CUSTOMER if "acme" in environ["PATH_INFO"] else None))
     except TooManyRequests:
         start("429 TOO MANY REQUESTS", [("Content-Length", "6")])
         return [b"unread"]
@@ -132,7 +131,7 @@ def test_who_reads_no_answer_gets_no_more(
     """Others get theirs, unless far too much waits: who requests much on all threads at once passes the check with all of it."""
     monkeypatch.setattr(ours, "TAKING", 60.0)
     for name, limit in {"OF_ONE": of_one, "IN_ALL": in_all, "MOST": most}.items():
-        monkeypatch.setattr(unread, name, int(limit * ANSWER))
+        monkeypatch.setattr(ours, name, int(limit * ANSWER))
     words = b"GET /answer/acme/%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
     held = [line(port, words % number) for number in range(5)]  # the kernel takes a part of each
     try:
@@ -154,7 +153,7 @@ def test_connections_to_all_addresses_of_the_server_count_together() -> None:
     counts: list[int] = []
 
     def count(_environ: object, start: Callable) -> list[bytes]:
-        counts.append(len(unread._serving.connection.others()))
+        counts.append(len(ours._serving.connection.others()))
         start("200 OK", [("Content-Length", "2")])
         return [b"ok"]
 

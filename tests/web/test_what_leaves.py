@@ -27,7 +27,7 @@ from tests.beds.dashboard import serving as dashboard
 from tests.beds.nights import Nights
 from tests.beds.serving import serving
 from tests.web.test_hostile import VALUES, filled, rules
-from web.auth.model import Token, User, digest
+from web.auth import Token, User, digest
 from web.auth.passwords import hashed
 from web.auth.store import Store
 

@@ -1,1 +1,82 @@
-"""Logins: users, sessions, tokens, and limits on attempts."""
+"""Users, sessions and tokens, as the rest of the dashboard has them; and random words, of which only digests are kept."""
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+
+from btrkeep.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}", re.ASCII)
+_PATTERN = re.compile(r"[A-Za-z0-9_*?\[\]!.-]{1,255}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """`hosts` are patterns, None: all hosts. `hash` is argon2's text."""
+
+    name: str
+    role: str
+    hosts: tuple[str, ...] | None
+    hash: str
+    created: datetime
+    changed: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LoginSession:
+    """One browser that is logged in. `key` is the digest of the random word in its cookie."""
+
+    key: bytes
+    user: str
+    created: datetime
+    seen: datetime
+    address: str
+    browser: str
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token that a script presents instead of a login. Only its digest is stored, not the token."""
+
+    name: str
+    role: str
+    hosts: tuple[str, ...] | None
+    created: datetime
+    used: datetime | None
+
+
+def checked_name(name: str) -> str:
+    """Returns the name. Raises UsageError if it is not a valid user name."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name} is no name for a user", "letters, digits, and . _ @ - after the first, 64 at the most")
+    return name
+
+
+def parse_hosts(text: str | None) -> tuple[str, ...] | None:
+    """Parses patterns such as "web*,db1"; None for "all" and for a missing text. Raises UsageError."""
+    if text is None or text == "all":
+        return None
+    patterns = tuple(part.strip() for part in text.split(",") if part.strip())
+    wrong = [pattern for pattern in patterns if not _PATTERN.fullmatch(pattern)]
+    if wrong or not patterns:
+        raise UsageError(
+            f"{wrong[0] if wrong else text!r} is no pattern of hosts", 'write names of hosts with * and ?, such as "web*,db1"'
+        )
+    return patterns
+
+
+TOKEN_PREFIX = "btrkeep_"  # noqa: S105  no secret
+
+
+def new_word() -> str:
+    """Returns a session's random word. It never begins like a token, which would be looked up among the tokens."""
+    while (word := secrets.token_urlsafe(32)).startswith(TOKEN_PREFIX):
+        pass
+    return word
+
+
+def digest(word: str) -> bytes:
+    """Returns the digest to store for a session's or token's random word. The word is random enough to need no slow hash."""
+    return hashlib.sha256(word.encode("utf-8", "surrogatepass")).digest()

@@ -26,8 +26,7 @@ from btrkeep.serving.server import peer_of
 from btrkeep.serving.viewer import Viewer, role_of, viewer_object
 from btrkeep.serving.wire import ClientGone, Wire
 from btrkeep.units import format_time, printable
-from web.auth import passwords
-from web.auth.model import TOKEN_PREFIX, LoginSession, User, digest, new_word
+from web.auth import TOKEN_PREFIX, LoginSession, User, digest, new_word, passwords
 from web.auth.store import Store
 
 WINDOW = 900.0

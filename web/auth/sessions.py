@@ -18,7 +18,7 @@ from flask.sessions import SecureCookieSessionInterface
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent, RootServiceClient
 from btrkeep.serving.viewer import read_viewer
-from web.auth.model import TOKEN_PREFIX
+from web.auth import TOKEN_PREFIX
 from web.settings import Settings
 
 FILE = "cookie.key"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.errors import OperatorError
-from web.auth.model import LoginSession, Token, User
+from web.auth import LoginSession, Token, User
 
 FILE = "users.sqlite"
 VERSION = 1

@@ -14,7 +14,7 @@ from btrkeep.cli.lazy import LazyCommand, LazyGroup
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.process.cancellation import exit_on_sigterm
 from btrkeep.version import version_words
-from web.cli.global_options import GlobalOptions
+from web.settings import GlobalOptions
 
 NAME = "btrkeep-web"
 COMMANDS = {

@@ -16,8 +16,7 @@ import click
 from btrkeep.catalogue.migrate import READERS
 from btrkeep.errors import OperatorError
 from web.auth.store import Store
-from web.cli.global_options import GlobalOptions
-from web.settings import DATA, LOGIN_USER, USERS
+from web.settings import DATA, LOGIN_USER, USERS, GlobalOptions
 
 _MOST_LINKS = 40
 _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH

@@ -14,8 +14,8 @@ from btrkeep.serving.server import Server, allowed_users, bound, handed_over
 from web.auth.service import LoginService
 from web.auth.store import Store
 from web.cli.as_owner import become_owner
-from web.cli.global_options import GlobalOptions
 from web.cli.published import published_of
+from web.settings import GlobalOptions
 
 log = logging.getLogger("btrkeep.web")
 

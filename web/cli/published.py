@@ -5,7 +5,7 @@ import logging
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Published, published, state_of
 from btrkeep.errors import OperatorError
-from web.cli.global_options import GlobalOptions
+from web.settings import GlobalOptions
 
 log = logging.getLogger("btrkeep.web")
 

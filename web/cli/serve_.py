@@ -16,11 +16,10 @@ from btrkeep.serving.protocol import socket_of
 from btrkeep.serving.viewer import Viewer
 from web.app import create_app
 from web.cli.as_owner import become_owner
-from web.cli.global_options import GlobalOptions
 from web.cli.published import published_of
 from web.overview import overview, space_chart
 from web.server import server_of
-from web.settings import Settings
+from web.settings import GlobalOptions, Settings
 from web.source import context_of
 
 log = logging.getLogger("btrkeep.web")

@@ -8,7 +8,7 @@ import click
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.errors import UsageError
 from btrkeep.units import format_time, printable
-from web.auth.model import TOKEN_PREFIX, Token, checked_name, digest, parse_hosts
+from web.auth import TOKEN_PREFIX, Token, checked_name, digest, parse_hosts
 from web.cli.as_owner import opened
 from web.cli.user_ import hosts_words, name_and_rights
 

@@ -12,7 +12,7 @@ from btrkeep.cli import echo_json, json_option, table
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.serving.viewer import ROLES, role_of
 from btrkeep.units import format_time, printable
-from web.auth.model import LoginSession, Token, User, checked_name, parse_hosts
+from web.auth import LoginSession, Token, User, checked_name, parse_hosts
 from web.auth.passwords import hashed
 from web.auth.store import Store
 from web.cli.as_owner import opened
