@@ -1,6 +1,7 @@
-"""The status report: hosts, pool and jobs at one moment. Alarms, the digest and the metrics are made of it.
+"""The status report: hosts, pool and jobs at one moment. `backupd status`, alarms, the digest and the metrics are made of it.
 
-`read_status` acts and returns plain data. The pool may be missing, which is reported: for the rest the catalogue is enough.
+`read_report` and `read_status` act and return plain data. The pool may be missing, which is reported: for the rest the catalogue
+is enough.
 """
 
 from collections.abc import Mapping
@@ -28,8 +29,8 @@ from btrkeep.catalogue import (
 )
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings
-from btrkeep.decisions.copies import COPIES, CopyStatus, copies_of, copy_statuses
-from btrkeep.decisions.crash import read_in_doubt
+from btrkeep.decisions.copies import COPIES, CopyStatus, RunningFetch, copies_of, copy_statuses
+from btrkeep.decisions.crash import BackupsInDoubt, read_in_doubt
 from btrkeep.decisions.drills import DrillStatus, drill_status, read_drills
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import FACT, PoolVerdict, from_text
@@ -52,7 +53,7 @@ _NO_EXPIRY, _NO_BALANCE = ExpiryTotals(0, 0), BalanceTotals(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """The result of `read_status`. Without `numbers` the pool could not be read.
+    """The result of `read_status`, or a part of it, of `read_report`. Without `numbers` the pool could not be read.
 
     `faults`: mistakes of the configuration, FILE:LINE and why. `catalogue_fault`: why the catalogue cannot be used; "" if it can.
     `pool_looked`: when the pool could be read last, None if never.
@@ -104,8 +105,8 @@ class StatusReport:
     pool_looked: datetime | None = None
     clock: str = ""
     """Why the clock of this machine cannot be right; "" if nothing contradicts it, or if the pool could not be read."""
-    in_doubt: frozenset[str] = frozenset()
-    """The hosts with a backup that a crash of this server may have damaged, and that was not read since."""
+    in_doubt: BackupsInDoubt | None = None
+    """The backups that a crash of this server may have damaged, and that were not read since."""
 
     @property
     def fault(self) -> str:
@@ -155,37 +156,51 @@ def status_without_catalogue(config: Config, now: datetime, *, faults: tuple[str
     return StatusReport(config, now, (), {}, pool, faults=faults, is_catalogue_read=False, pool_looked=looked)
 
 
-def read_status(config: Config, catalogue: Catalogue, now: datetime, *, live: bool, faults: tuple[str, ...] = ()) -> StatusReport:
-    """Returns the report. Numbers of the pool are those of the newest sample; with `live`, or without a recent one, of now.
+def read_report(
+    config: Config, catalogue: Catalogue, now: datetime, filesystem: str | None = None, faults: tuple[str, ...] = ()
+) -> StatusReport:
+    """Returns what `backupd status` shows: the hosts, their copies and proofs, what runs, and what is wrong with the pool.
 
-    `faults`: mistakes of the configuration. Raises OperatorError when the catalogue cannot be read.
+    `filesystem`: the pool's, of which failing balances are listed; None if it cannot be read. `faults`: mistakes of the
+    configuration. Raises OperatorError when the catalogue cannot be read.
     """
     facts = catalogue.host_facts(latest(now))
     looks, unverified = looks_of(config, catalogue, now)
-    kept = from_text(catalogue.get_fact(FACT))
-    report = StatusReport(
+    return StatusReport(
         config=config,
         now=now,
         faults=faults,
-        pool_looked=kept.pool_looked if kept else None,
         hosts=host_statuses(config, facts, copies_of(catalogue.get_fact(COPIES)).fetched, now),
         facts=facts,
         pool=look_at_pool(config, catalogue),
-        running=tuple(one for one in catalogue.progress() if start_time(one.pid) == one.pid_started),
-        expiry=next((one for one in catalogue.expiries(2, of_all=True) if _has_ended(one)), None),
-        expiry_totals=catalogue.expiry_totals(),
-        dedupe=last_dedupe(catalogue),
-        backups=catalogue.state_counts(),
-        day=tuple(catalogue.run_totals(now - DAY, latest(now))),
+        running=tuple(one for one in catalogue.progress() if is_alive(one)),
+        dedupe=next((one for one in catalogue.dedupes(2) if _has_ended(one)), None),
         copies=tuple(copy_statuses(config.copies, catalogue, now)),
-        drills=drills_of(config, catalogue, now),
+        drills=_drills(config, catalogue, now),
         looks=looks,
         unverified=unverified,
-        damaged=damaged_hosts(catalogue),
+        damaged=_damaged_hosts(catalogue),
         altered=tuple(catalogue.altered_backups()),
         verifications=verification_counts(catalogue, now),
-        repeated=repeated_failures(read_steps(catalogue, None), now),
-        in_doubt=frozenset(host for host, _ in doubtful.backups) if (doubtful := read_in_doubt(catalogue)) else frozenset(),
+        repeated=repeated_failures(read_steps(catalogue, filesystem), now),
+        in_doubt=read_in_doubt(catalogue),
+    )
+
+
+def read_status(config: Config, catalogue: Catalogue, now: datetime, *, live: bool, faults: tuple[str, ...] = ()) -> StatusReport:
+    """Returns the whole report: `read_report` with sums of jobs and runs, and the numbers of the pool.
+
+    These are of the newest sample; with `live`, or without a recent one, of now. `faults`: mistakes of the configuration. Raises
+    OperatorError when the catalogue cannot be read.
+    """
+    kept = from_text(catalogue.get_fact(FACT))
+    report = replace(
+        read_report(config, catalogue, now, faults=faults),
+        pool_looked=kept.pool_looked if kept else None,
+        expiry=next((one for one in catalogue.expiries(2, of_all=True) if _has_ended(one)), None),
+        expiry_totals=catalogue.expiry_totals(),
+        backups=catalogue.state_counts(),
+        day=tuple(catalogue.run_totals(now - DAY, latest(now))),
     )
     if report.fault:
         return report
@@ -197,7 +212,7 @@ def read_status(config: Config, catalogue: Catalogue, now: datetime, *, live: bo
         return replace(report, pool=PoolFacts(f"{config.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)"))
 
 
-def drills_of(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatus:
+def _drills(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatus:
     """Returns the state of drills; having none at all is late if the configuration sets a maximum age."""
     hosts = catalogue.hosts()
     is_asked = config.drill.max_age is not None
@@ -212,7 +227,7 @@ def looks_of(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[
     return looks, late_reads(oldest, looks, settings.oldest, now, is_asked=settings.max_age is not None)
 
 
-def damaged_hosts(catalogue: Catalogue) -> dict[str, tuple[int, int]]:
+def _damaged_hosts(catalogue: Catalogue) -> dict[str, tuple[int, int]]:
     """Returns, by host, how many of its backups have damaged files, and how many files the worst of them has."""
     found: dict[str, tuple[int, int]] = {}
     for (host, _), count in catalogue.damaged_files().items():
@@ -221,9 +236,9 @@ def damaged_hosts(catalogue: Catalogue) -> dict[str, tuple[int, int]]:
     return found
 
 
-def last_dedupe(catalogue: Catalogue) -> Dedupe | None:
-    """Returns the newest run of `dedupe` that has ended, or was killed."""
-    return next((one for one in catalogue.dedupes(2) if _has_ended(one)), None)
+def is_alive(entry: Progress | RunningFetch) -> bool:
+    """Returns True if the process that writes this progress still runs."""
+    return start_time(entry.pid) == entry.pid_started
 
 
 def _has_ended(job: Expiry | Balance | Dedupe) -> bool:

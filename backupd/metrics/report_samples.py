@@ -81,7 +81,7 @@ def _replicas(samples: MetricSamples, report: StatusReport) -> None:
 
 def _drills(samples: MetricSamples, report: StatusReport) -> None:
     samples.add(table.UNVERIFIED, len(report.unverified))
-    samples.add(table.IN_DOUBT, len(report.in_doubt))
+    samples.add(table.IN_DOUBT, len({host for host, _ in report.in_doubt.backups}) if report.in_doubt else 0)
     metric_samples.add_counts(samples.add, table.VERIFIED, VerificationState, report.verifications)
     drills = report.drills
     if drills is None:

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backupd.dedupe.pace import Pacer
 
-from backupd.dedupe.work import Deduper, SharedBackup
+from backupd.dedupe.work import Deduper, Pacer, SharedBackup
 from backupd.files.backup_selector import restorable
 from backupd.repo.checksums import NO_DIGEST, Checksums, ReadBefore, key_of
 from btrkeep.catalogue import Catalogue

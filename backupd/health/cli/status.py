@@ -40,30 +40,25 @@ from backupd.health.cli.status_view import (
     show_verification,
     time_or_null,
 )
-from backupd.health.pool_facts import look_at_pool
-from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
-from btrkeep.catalogue import Catalogue, Dedupe, Progress, StoredAlarm
+from backupd.health.status_report import StatusReport, is_alive, read_report
+from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.catalogue.model_alarm import OF_JOBS, SERVICE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, ReportingConfig
-from btrkeep.config.model import CopySettings
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.copies import COPIES, CopyStatus, RunningFetch, copies_of, copy_statuses, read_running
-from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doubt
-from btrkeep.decisions.drills import DrillStatus
-from btrkeep.decisions.due import latest
+from btrkeep.decisions.copies import COPIES, RunningFetch, copies_of, read_running
+from btrkeep.decisions.crash import in_doubt_words
 from btrkeep.decisions.findings import StoredVerdict, from_text
-from btrkeep.decisions.host_state import COPY, STATES, HostStatus, host_statuses
-from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge_pool
-from btrkeep.decisions.repeated import RepeatedFailure, dedupe_words, read_steps, repeated_failures, repeated_object, repeated_words
-from btrkeep.decisions.verification import VerificationState, verification_counts
+from btrkeep.decisions.host_state import COPY, STATES
+from btrkeep.decisions.pool_health import clock_findings
+from btrkeep.decisions.repeated import dedupe_words, repeated_object, repeated_words
+from btrkeep.decisions.verification import VerificationState
 from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool
-from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, local_time, printable
 
 _OLD = timedelta(hours=1)
@@ -204,7 +199,7 @@ def command(
         elif hosts or states or group is not None:
             chosen = _chosen(context, hosts, group)
         status = _read_status(context, host, synchronised)
-        look.now, look.checked = status.moment, from_text(context.catalogue.get_fact(health.FACT))
+        look.now, look.checked = context.moment, from_text(context.catalogue.get_fact(health.FACT))
         if chosen is not None:
             status = _only(status, chosen, states)
         alive = quota.live_bytes(context.pool) if as_json and context.pool else {}
@@ -258,26 +253,13 @@ def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _Opened:
 
 @dataclass(frozen=True, slots=True)
 class _Status:
-    """What the command shows, of all hosts or of one."""
+    """What the command shows, of all hosts or of one: the report, and what only this command shows beside it."""
 
     context: _Opened
-    moment: datetime
-    hosts: list[HostStatus]
+    report: StatusReport
     unconfigured: Mapping[str, int]
-    running: list[Progress]
-    copies: list[CopyStatus[CopySettings]]
     fetching: Mapping[str, RunningFetch]
-    drills: DrillStatus
-    looks: Mapping[str, datetime | None]
-    unverified: Sequence[str]
-    verified: Mapping[VerificationState, int]
-    damaged: Mapping[str, tuple[int, int]]
-    altered: Sequence[tuple[str, str]]
-    in_doubt: BackupsInDoubt | None
-    dedupe: Dedupe | None
-    repeated: Sequence[RepeatedFailure]
     failed_jobs: Sequence[StoredAlarm]
-    verdict: health.PoolVerdict
     synchronised: bool | None
 
     @property
@@ -287,28 +269,31 @@ class _Status:
 
     def as_json(self, alive: Mapping[str, int]) -> dict[str, Any]:
         """`alive`: the bytes of each host by simple quotas."""
+        report = self.report
         hosts = [
-            {**host_as_json(one), "verified": time_or_null(self.looks.get(one.host)), "alive_bytes": alive.get(one.host)}
-            for one in self.hosts
+            {**host_as_json(one), "verified": time_or_null(report.looks.get(one.host)), "alive_bytes": alive.get(one.host)}
+            for one in report.hosts
         ]
         return {
             "hosts": hosts,
             "unconfigured": [{"host": name, "backups": count} for name, count in self.unconfigured.items()],
-            "running": [progress_as_json(entry) for entry in self.running],
-            "copies": [copy_as_json(copy, self.fetching.get(copy.replica.name)) for copy in self.copies],
-            "drill": drill_as_json(self.drills),
+            "running": [progress_as_json(entry) for entry in report.running],
+            "copies": [copy_as_json(copy, self.fetching.get(copy.replica.name)) for copy in report.copies],
+            "drill": drill_as_json(report.drills) if report.drills else None,
             "verification": {
                 "max_age": round(self.context.config.verify.oldest),
-                "unverified": list(self.unverified),
-                "states": {str(state): self.verified[state] for state in VerificationState},
-                "damaged": [{"host": name, "backups": some, "files": most} for name, (some, most) in sorted(self.damaged.items())],
+                "unverified": list(report.unverified),
+                "states": {str(state): report.verifications[state] for state in VerificationState},
+                "damaged": [
+                    {"host": name, "backups": backups, "files": files} for name, (backups, files) in sorted(report.damaged.items())
+                ],
             },
-            "altered": [{"host": name, "name": backup} for name, backup in self.altered],
-            "in_doubt": in_doubt_as_json(self.in_doubt),
-            "dedupe": dedupe_as_json(self.dedupe) if self.dedupe else None,
-            "repeated": [repeated_object(failure) for failure in self.repeated],
+            "altered": [{"host": name, "name": backup} for name, backup in report.altered],
+            "in_doubt": in_doubt_as_json(report.in_doubt),
+            "dedupe": dedupe_as_json(report.dedupe) if report.dedupe else None,
+            "repeated": [repeated_object(failure) for failure in report.repeated],
             "failed": [failed_job_as_json(alarm) for alarm in self.failed_jobs],
-            "pool": health.as_json(self.verdict),
+            "pool": health.as_json(report.verdict),
             "lost": self.context.lost,
             "clock": self.context.clock_doubt,
             "clock_synchronised": self.synchronised,
@@ -316,44 +301,46 @@ class _Status:
 
     def show(self, host: str | None, *, with_copies: bool, chosen: frozenset[str] | None = None) -> None:
         """Prints it, at length for one host; with `chosen` the table of hosts only, and what is wrong with the pool."""
+        report = self.report
         if chosen is not None:
-            show_all(self.hosts, self.running, self.moment, has_copies=True, each=True)
+            show_all(report.hosts, report.running, report.now, has_copies=True, each=True)
             show_unconfigured(self.unconfigured)
-            if not self.hosts and not self.unconfigured:
+            if not report.hosts and not self.unconfigured:
                 click.echo("no host is in that state" if chosen else "no host is in that group")
-            show_damaged(self.damaged)
-            show_altered(self.altered, self.command)
+            show_damaged(report.damaged)
+            show_altered(report.altered, self.command)
         elif host:
-            if self.hosts:
-                show_one(self.hosts[0], self.running, self.moment, self.looks.get(host))
+            if report.hosts:
+                show_one(report.hosts[0], report.running, report.now, report.looks.get(host))
             else:
                 has = counted(self.unconfigured[host], "backup") if host in self.unconfigured else "backups"
                 click.echo(f"{printable(host)} has {has} but is not configured")
-            show_damaged({name: one for name, one in self.damaged.items() if name == host})
-            show_altered([backup for backup in self.altered if backup[0] == host], self.command)
-            show_lags(self.copies, host)
+            show_damaged({name: one for name, one in report.damaged.items() if name == host})
+            show_altered([backup for backup in report.altered if backup[0] == host], self.command)
+            show_lags(report.copies, host)
         else:
-            show_all(self.hosts, self.running, self.moment, has_copies=bool(self.copies))
+            show_all(report.hosts, report.running, report.now, has_copies=bool(report.copies))
             show_unconfigured(self.unconfigured)
-            show_copies(self.copies, self.fetching)
+            show_copies(report.copies, self.fetching)
             if with_copies:
-                show_lags(self.copies)
-            show_drills(self.drills)
-            show_verification(self.verified)
-            show_damaged(self.damaged)
-            show_altered(self.altered, self.command)
-            show_unverified(self.unverified, self.context.config.verify.oldest)
-            for failure in self.repeated:
+                show_lags(report.copies)
+            if report.drills:
+                show_drills(report.drills)
+            show_verification(report.verifications)
+            show_damaged(report.damaged)
+            show_altered(report.altered, self.command)
+            show_unverified(report.unverified, self.context.config.verify.oldest)
+            for failure in report.repeated:
                 click.echo(click.style("repeated: ", fg="yellow") + repeated_words(failure))
             show_failed_jobs(self.failed_jobs)
-            if self.dedupe:
-                click.echo(f"last dedupe: {local_time(self.dedupe.started)}, {dedupe_words(self.dedupe)}")
-            if self.in_doubt:
-                words = f"{in_doubt_words(self.in_doubt)}: `backupd verify --after-crash` does that"
+            if report.dedupe:
+                click.echo(f"last dedupe: {local_time(report.dedupe.started)}, {dedupe_words(report.dedupe)}")
+            if report.in_doubt:
+                words = f"{in_doubt_words(report.in_doubt)}: `backupd verify --after-crash` does that"
                 prose(click.style("in doubt: ", fg="yellow") + words)
         for one in clock_findings(self.context.clock_doubt, self.synchronised):
             click.echo(click.style("clock: ", fg=colours.LEVEL[one.level]) + printable(one.text))
-        show_pool(self.verdict)
+        show_pool(report.verdict)
 
 
 def _chosen(context: _Opened, hosts: Sequence[str], group: str | None) -> frozenset[str]:
@@ -370,44 +357,37 @@ def _chosen(context: _Opened, hosts: Sequence[str], group: str | None) -> frozen
     return frozenset(name for name in names if name in config.every_host and config.every_host[name].group == group)
 
 
-def _only(status: "_Status", chosen: frozenset[str], states: Sequence[str]) -> "_Status":
+def _only(status: _Status, chosen: frozenset[str], states: Sequence[str]) -> _Status:
     """Returns the status of the chosen hosts, of those in one of the states if any is given."""
-    hosts = [one for one in status.hosts if one.host in chosen and (not states or one.state in states)]
+    report = status.report
+    hosts = tuple(one for one in report.hosts if one.host in chosen and (not states or one.state in states))
     names = {one.host for one in hosts}
-    unconfigured = {name: count for name, count in status.unconfigured.items() if name in chosen} if not states else {}
     return replace(
         status,
-        hosts=hosts,
-        unconfigured=unconfigured,
-        running=[one for one in status.running if one.host in names],
-        unverified=[name for name in status.unverified if name in names],
-        damaged={name: one for name, one in status.damaged.items() if name in names},
-        altered=[backup for backup in status.altered if backup[0] in names],
+        report=replace(
+            report,
+            hosts=hosts,
+            running=tuple(one for one in report.running if one.host in names),
+            unverified=tuple(name for name in report.unverified if name in names),
+            damaged={name: one for name, one in report.damaged.items() if name in names},
+            altered=tuple(backup for backup in report.altered if backup[0] in names),
+        ),
+        unconfigured={name: count for name, count in status.unconfigured.items() if name in chosen} if not states else {},
     )
 
 
 def _read_status(context: _Opened, host: str | None, synchronised: bool | None) -> _Status:
-    moment = context.moment
-    looks, unverified = looks_of(context.config, context.catalogue, moment)
+    catalogue, config = context.catalogue, context.config
+    report = read_report(config, catalogue, context.moment, context.pool.filesystem if context.pool else None)
+    if host is not None:
+        hosts = tuple(one for one in report.hosts if one.host == host)
+        report = replace(report, hosts=hosts, running=tuple(one for one in report.running if one.host == host))
     return _Status(
         context,
-        moment,
-        hosts=_statuses(context, host, moment),
+        report,
         unconfigured=_unconfigured(context, host),
-        running=[entry for entry in context.catalogue.progress() if _alive(entry) and host in (None, entry.host)],
-        copies=copy_statuses(context.config.copies, context.catalogue, moment),
-        fetching={name: it for name in context.config.replicas if (it := read_running(context.catalogue, name)) and _alive(it)},
-        drills=drills_of(context.config, context.catalogue, moment),
-        looks=looks,
-        unverified=unverified,
-        verified=verification_counts(context.catalogue, moment),
-        damaged=damaged_hosts(context.catalogue),
-        altered=context.catalogue.altered_backups(),
-        in_doubt=read_in_doubt(context.catalogue),
-        dedupe=last_dedupe(context.catalogue),
-        repeated=repeated_failures(read_steps(context.catalogue, context.pool.filesystem if context.pool else None), moment),
-        failed_jobs=[alarm for alarm in context.catalogue.alarms() if alarm.is_open and _is_of_job(alarm)],
-        verdict=judge_pool(look_at_pool(context.config, context.catalogue), HealthLimits.of(context.config)),
+        fetching={name: fetch for name in config.replicas if (fetch := read_running(catalogue, name)) and is_alive(fetch)},
+        failed_jobs=[alarm for alarm in catalogue.alarms() if alarm.is_open and _is_of_job(alarm)],
         synchronised=synchronised,
     )
 
@@ -417,18 +397,8 @@ def _is_of_job(alarm: StoredAlarm) -> bool:
     return alarm.about.kind in OF_JOBS or alarm.what == SERVICE
 
 
-def _statuses(context: _Opened, host: str | None, moment: datetime) -> list[HostStatus]:
-    fetched = copies_of(context.catalogue.get_fact(COPIES)).fetched
-    found = host_statuses(context.config, context.catalogue.host_facts(latest(moment)), fetched, moment)
-    return [status for status in found if host in (None, status.host)]
-
-
 def _unconfigured(context: _Opened, host: str | None) -> dict[str, int]:
     """Returns how many backups each host has that is not configured, and that no replica fetches from another pool."""
     known = context.config.every_host.keys() | copies_of(context.catalogue.get_fact(COPIES)).fetched.keys()
     counts = context.catalogue.backup_counts()
     return {name: counts[name] for name in sorted(counts.keys() - known) if host in (None, name)}
-
-
-def _alive(entry: Progress | RunningFetch) -> bool:
-    return start_time(entry.pid) == entry.pid_started

@@ -26,7 +26,9 @@ _MOST_BEHIND = 20
 _MOST_FAILED = 10
 
 
-def show_all(found: list[HostStatus], running: list[Progress], now: datetime, *, has_copies: bool, each: bool = False) -> None:
+def show_all(
+    found: Sequence[HostStatus], running: Sequence[Progress], now: datetime, *, has_copies: bool, each: bool = False
+) -> None:
     """Prints the table, with what runs and the sum. Hosts that fail for the same reason are one line, unless `each`."""
     groups = [[status] for status in found] if each else grouped_alike(found, _reason)
     rows = [_row(statuses, now) for statuses in groups]
@@ -70,7 +72,7 @@ def show_unconfigured(hosts: Mapping[str, int]) -> None:
         prose(f"{head}{shown}; `backupd host add NAME` goes on from them, `backupd forget NAME` gives them up")
 
 
-def show_copies(copies: list[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> None:
+def show_copies(copies: Sequence[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> None:
     """Prints a line for each copy, one for its running update, and one for each host that is not completely copied."""
     rows = [
         (
@@ -105,7 +107,7 @@ def _last_time(copy: CopyStatus[CopySettings]) -> str:
     return f"{format_size(session.bytes)}, {counted(session.fetched, 'backup')}{rate}"
 
 
-def show_lags(copies: list[CopyStatus[CopySettings]], host: str | None = None) -> None:
+def show_lags(copies: Sequence[CopyStatus[CopySettings]], host: str | None = None) -> None:
     """Prints the newest backup of each host, or of one, in each copy, the oldest first."""
     rows = [
         (printable(copy.replica.name), printable(lag.host), lag.newest, format_duration(lag.age), "not listed any more" * lag.gone)
@@ -209,7 +211,7 @@ def _running_line(entry: Progress) -> str:
     return f"running: {printable(entry.host)} {printable(entry.path)}: {names}, {size}{share}"
 
 
-def show_one(status: HostStatus, running: list[Progress], now: datetime, verified: datetime | None) -> None:
+def show_one(status: HostStatus, running: Sequence[Progress], now: datetime, verified: datetime | None) -> None:
     rows = [
         ("host", printable(status.host)),
         ("state", click.style(status.state, fg=colours.HOST[status.state])),
