@@ -18,17 +18,16 @@ def lines_of(told: Mapping[str, Any]) -> Iterator[str]:
     yield f".. {told['bench']}; python {told['command']}"
     yield "   " + ", ".join(f"{key} {value}" for key, value in facts.items())
     yield ""
-    yield ".. list-table::"
-    yield "   :header-rows: 1"
+    yield ".. csv-table::"
+    yield "   :header: , ours, the other, ratio, agreed"
     yield ""
-    yield from _row("", "ours", "the other", "ratio", "agreed")
     for name, measure in told.items():
         if isinstance(measure, Mapping) and "ratio" in measure:
             first, second, ratio = measure.values()
             limit = ratio["limit"]
-            yield from _row(name, _spread(first), _spread(second), _spread(ratio), f"at most {limit}" if limit else "")
+            yield _row(name, _spread(first), _spread(second), _spread(ratio), f"at most {limit}" if limit else "")
     for name, measure in told.get("own CPU, ms per host", {}).items():
-        yield from _row(
+        yield _row(
             f"own CPU per host: {name}", f"{_spread(measure)} ms", "", "", f"{limit} ms" if (limit := measure.get("limit")) else ""
         )
 
@@ -37,9 +36,8 @@ def _spread(numbers: Mapping[str, float]) -> str:
     return f"{numbers['median']:.2f} [{numbers['min']:.2f} - {numbers['max']:.2f}]"
 
 
-def _row(*cells: str) -> Iterator[str]:
-    for number, cell in enumerate(cells):
-        yield f"   {'*' if number == 0 else ' '} - {cell}".rstrip()
+def _row(*cells: str) -> str:
+    return "   " + ", ".join(f'"{cell}"' if "," in cell else cell for cell in cells).rstrip()
 
 
 def main() -> None:
