@@ -3,8 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from heatmap.colourings import Colour, ColourKey
-from heatmap.colours import qualitative_colours
+from heatmap.colourings import Colour, ColourKey, qualitative_colours
 from heatmap.diff import EMPTIER, FULLER, GONE, NEW, Changes, changes_between, more_used
 from heatmap.grid import Grid
 from heatmap.overview import PHYSICAL, CellColours, Drawing, common_scale, overview

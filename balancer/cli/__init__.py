@@ -7,7 +7,7 @@ import sys
 import click
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
-from btrkeep.cli.lazy import LazyCommand, LazyGroup
+from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 from btrkeep.version import version_words
 
 NAME = "btrfs-balancer"
@@ -16,8 +16,9 @@ COMMANDS = {
     "plan": LazyCommand("balancer.cli.plan_", "what would be balanced, in which order, and what that would cost"),
     "run": LazyCommand("balancer.cli.run_", "balance what is worth it, one block group at a time"),
     "history": LazyCommand("balancer.cli.history_", "how it went over the months"),
-    "completion": LazyCommand("balancer.cli.completion_", "make a shell complete commands, options and mount points"),
+    "completion": LazyCommand("balancer.cli:completion", "make a shell complete commands, options and mount points"),
 }
+completion = completion_command(NAME, "commands, options and mount points")
 
 
 @click.group(

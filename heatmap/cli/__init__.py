@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
-from btrkeep.cli.lazy import import_command
+from btrkeep.cli.lazy import completion_command, import_command
 from btrkeep.process.cancellation import exit_on_sigterm
 
 NAME = "btrfs-heatmap"
@@ -24,6 +24,9 @@ COMMANDS = {
     "nightly": "a picture and the state of a pool, for a timer",
     "completion": "make a shell complete commands, options and mount points",
 }
+
+
+completion = completion_command(NAME, "commands, options and mount points")
 
 
 class _Heatmap(click.Group):
@@ -41,7 +44,7 @@ class _Heatmap(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name != PICTURE and name not in COMMANDS:
             return None
-        return import_command(f"heatmap.cli.{name}")
+        return completion if name == completion.name else import_command(f"heatmap.cli.{name}")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Completes the first word: a command, or the beginning of a mount point. bash accepts either folder names or this list."""

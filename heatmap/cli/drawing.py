@@ -123,15 +123,15 @@ def _save(
     extras, image = request.extras, image_of(drawn.runs, drawn.grid)
     name = None if extras.show and request.output is None else output_name(request.output, parts, taken, request.form)
     if extras.show:
-        from heatmap.terminal import show
+        from heatmap.picture import show
 
         show(image)
     if state is not None and extras.record:
         _record(request, name, parts, state)
     if state is not None and extras.map is not None:
-        from heatmap import pixelmap
+        from heatmap.overview import save_pixel_map
 
-        pixelmap.save(state, drawn, extras.map)
+        save_pixel_map(state, drawn, extras.map)
         _say_written(request, "mapfile", extras.map)
     if name is not None:
         request.say(f"{request.form}file {printable(name)}")

@@ -1,9 +1,13 @@
-"""`btrfs-heatmap nightly`: a picture of a pool for its timelapse, and the state that it was drawn from, for a timer."""
+"""`btrfs-heatmap nightly`: a picture of a pool for its timelapse, the state that it was drawn from, and which are kept.
+
+A picture and the recorded state beside it have the same name but the ending, and stay or go together.
+"""
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -13,6 +17,40 @@ from btrkeep.cli.arguments import pool_options, require_one_pool
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.hung_storage import HINT, answers
 from btrkeep.units import counted, printable, show_times_in
+
+ALL = timedelta(days=14)
+DAILY = timedelta(days=366)
+_NAME = re.compile(r"(?P<of>.+)_at_(?P<at>\d{1,11})\.(?:png|heatmap)")
+
+
+def taken(name: str) -> tuple[str, datetime] | None:
+    """Parses an automatic file name (made by `picture.output_name`): returns its series and time; None for any other file."""
+    match = _NAME.fullmatch(name)
+    return (match["of"], datetime.fromtimestamp(int(match["at"]), UTC)) if match else None
+
+
+def superfluous(names: Iterable[str], now: datetime) -> list[str]:
+    """Returns the files to delete. The last one of each day or week stays; files without an automatic name are never deleted."""
+    found = sorted(((at, of, name) for name in names if (said := taken(name)) for of, at in [said]), reverse=True)
+    kept: dict[tuple[str, date | tuple[int, int]], datetime] = {}
+    goes = []
+    for at, of, name in found:
+        slot = _slot(at, now)
+        if slot is not None and kept.setdefault((of, slot), at) != at:
+            goes.append(name)
+    return sorted(goes)
+
+
+def _slot(at: datetime, now: datetime) -> date | tuple[int, int] | None:
+    """The day or the week of which one is kept; None: all are."""
+    age = now - at
+    if age <= ALL:
+        return None
+    if age <= DAILY:
+        return at.date()
+    year, week, _ = at.isocalendar()
+    return year, week
+
 
 PICTURES = "pictures"
 _POOL = "main"
@@ -77,7 +115,6 @@ def _draw(path: Path, folder: Path) -> None:
 
 def thin(folder: Path, now: datetime) -> int:
     """Removes the files that are no longer kept and returns their number."""
-    from heatmap.thinning import superfluous
 
     goes = superfluous((path.name for path in folder.iterdir()), now)
     for name in goes:

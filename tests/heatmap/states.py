@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from heatmap.curves import HILBERT, SNAKE
+from heatmap.grid import HILBERT, SNAKE
 from heatmap.state import DATA, METADATA, SYSTEM, Array, FilesystemState
 
 GIB, TIB = 1 << 30, 1 << 40

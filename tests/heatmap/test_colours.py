@@ -8,9 +8,9 @@ import pytest
 
 from btrkeep.choices import COLOURS
 from btrkeep.errors import OperatorError
-from heatmap.colourings import COLOUR_SCHEMES
-from heatmap.colours import (
+from heatmap.colourings import (
     BLACK,
+    COLOUR_SCHEMES,
     GREY,
     STEPS,
     VISIONS,

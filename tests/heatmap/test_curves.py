@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from btrkeep.choices import CURVES
-from heatmap.curves import HILBERT, LINEAR, SNAKE, laid_out
+from heatmap.grid import HILBERT, LINEAR, SNAKE, laid_out
 from tests.heatmap.program import PEER
 
 ORDERS = range(10)

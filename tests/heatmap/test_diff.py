@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from btrkeep.errors import OperatorError
-from heatmap.colours import VISIONS, distances
+from heatmap.colourings import VISIONS, distances
 from heatmap.diff import as_json, difference, lines
 from heatmap.diff_picture import colours, picture
 from heatmap.recorded import save

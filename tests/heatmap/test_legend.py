@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageChops
 
-from heatmap.colourings import COLOUR_SCHEMES
-from heatmap.colours import sequential_colours
+from heatmap.colourings import COLOUR_SCHEMES, sequential_colours
 from heatmap.extents import TREES
 from heatmap.legend import GROUND, _type, _wrapped, add_below, extents_legend, legend, numbers, strip, title
 from heatmap.overview import overview

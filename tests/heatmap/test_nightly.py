@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from heatmap.thinning import superfluous, taken
+from heatmap.cli.nightly import superfluous, taken
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
 

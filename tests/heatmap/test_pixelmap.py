@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heatmap.overview import CellColours, Drawing, overview
+from heatmap.overview import CellColours, Drawing, overview, pixel_map, save_pixel_map
 from heatmap.picture import image_of, save
-from heatmap.pixelmap import pixel_map
-from heatmap.pixelmap import save as save_map
 from heatmap.state import FilesystemState
 from tests.heatmap.states import GIB, Pool, entries_at, step
 
@@ -37,7 +35,7 @@ def drawn(**wishes: Any) -> Drawing:
 def test_every_pixel_is_what_the_map_says(sort: str, curve: str, order: int, size: int, tmp_path: Path) -> None:
     picture = drawn(sort=sort, curve=curve, order=order, size=size)
     save(image_of(picture.runs, picture.grid), str(tmp_path / "x.png"))
-    save_map(STATE, picture, str(tmp_path / "x.json"))
+    save_pixel_map(STATE, picture, str(tmp_path / "x.json"))
     found = json.loads((tmp_path / "x.json").read_text())
     colours = numbered(STATE).rgb.tolist()
     group_at = {vaddr: number for number, vaddr in enumerate(STATE.bg_vaddr.tolist())}
@@ -97,5 +95,5 @@ def test_by_address_there_are_no_devices_and_without_scores_none() -> None:
 
 def test_a_map_of_42_tib_is_a_few_megabytes(tmp_path: Path) -> None:
     state = Pool((42 << 40,), filled=0.85).state()
-    save_map(state, overview(state), str(tmp_path / "x"))
+    save_pixel_map(state, overview(state), str(tmp_path / "x"))
     assert (tmp_path / "x").stat().st_size < 4 << 20

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from btrkeep.errors import OperatorError
+from heatmap.picture import _colours, drawn, edge_for, show
 from heatmap.recorded import save
-from heatmap.terminal import _colours, drawn, edge_for, show
 from tests.beds import TOP
 from tests.beds.terminal import at_a_terminal
 from tests.heatmap.program import heatmap

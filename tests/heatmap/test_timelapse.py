@@ -19,12 +19,11 @@ from PIL import Image
 from btrkeep.errors import OperatorError
 from heatmap.animation import Palette, ffmpeg_command
 from heatmap.colourings import COLOUR_SCHEMES
-from heatmap.frames import frame_sequence, gather
 from heatmap.overview import overview
 from heatmap.picture import image_of
 from heatmap.recorded import save
 from heatmap.state import FilesystemState
-from heatmap.timelapse import TimelapseSummary, timelapse
+from heatmap.timelapse import TimelapseSummary, frame_sequence, gather, timelapse
 from tests.beds import TOP, work
 from tests.heatmap.program import heatmap
 from tests.heatmap.states import FIRST_DAY, GIB, growing

@@ -19,9 +19,8 @@ from btrkeep.choices import CURVES, SORTS
 from btrkeep.units import backup_name
 from heatmap.colourings import COLOUR_SCHEMES, ColourKey
 from heatmap.grid import OVERVIEW_GRANULARITY, Grid, choose
-from heatmap.overview import VIRTUAL, Drawing, common_scale, overview
+from heatmap.overview import VIRTUAL, Drawing, common_scale, overview, pixel_map
 from heatmap.picture import image_of
-from heatmap.pixelmap import pixel_map
 from heatmap.recorded import SUFFIX, StateHeader, Unreadable, load, read_header
 from heatmap.state import FilesystemState
 from web.result_cache import ResultCache
@@ -184,7 +183,7 @@ class Painter:
         return self._made("png", self._key(gallery, one, wish), lambda: _png(self._drawn(gallery, one, wish)))
 
     def map(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
-        """Returns the map of pixels to addresses, as JSON, compressed with gzip; heatmap/pixelmap.py describes the format."""
+        """Returns the map of pixels to addresses, as JSON, compressed with gzip; heatmap/overview.py describes the format."""
         return self._made("map", self._key(gallery, one, wish), lambda: self._map(gallery, one, wish))
 
     def key(self, one: Recorded, wish: DrawingRequest) -> ColourKey:

@@ -1,5 +1,0 @@
-"""`btrfs-heatmap completion`: what makes a shell complete commands, options and mount points on TAB."""
-
-from btrkeep.cli.lazy import completion_command
-
-command = completion_command("btrfs-heatmap", "commands, options and mount points")
