@@ -12,41 +12,8 @@ from backupd.alarms import words
 from backupd.health.status_report import StatusReport
 from backupd.hosts.keys import other_key_hint
 from btrkeep.catalogue import StoredAlarm
-from btrkeep.catalogue.model_alarm import (
-    ALTERED_BACKUPS,
-    BALANCE,
-    CATALOGUE,
-    CLOCK,
-    CONDITION,
-    CONFIGURATION,
-    DAMAGED,
-    DEVICE,
-    DEVICES,
-    DRILL,
-    EXPIRY,
-    FAILURE,
-    FETCHED_BY,
-    HOST,
-    HOST_KEY,
-    MIN_FREE,
-    MISSING_DEVICE,
-    OFFSITE,
-    POOL,
-    PUSH,
-    READ_ONLY,
-    REPLICA,
-    ROOM,
-    SCHEDULE,
-    SILENT,
-    STATE_FULL,
-    STEP,
-    SUSPECT,
-    UNALLOCATED,
-    UNIT,
-    USED,
-    VERIFICATION,
-    AlarmSubject,
-)
+from btrkeep.catalogue import model_alarm as kinds
+from btrkeep.catalogue.model_alarm import DEVICES, FAILURE, ROOM, SILENT, SUSPECT, AlarmSubject
 from btrkeep.config import HostConfig
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
@@ -62,22 +29,18 @@ from btrkeep.decisions.repeated import Step, repeated_hint, repeated_words
 from btrkeep.units import seconds_between
 
 _OF_CHECK = {
-    health.UNUSABLE: (FAILURE, POOL),
-    health.CATALOGUE: (FAILURE, CATALOGUE),
-    health.READ_ONLY: (FAILURE, READ_ONLY),
-    health.MISSING: (DEVICES, MISSING_DEVICE),
-    health.ERRORS: (DEVICES, DEVICE),
-    health.ROOM: (ROOM, MIN_FREE),
-    health.UNALLOCATED: (ROOM, UNALLOCATED),
-    health.USED: (ROOM, USED),
-    health.SCHEDULE: (FAILURE, SCHEDULE),
+    health.UNUSABLE: (FAILURE, kinds.POOL),
+    health.CATALOGUE: (FAILURE, kinds.CATALOGUE),
+    health.READ_ONLY: (FAILURE, kinds.READ_ONLY),
+    health.MISSING: (DEVICES, kinds.MISSING_DEVICE),
+    health.ERRORS: (DEVICES, kinds.DEVICE),
+    health.ROOM: (ROOM, kinds.MIN_FREE),
+    health.UNALLOCATED: (ROOM, kinds.UNALLOCATED),
+    health.USED: (ROOM, kinds.USED),
+    health.SCHEDULE: (FAILURE, kinds.SCHEDULE),
 }
 """Event and kind of subject of what is wrong with the pool."""
 
-_WITHOUT_CATALOGUE = (
-    CONFIGURATION, CATALOGUE, STATE_FULL, UNIT, POOL, READ_ONLY, MISSING_DEVICE, DEVICE, MIN_FREE, UNALLOCATED, USED,
-)  # fmt: skip
-"""Kinds of subjects that are looked at without a catalogue too."""
 _BUSY = timedelta(minutes=15)  # for so long a program may write the catalogue
 
 Key = tuple[str, str]
@@ -142,13 +105,16 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     alarms += _repeated(report)
     unknown: set[str | Key] = {_UNKNOWN[check] for check in verdict.unlooked}
     if report.fault:
-        unknown |= {(FAILURE, str(AlarmSubject(CLOCK))), (FAILURE, BALANCE), (FAILURE, str(AlarmSubject(STEP, Step.BALANCE)))}
+        unknown |= {
+            (FAILURE, str(subject))
+            for subject in (AlarmSubject(kinds.CLOCK), AlarmSubject(kinds.BALANCE), AlarmSubject(kinds.STEP, Step.BALANCE))
+        }
     unknown.update(_unseen_keys(report))
     unknown |= {key for key, row in known.items() if _is_left_out(row, report)}
     if not report.is_catalogue_read:
-        unknown |= {key for key, row in known.items() if row.about.kind not in _WITHOUT_CATALOGUE}
+        unknown |= {key for key, row in known.items() if not row.about.traits.without_catalogue}
     for unit, failed in units.items():
-        subject = AlarmSubject(UNIT, unit)
+        subject = AlarmSubject(kinds.UNIT, unit)
         stored = known.get((FAILURE, str(subject)))
         if failed and stored:
             alarms.append(Alarm(FAILURE, subject, stored.text, stored.since, stored.grade))
@@ -172,20 +138,20 @@ class UnitFailure:
 def unit_failed(failure: UnitFailure, now: datetime) -> Alarm:
     """Returns the alarm for a unit that systemd reports as failed. A higher exit status is worse: 1, some host; 4, the pool."""
     text = words.unit_failed(failure.unit, failure.result)
-    return Alarm(FAILURE, AlarmSubject(UNIT, failure.unit), text, now, failure.status)
+    return Alarm(FAILURE, AlarmSubject(kinds.UNIT, failure.unit), text, now, failure.status)
 
 
 def _is_left_out(row: StoredAlarm, report: StatusReport) -> bool:
     """Returns True for an alarm of a host or copy that a mistake in the configuration leaves out: it is not over."""
     about = row.about
-    if about.kind in (HOST, CONDITION, HOST_KEY):
+    if about.traits.of_host:
         return about.name in report.config.excluded and row.what != SILENT
-    return about.kind in (REPLICA, PUSH, FETCHED_BY, OFFSITE) and about.name in report.config.excluded_copies
+    return about.traits.of_copy and about.name in report.config.excluded_copies
 
 
 def _verdict(report: StatusReport, known: Known) -> PoolVerdict:
     """The verdict, with the pool counted as full until its use is well below the limit."""
-    full = known.get((ROOM, USED))
+    full = known.get((ROOM, kinds.USED))
     return judge_pool(replace(report.pool, was_full=full is not None and full.recovered is None), HealthLimits.of(report.config))
 
 
@@ -194,15 +160,17 @@ def _reporting(report: StatusReport, known: Known) -> Iterator[Alarm]:
     if report.faults:
         text = words.configuration(report.faults, backupd_command(report.config.name, report.config.file))
         topics = report.faults if len(report.faults) <= words.MISTAKES else report.faults[:1]  # of more, the text has no others
-        yield Alarm(FAILURE, AlarmSubject(CONFIGURATION), text, report.now, len(report.faults), topics=tuple(topics))
+        yield Alarm(FAILURE, AlarmSubject(kinds.CONFIGURATION), text, report.now, len(report.faults), topics=tuple(topics))
     if report.catalogue_fault:
-        subject = AlarmSubject(STATE_FULL, str(report.config.pool.state)) if report.is_state_full else AlarmSubject(CATALOGUE)
+        subject = (
+            AlarmSubject(kinds.STATE_FULL, str(report.config.pool.state)) if report.is_state_full else AlarmSubject(kinds.CATALOGUE)
+        )
         before = known.get((FAILURE, str(subject)))
         since = before.since if before and before.recovered is None else report.now
         ripe = not report.is_catalogue_busy or report.now - since >= _BUSY
         yield Alarm(FAILURE, subject, report.catalogue_fault, since, ripe=ripe)
     if report.clock:
-        yield Alarm(FAILURE, AlarmSubject(CLOCK), report.clock, report.now)
+        yield Alarm(FAILURE, AlarmSubject(kinds.CLOCK), report.clock, report.now)
 
 
 def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:
@@ -231,10 +199,10 @@ def _failing(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
     since = facts.last_run_started or report.now
     reason = status.error or facts.last_run_error or "no reason is known"
     if status.state == "suspect":
-        yield Alarm(SUSPECT, AlarmSubject(HOST, status.host), words.suspect(status.host, reason), since)
+        yield Alarm(SUSPECT, AlarmSubject(kinds.HOST, status.host), words.suspect(status.host, reason), since)
     elif status.state == "failing" or (status.state == "never" and facts.last_run_outcome in ("failed", "partial")):
         text = words.failing(status.host, facts.last_run_outcome, reason)
-        yield Alarm(FAILURE, AlarmSubject(HOST, status.host), text, since)
+        yield Alarm(FAILURE, AlarmSubject(kinds.HOST, status.host), text, since)
 
 
 def _host_key(host: HostConfig, report: StatusReport) -> Iterator[Alarm]:
@@ -243,7 +211,7 @@ def _host_key(host: HostConfig, report: StatusReport) -> Iterator[Alarm]:
     if facts and has_other_key(facts):
         command = backupd_command(report.config.name, report.config.file)
         text = words.other_key(host.name, other_key_hint(host, [report.config.ssh.known_hosts], command))
-        yield Alarm(FAILURE, AlarmSubject(HOST_KEY, host.name), text, facts.last_run_started or report.now)
+        yield Alarm(FAILURE, AlarmSubject(kinds.HOST_KEY, host.name), text, facts.last_run_started or report.now)
 
 
 def _unseen_keys(report: StatusReport) -> Iterator[Key]:
@@ -251,7 +219,7 @@ def _unseen_keys(report: StatusReport) -> Iterator[Key]:
     for status in report.hosts:
         facts = report.facts.get(status.host)
         if facts and facts.last_run_outcome not in ("complete", "suspect") and not has_other_key(facts):
-            yield FAILURE, str(AlarmSubject(HOST_KEY, status.host))
+            yield FAILURE, str(AlarmSubject(kinds.HOST_KEY, status.host))
 
 
 def _lasting(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
@@ -260,14 +228,14 @@ def _lasting(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
     if facts and (conditions := lasting(facts.lasting, facts.last_complete)):
         text = host_words(status.host, conditions, backupd_command(report.config.name, report.config.file))
         since = min(condition.since for condition in conditions)
-        yield Alarm(FAILURE, AlarmSubject(CONDITION, status.host), text, since, len(conditions).bit_length())
+        yield Alarm(FAILURE, AlarmSubject(kinds.CONDITION, status.host), text, since, len(conditions).bit_length())
 
 
 def _silent(host: HostConfig, status: HostStatus, report: StatusReport, known: Known) -> Iterator[Alarm]:
     """Finds silent hosts. A host that never had a complete backup is counted from when it was first seen."""
     if host.optional and host.max_absence is None:
         return
-    subject, zone, wait = AlarmSubject(HOST, host.name), report.config.pool.zone, report.config.notify.silent
+    subject, zone, wait = AlarmSubject(kinds.HOST, host.name), report.config.pool.zone, report.config.notify.silent
     if status.last_complete is not None:
         if report.now > message_from(status.last_complete, host, zone, wait):
             text = words.silent(host.name, (report.now - status.last_complete).total_seconds())
@@ -304,9 +272,10 @@ def _drills(report: StatusReport) -> Iterator[Alarm]:
     drills = report.drills
     if drills and drills.state == DrillState.FAILING:
         texts = [failure_words(one) for one in drills.failed]
-        yield Alarm(FAILURE, AlarmSubject(DRILL), words.drills_fail(texts), drills.failed[0].at, len(texts))
+        yield Alarm(FAILURE, AlarmSubject(kinds.DRILL), words.drills_fail(texts), drills.failed[0].at, len(texts))
     elif drills and drills.state == DrillState.LATE:
-        yield Alarm(FAILURE, AlarmSubject(DRILL), words.drills_are_late(drills.age), drills.last.at if drills.last else report.now)
+        since = drills.last.at if drills.last else report.now
+        yield Alarm(FAILURE, AlarmSubject(kinds.DRILL), words.drills_are_late(drills.age), since)
 
 
 def _repeated(report: StatusReport) -> Iterator[Alarm]:
@@ -314,7 +283,7 @@ def _repeated(report: StatusReport) -> Iterator[Alarm]:
     command = backupd_command(report.config.name, report.config.file)
     for failure in report.repeated:
         text = f"{repeated_words(failure)}; {repeated_hint(failure, command)}"
-        yield Alarm(FAILURE, AlarmSubject(STEP, failure.subject), text, failure.since)
+        yield Alarm(FAILURE, AlarmSubject(kinds.STEP, failure.subject), text, failure.since)
 
 
 def _unverified(report: StatusReport) -> Iterator[Alarm]:
@@ -322,7 +291,7 @@ def _unverified(report: StatusReport) -> Iterator[Alarm]:
     if report.unverified:
         known = [last for host in report.unverified if (last := report.looks[host])]
         text = words.not_verified(report.unverified, report.config.verify.oldest)
-        yield Alarm(FAILURE, AlarmSubject(VERIFICATION), text, min(known, default=report.now), len(report.unverified))
+        yield Alarm(FAILURE, AlarmSubject(kinds.VERIFICATION), text, min(known, default=report.now), len(report.unverified))
 
 
 def _damages(report: StatusReport) -> Iterator[Alarm]:
@@ -332,20 +301,20 @@ def _damages(report: StatusReport) -> Iterator[Alarm]:
     """
     for host, (backups, files) in sorted(report.damaged.items()):
         grade = (backups * files).bit_length()
-        yield Alarm(DEVICES, AlarmSubject(DAMAGED, host), words.damaged(host, backups, files), report.now, grade)
+        yield Alarm(DEVICES, AlarmSubject(kinds.DAMAGED, host), words.damaged(host, backups, files), report.now, grade)
 
 
 def _altered(report: StatusReport) -> Iterator[Alarm]:
     """Returns one alarm for all altered backups, sent again when there are more."""
     if report.altered:
-        yield Alarm(FAILURE, AlarmSubject(ALTERED_BACKUPS), altered_words(report.altered), report.now, len(report.altered))
+        yield Alarm(FAILURE, AlarmSubject(kinds.ALTERED_BACKUPS), altered_words(report.altered), report.now, len(report.altered))
 
 
 def _jobs(report: StatusReport) -> Iterator[Alarm]:
     expiry, balance = report.expiry, report.balance
     if expiry and (expiry.finished is None or expiry.outcome in ("failed", "stopped", "killed")):
-        text = words.job_failed(EXPIRY, expiry.outcome, expiry.error)
-        yield Alarm(FAILURE, AlarmSubject(EXPIRY), text, expiry.finished or expiry.updated)
+        text = words.job_failed(kinds.EXPIRY, expiry.outcome, expiry.error)
+        yield Alarm(FAILURE, AlarmSubject(kinds.EXPIRY), text, expiry.finished or expiry.updated)
     if balance and (balance.finished is None or balance.outcome in ("failed", "killed")):
-        text = words.job_failed(BALANCE, balance.outcome, balance.why)
-        yield Alarm(FAILURE, AlarmSubject(BALANCE), text, balance.finished or balance.updated)
+        text = words.job_failed(kinds.BALANCE, balance.outcome, balance.why)
+        yield Alarm(FAILURE, AlarmSubject(kinds.BALANCE), text, balance.finished or balance.updated)

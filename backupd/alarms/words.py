@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import islice
 
 from btrkeep.catalogue import StoredAlarm
-from btrkeep.catalogue.model_alarm import CONDITION, CONFIGURATION, FAILURE, HOST_KEY, STEP, UNIT, AlarmSubject
+from btrkeep.catalogue.model_alarm import FAILURE, UNIT, AlarmSubject
 from btrkeep.choices import ALARM_EVENTS
 from btrkeep.decisions.alarm_advice import Advice, advice
 from btrkeep.decisions.cause_words import grouped_alike, without_host
@@ -22,7 +22,6 @@ from btrkeep.units import counted, format_duration, local_time, printable, secon
 
 _LONGEST = 300
 _LONGEST_WITH_COMMAND = 1200
-_WITH_COMMAND = (CONDITION, CONFIGURATION, HOST_KEY, STEP)
 _SHORT = 100
 _OUR_UNIT = re.compile(r"btrkeep-[a-z-]+(@[A-Za-z0-9_.:-]{1,100})?\.(service|timer)", re.ASCII)
 _MOST_NAMES = 5
@@ -98,7 +97,7 @@ def alarm_words(alarm: StoredAlarm) -> str:
     name = alarm.about.name
     if alarm.about.kind == UNIT and _OUR_UNIT.fullmatch(name) and alarm.text.startswith(name):
         return f"{name} {harmless(alarm.text.removeprefix(name), _LONGEST - len(name))}"
-    return harmless(alarm.text, _LONGEST_WITH_COMMAND if alarm.about.kind in _WITH_COMMAND else _LONGEST)
+    return harmless(alarm.text, _LONGEST_WITH_COMMAND if alarm.about.traits.has_command else _LONGEST)
 
 
 def _command(hint: Advice, about: AlarmSubject) -> str:

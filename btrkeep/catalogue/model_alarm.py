@@ -10,23 +10,60 @@ FAILURE, SUSPECT, SILENT, ROOM, DEVICES = ALARM_EVENTS
 SERVICE = "service"
 """The event of rows that remember which services do not work, so that the log says it once."""
 
-HOST, UNIT, DEVICE, MISSING_DEVICE = "host", "unit", "device", "missing device"
-REPLICA, PUSH, FETCHED_BY, OFFSITE = "replica", "push", "fetched_by", "offsite"
-DAMAGED = "damaged"  # a host some of whose backups are
-CONDITION, HOST_KEY = "condition", "hostkey"  # a host with lasting conditions; one that answers with another key
-STATE_FULL = "full"  # the state folder, by its path
-STEP = "step"  # an optional step that fails again and again
-"""Kinds of subjects that there are several of, each with a name or a number."""
-OF_HOST = (HOST, CONDITION, HOST_KEY)
-"""Those that are about a host's present state, and end when it is no longer configured."""
-_NAMED = (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, PUSH, FETCHED_BY, OFFSITE, DAMAGED, CONDITION, HOST_KEY, STATE_FULL, STEP)
-POOL, CATALOGUE, READ_ONLY, EXPIRY, BALANCE = "pool", "catalogue", "read-only", "expiry", "balance"
-DRILL, VERIFICATION = "drill", "verification"
-CONFIGURATION, CLOCK, ALTERED_BACKUPS = "configuration", "clock", "altered"
-MIN_FREE, UNALLOCATED, USED, SCHEDULE = "min_free", "unallocated", "used", "schedule"
-"""Subjects of which there is one."""
-OF_JOBS = (UNIT, EXPIRY, BALANCE)
-"""Those that are about a job, not about hosts, copies or the pool."""
+
+@dataclass(frozen=True, slots=True)
+class SubjectKind:
+    """A kind of subject that an alarm can have, and what follows from it.
+
+    `named`: there are several of the kind, each with a name or a number. `of_host`: it is a present state of a host, and ends when
+    that is no longer configured. `of_copy`: it is a configured copy. `of_job`: it is a job, not a host, a copy or the pool.
+    `without_catalogue`: it is checked without a catalogue, too. `has_command`: its text has a command, which must not be cut.
+    """
+
+    named: bool = False
+    of_host: bool = False
+    of_copy: bool = False
+    of_job: bool = False
+    without_catalogue: bool = False
+    has_command: bool = False
+
+
+KINDS: dict[str, SubjectKind] = {}
+"""By the word that the catalogue stores. What to do about each, and an example: TABLE of btrkeep.decisions.alarm_advice."""
+
+
+def _kind(word: str, **traits: bool) -> str:
+    KINDS[word] = SubjectKind(**traits)
+    return word
+
+
+HOST = _kind("host", named=True, of_host=True)
+CONDITION = _kind("condition", named=True, of_host=True, has_command=True)  # a host with lasting conditions
+HOST_KEY = _kind("hostkey", named=True, of_host=True, has_command=True)  # a host that answers with another key
+DAMAGED = _kind("damaged", named=True)  # a host some of whose backups are
+REPLICA = _kind("replica", named=True, of_copy=True)
+PUSH = _kind("push", named=True, of_copy=True)
+FETCHED_BY = _kind("fetched_by", named=True, of_copy=True)
+OFFSITE = _kind("offsite", named=True, of_copy=True)
+UNIT = _kind("unit", named=True, of_job=True, without_catalogue=True)
+STEP = _kind("step", named=True, has_command=True)  # an optional step that fails again and again
+DEVICE = _kind("device", named=True, without_catalogue=True)
+MISSING_DEVICE = _kind("missing device", named=True, without_catalogue=True)
+STATE_FULL = _kind("full", named=True, without_catalogue=True)  # the state folder, by its path
+POOL = _kind("pool", without_catalogue=True)
+READ_ONLY = _kind("read-only", without_catalogue=True)
+MIN_FREE = _kind("min_free", without_catalogue=True)
+UNALLOCATED = _kind("unallocated", without_catalogue=True)
+USED = _kind("used", without_catalogue=True)
+CONFIGURATION = _kind("configuration", without_catalogue=True, has_command=True)
+CATALOGUE = _kind("catalogue", without_catalogue=True)
+CLOCK = _kind("clock")
+SCHEDULE = _kind("schedule")
+ALTERED_BACKUPS = _kind("altered")
+DRILL = _kind("drill")
+VERIFICATION = _kind("verification")
+EXPIRY = _kind("expiry", of_job=True)
+BALANCE = _kind("balance", of_job=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +78,13 @@ class AlarmSubject:
     @classmethod
     def of(cls, text: str) -> "AlarmSubject":
         """Parses the text of a row of the catalogue."""
-        kind = next((one for one in _NAMED if text.startswith(f"{one} ")), text)
+        kind = next((word for word, kind in KINDS.items() if kind.named and text.startswith(f"{word} ")), text)
         return cls(kind, text.removeprefix(kind).removeprefix(" "))
+
+    @property
+    def traits(self) -> SubjectKind:
+        """Returns what follows from the kind; nothing for a word of another version."""
+        return KINDS.get(self.kind, SubjectKind())
 
     def __str__(self) -> str:
         """Returns the text stored in the catalogue and shown by `notify --json`."""
@@ -96,4 +138,4 @@ class StoredAlarm:
     @property
     def host(self) -> str | None:
         """The configured host that it is about; None for anything else."""
-        return self.about.name if self.about.kind in OF_HOST else None
+        return self.about.name if self.about.traits.of_host else None

@@ -43,7 +43,7 @@ from backupd.health.cli.status_view import (
 from backupd.health.status_report import StatusReport, is_alive, read_report
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.migrate import FILE
-from btrkeep.catalogue.model_alarm import OF_JOBS, SERVICE
+from btrkeep.catalogue.model_alarm import SERVICE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, ReportingConfig
@@ -394,7 +394,7 @@ def _read_status(context: _Opened, host: str | None, synchronised: bool | None) 
 
 def _is_of_job(alarm: StoredAlarm) -> bool:
     """Returns True for what no other line of the status shows."""
-    return alarm.about.kind in OF_JOBS or alarm.what == SERVICE
+    return alarm.about.traits.of_job or alarm.what == SERVICE
 
 
 def _unconfigured(context: _Opened, host: str | None) -> dict[str, int]:
