@@ -1,7 +1,6 @@
 """Endpoints for files in backups; the root service lists, compares and sends them."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated
 
 from flask import Response, abort, request
@@ -10,6 +9,7 @@ from pydantic import Field
 from web import download as downloads
 from web.api import FILES, ApiRequest, Bytes, Endpoint, Host, Name, OneOf, Path, Which, either_way
 from web.files import data
+from web.files.data import FolderPage
 from web.files.differences import LIMIT, Compared, HistoryPage, compare_at, history
 from web.same_names import of_row
 from web.service_client import agent
@@ -59,27 +59,6 @@ class DownloadParameters:
     form: Annotated[
         str, OneOf(downloads.KINDS), Field(description="`file`: a file unchanged; else an archive of a file or folder.")
     ] = "file"
-
-
-@dataclass(frozen=True, slots=True)
-class FolderPage:
-    """The entry at a path of a backup, and, if it is a folder, one page of its entries, whose paths begin with that of the folder.
-
-    `total`: names in the folder, on all pages. `next`: the offset of the next page; null: this is the last. A page may have fewer
-    entries than `limit`, because its bytes are limited as well. `sort`: with a minus for descending order. `deletions_skipped`:
-    since when deletions have been skipped in this backup or those that it grew from; null: they were not.
-    """
-
-    host: str
-    backup: data.Which
-    entry: data.File
-    entries: tuple[data.NamedFile, ...]
-    total: int
-    offset: int
-    limit: int
-    sort: str
-    next: int | None
-    deletions_skipped: datetime | None
 
 
 def browse(asked: ApiRequest) -> FolderPage:

@@ -72,23 +72,31 @@ class File(NamedFile):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """The entry at a path of a backup, and, if it is a folder, one page of its entries."""
+class FolderPage:
+    """The entry at a path of a backup, and, if it is a folder, one page of its entries, whose paths begin with that of the folder.
+
+    `total`: names in the folder, on all pages. `next`: the offset of the next page; null: this is the last. A page may have fewer
+    entries than `limit`, because its bytes are limited as well. `sort`: with a minus for descending order. `deletions_skipped`:
+    since when deletions have been skipped in this backup or those that it grew from; null: they were not.
+    """
 
     host: str
     backup: Which
     entry: File
-    entries: tuple[File, ...]
+    entries: tuple[NamedFile, ...]
     total: int
-    """Names in the folder, on all pages."""
     offset: int
     limit: int
     sort: str
-    """One of SORTS, with a minus before it for descending order."""
-    next: int | None = None
-    """The offset of the entries after these; None: these are the last. Their bytes are limited, not only their number."""
-    deletions_skipped: datetime | None = None
-    """Since when deletions have been skipped in this backup or those that it grew from; None: they were not."""
+    next: int | None
+    deletions_skipped: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(FolderPage):
+    """The same, and its entries have their paths."""
+
+    entries: tuple[File, ...]
 
 
 def text_of(path: bytes) -> str:
