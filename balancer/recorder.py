@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from balancer.history_catalogue import open_catalogue
+from balancer.history import open_catalogue
 from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceStarted, PlannedBlockGroup, Report, StepDone, StopReason
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import start_time

@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from balancer import stop_rules as stops
-from balancer.by_device import elsewhere, is_filled
 from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who, require_balanceable, under_way_error
 from balancer.cost_model import DEFAULT, Model
-from balancer.planning import BestBlockGroup, Costs, FilesystemReading, choose, look, look_again, planned
+from balancer.planning import BestBlockGroup, Costs, FilesystemReading, choose, elsewhere, is_filled, look, look_again, planned
 from balancer.relocation import Attempt, RunSoFar, attempt
 from balancer.run_types import (
     BalanceEvent,

@@ -16,7 +16,7 @@ from btrkeep.choices import DEFAULT_POLICY, MAX_PRESSURE
 from btrkeep.process.progress import Notice, Waiting
 
 MAP_CELLS = 256
-"""Of `PlannedBlockGroup.shares`: two rows of 64 characters, for example, as `balancer.blockmap.rows` draws them."""
+"""Of `PlannedBlockGroup.shares`: two rows of 64 characters, for example, as `balancer.explain.rows` draws them."""
 
 
 class StopReason(StrEnum):

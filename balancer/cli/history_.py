@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from balancer.cli.which_pool import balance_target, mount_point, which_pool
+from balancer.cli.options import balance_target, mount_point, which_pool
 from btrkeep.cli import echo_json
 from btrkeep.cli.arguments import pool_words
 from btrkeep.units import counted, local_day, printable
@@ -50,7 +50,7 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
       btrfs-balancer history /srv/backup --days 30 --balances
     """
     path = balance_target(path, pool, config).path
-    from balancer.history_catalogue import catalogue_with_history, needed_catalogue_of
+    from balancer.history import catalogue_with_history, needed_catalogue_of
     from balancer.survey import identity
     from btrkeep.pool.mounts import open_btrfs
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from balancer.cli.bars import bar, has_blocks
+from balancer.cli.score_view import bar, has_blocks
 from balancer.history import HistoryLine, shown, sums
 from balancer.score import BAD
 from btrkeep.cli import table

@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from balancer.cli.options import choosing
-from balancer.cli.which_pool import balance_target, mount_point, which_pool
+from balancer.cli.options import balance_target, choosing, mount_point, which_pool
 
 
 @click.command("plan")
@@ -42,7 +41,7 @@ def command(path: Path | None, pool: str | None, config: Path | None, as_json: b
       btrfs-balancer plan / --min-score 250 --json
     """
     from balancer.cli.planning import settings_of, show_plan
-    from balancer.history_catalogue import catalogue_of
+    from balancer.history import catalogue_of
 
     found = balance_target(path, pool, config)
     settings = settings_of(found.balance, **chosen)

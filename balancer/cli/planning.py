@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from balancer.by_device import require_devices
 from balancer.choose import FLOORS, Floors, why_not
 from balancer.cli.options import NONE
-from balancer.cli.plan_view import cut_of, lines
-from balancer.cli.run_json import plan_as_json
+from balancer.cli.plan_view import cut_of, lines, plan_as_json
 from balancer.cost_model import DEFAULT, Model, fit
-from balancer.history_catalogue import measured
-from balancer.planning import FilesystemReading, look, planned
+from balancer.history import measured
+from balancer.planning import FilesystemReading, look, planned, require_devices
 from balancer.run_types import RoomFloor, RunSettings
 from balancer.survey import identity
 from btrkeep.cli import echo_json

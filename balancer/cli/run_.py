@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from balancer.cli.options import DURATION, MOMENT, PRESSURE, ROOM, choosing, moment
-from balancer.cli.which_pool import balance_target, mount_point, which_pool
+from balancer.cli.options import DURATION, MOMENT, PRESSURE, ROOM, balance_target, choosing, moment, mount_point, which_pool
 from btrkeep.choices import MAX_PRESSURE
 from btrkeep.errors import Exit
 from btrkeep.units import format_share, zone_of_pool
@@ -71,7 +70,7 @@ def command(
     the like has the filesystem; 4: it is no btrfs, or may not be balanced; 130 and 143: ended by Ctrl-C or SIGTERM.
     """
     from balancer.cli.planning import settings_of, show_plan
-    from balancer.history_catalogue import catalogue_of
+    from balancer.history import catalogue_of
 
     found = balance_target(path, pool, config)
     state = catalogue_of(found.path, pool, config)

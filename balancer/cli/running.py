@@ -3,10 +3,10 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-from balancer.by_device import require_devices
+from balancer.cli.plan_view import report_as_json
 from balancer.cli.planning import model_of
-from balancer.cli.run_json import report_as_json
 from balancer.cli.run_view import BalanceLines, BalanceStatus, warnings_on_stderr
+from balancer.planning import require_devices
 from balancer.recorder import Recorder
 from balancer.run import Balancing
 from balancer.run_types import INTENDED, BalanceEvent, Report, RunSettings, StopReason

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from balancer.cli.which_pool import balance_target, mount_point, which_pool
-from balancer.display_order import SORTS, ordered
+from balancer.cli.options import balance_target, mount_point, which_pool
 from btrkeep.cli import complain, json_option
 from btrkeep.cli.arguments import VADDR, require_one_pool
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -15,8 +14,21 @@ from btrkeep.units import local_time, printable
 
 if TYPE_CHECKING:
     from balancer.explain import NoSuchBlockGroup
+    from balancer.score import Array
+    from balancer.survey import DataBlockGroups
     from btrkeep.catalogue import FreeSpaceScore
 
+SORTS = {
+    "score": True,
+    "benefit": True,
+    "fragments": True,
+    "largest_free": False,
+    "used": False,
+    "used_pct": False,
+    "length": True,
+    "vaddr": False,
+}
+"""The keys, and whether the highest comes first: the worst block groups are wanted first, the emptiest, the lowest address."""
 TOP = 20
 
 
@@ -76,7 +88,7 @@ def command(
     if vaddr is None:
         state = None
         if record:
-            from balancer.history_catalogue import needed_catalogue_of
+            from balancer.history import needed_catalogue_of
 
             state = needed_catalogue_of(path, pool, config)
         return _score(path, top, min_score, key, as_json, state)
@@ -101,7 +113,7 @@ def _score(path: Path, top: int | None, least_score: float, key: str, as_json: b
         costs = [cost(fd, *place) for place in places] if top else None
         filesystem = identity(path)
         if state:
-            from balancer.history_catalogue import sample
+            from balancer.history import sample
             from btrkeep.pool.allocation import read_room
 
             taken_sample = sample(filesystem, taken, found, read_room(path).unallocated)
@@ -114,7 +126,7 @@ def _score(path: Path, top: int | None, least_score: float, key: str, as_json: b
 
 def _record(state: Path, sample: "FreeSpaceScore") -> int:
     """Records the sample and reports on standard error, because standard output already has the requested result."""
-    from balancer.history_catalogue import record_sample
+    from balancer.history import record_sample
 
     try:
         record_sample(state, sample)
@@ -128,7 +140,7 @@ def _record(state: Path, sample: "FreeSpaceScore") -> int:
 def _explain(path: Path, vaddr: int, as_json: bool) -> None:
     import numpy as np
 
-    from balancer.cli.explain_view import CELLS, lines
+    from balancer.cli.score_view import CELLS, explain_lines
     from balancer.explain import NoSuchBlockGroup, explain
     from balancer.survey import identity
     from btrkeep.pool.mounts import open_btrfs
@@ -142,7 +154,7 @@ def _explain(path: Path, vaddr: int, as_json: bool) -> None:
 
         write_json(filesystem, found.survey, np.arange(1), [found.cost])
     else:
-        click.echo("\n".join(lines(found)))
+        click.echo("\n".join(explain_lines(found)))
 
 
 def _no_such(vaddr: int, found: "NoSuchBlockGroup") -> UsageError:
@@ -152,3 +164,12 @@ def _no_such(vaddr: int, found: "NoSuchBlockGroup") -> UsageError:
         message += f": there is one of {profile}" if start == vaddr else f": it lies inside of the one at {start} ({profile})"
     near = ", ".join(map(str, found.nearest))
     return UsageError(printable(message), f"the nearest are at {near}" if near else "the filesystem has none yet")
+
+
+def ordered(groups: "DataBlockGroups", key: str, least_score: float = 0.0) -> "Array":
+    """Returns i64[m]: indices of the block groups that score `least_score` or more, sorted; ties by address. NaN comes last."""
+    import numpy as np
+
+    shown = np.flatnonzero(groups.score >= least_score)
+    values = getattr(groups, key)[shown].astype(np.float64)  # beyond 2**53 neighbours tie, and keep the order of addresses
+    return shown[np.argsort(-values if SORTS[key] else values, kind="stable")]

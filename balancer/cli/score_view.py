@@ -1,6 +1,8 @@
-"""The survey as text: the worst block groups, the sizes of free extents, and a sentence; and as JSON."""
+"""The survey as text: the worst block groups, sizes of free extents, and a sentence; as JSON; and one block group as text."""
 
 import math
+import os
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import repeat
@@ -10,12 +12,31 @@ import click
 import numpy as np
 import orjson
 
-from balancer.cli.bars import bar, has_blocks
-from balancer.score import BAD, Array
+from balancer.explain import ASCII, HALVES, ExplainedBlockGroup, rows
+from balancer.score import BAD, Array, judgement
 from balancer.survey import Cost, Survey
-from balancer.verdict import judgement
 from btrkeep.cli import stream_json, table
 from btrkeep.units import counted, format_share, format_size
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def has_blocks() -> bool:
+    """Returns whether standard output takes block characters: in an old locale it takes ASCII only."""
+    try:
+        _EIGHTHS.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def bar(share: float, width: int, *, blocks: bool) -> str:
+    """Returns a bar of up to `width` characters, at least one of them visible if `share` is above 0."""
+    if not blocks:
+        return "#" * max(round(share * width), int(share > 0))
+    eighths = max(round(share * width * 8), int(share > 0))
+    return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+
 
 _HEADERS = ["VADDR", "LENGTH", "USED", "USED%", "FRAGS", "LARGEST", "SCORE", "BENEFIT"]
 _WITH_COSTS = ["VADDR", "USED", "FRAGS", "LARGEST", "SCORE", "BENEFIT", "EXTENTS", "REFS"]  # no room for all of them in 80 columns
@@ -144,3 +165,71 @@ def histogram(survey: Survey) -> list[dict[str, int]]:
     there = np.flatnonzero(survey.extents)
     classes = range(int(there[0]), int(there[-1]) + 1) if len(there) else range(0)
     return [{"at_least": 1 << one, "extents": int(survey.extents[one]), "bytes": int(survey.bytes[one])} for one in classes]
+
+
+_WIDTH, _ROWS = 72, 6
+CELLS = _WIDTH * 2 * _ROWS
+
+
+def explain_lines(found: ExplainedBlockGroup) -> list[str]:
+    """The whole text."""
+    groups = found.survey.groups
+    vaddr, length, used, largest = (int(column[0]) for column in (groups.vaddr, groups.length, groups.used, groups.largest_free))
+    where = ", ".join(f"{paddr} on device {devid}" for devid, paddr in found.stripes)
+    sizes = f"{format_size(length)}: {format_size(used)} used ({int(groups.used_pct[0])}%), {format_size(found.survey.free)} free"
+    return [
+        *textwrap.wrap(f"block group {vaddr}: {found.profile}; at {where}", _PAPER),
+        f"{sizes}, the largest free extent {format_size(largest)}",
+        "",
+        *_map(found, length),
+        "",
+        *_parts(found),
+        "",
+        *_largest(found),
+        *_cost(found, float(groups.score[0]), float(groups.benefit[0])),
+    ]
+
+
+def _map(found: ExplainedBlockGroup, length: int) -> list[str]:
+    blocks, colours = has_blocks(), sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    used = "bright" if blocks and colours else HALVES[3] if blocks else ASCII[3]
+    size = format_size(length // CELLS)
+    legend = (
+        f"{used} is used, {'dark' if blocks and colours else 'blank'} is free; two lines in each row, {size} each half character"
+    )
+    text = rows(found.shares, _WIDTH, _painted if blocks and colours else None, HALVES if blocks else ASCII)
+    return [*(f"|{row}|" for row in text), legend]
+
+
+def _painted(character: str, upper: int, lower: int) -> str:
+    return click.style(character, fg=upper, bg=lower)
+
+
+def _parts(found: ExplainedBlockGroup) -> list[str]:
+    score = float(found.survey.groups.score[0])
+    cells = [
+        [format_size(least), f"{number:,}", format_size(size), f"{part:.1f}", format_share(part / score) if score else "-"]
+        for least, number, size, part in found.parts
+    ]
+    fragments = int(found.survey.groups.fragments[0])
+    cells.append(["all", f"{fragments:,}", format_size(sum(part[2] for part in found.parts)), score_words(score), ""])
+    headers = ["FROM", "FREE EXTENTS", "BYTES", "SCORE", "OF IT"]
+    joined = int(found.survey.extents.sum())
+    note = "" if joined == fragments else f"Those that go on from one bitmap to the next count twice; joined there are {joined:,}."
+    verdict = f"A score above {BAD:.0f} is bad." if score > BAD else f"A score up to {BAD:.0f} is not bad."
+    return [table(cells, headers, right=headers), *textwrap.wrap(f"{verdict} {note}", _PAPER)]
+
+
+def _largest(found: ExplainedBlockGroup) -> list[str]:
+    places = ", ".join(f"{format_size(length)} at {vaddr}" for vaddr, length in found.largest)
+    return textwrap.wrap(f"Largest free extents: {places}.", _PAPER) if places else ["Nothing is free in it."]
+
+
+def _cost(found: ExplainedBlockGroup, score: float, benefit: float) -> list[str]:
+    cost = found.cost
+    if not cost.extents:
+        return ["Nothing is in it: nothing has to move."]
+    moves = f"{format_size(cost.moves)} in {counted(cost.extents, 'extent')} (the largest {format_size(cost.largest)})"
+    refers = f"to which {counted(cost.references, 'reference')} point"
+    gain = f"That removes a score of {click.unstyle(score_words(score))}, {benefit_words(benefit)} for each GiB."
+    return textwrap.wrap(f"To balance it moves {moves}, {refers}. {gain}", _PAPER)

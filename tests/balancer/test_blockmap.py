@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.blockmap import ASCII, rows, used_shares
-from balancer.cli.bars import bar
+from balancer.cli.score_view import bar
+from balancer.explain import ASCII, rows, used_shares
 
 SECTOR = 4096
 

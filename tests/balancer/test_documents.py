@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from balancer.cli import COMMANDS, group
+from balancer.cli.score_ import SORTS
 from balancer.cli.score_view import block_groups
-from balancer.display_order import SORTS
 from balancer.score import BAD, GIB, SIZES, FreeExtents, tent
 from balancer.survey import Survey, surveyed
 from btrkeep.errors import Exit

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from balancer.score import SIZES, Array
-from balancer.verdict import below, judgement, worth
+from balancer.score import SIZES, Array, below, judgement, worth
 
 GIB = 1 << 30
 

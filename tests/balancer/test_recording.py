@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from balancer.cli import score_
 from balancer.cost_model import Estimate, MeasuredBalance
-from balancer.history_catalogue import catalogue_of, measured, needed_catalogue_of, sample
+from balancer.history import catalogue_of, measured, needed_catalogue_of, sample
 from balancer.recorder import Recorder, recorded_outcome
 from balancer.run_types import (
     BalanceOutcome,
@@ -286,7 +286,7 @@ def test_a_rebuilt_catalogue_has_all_scores_and_balances_still(nights: Nights) -
 
 def test_what_finds_the_catalogue_imports_none_until_there_is_one() -> None:
     """`plan` and `run` look for it at every filesystem."""
-    script = "import sys, balancer.history_catalogue, balancer.recorder; print(*sys.modules)"
+    script = "import sys, balancer.history, balancer.recorder; print(*sys.modules)"
     found = work(sys.executable, "-c", script, cwd=TOP).stdout
     assert "balancer.run_types" in found.split()
     assert not re.search(r"btrkeep\.(config|catalogue)", found)

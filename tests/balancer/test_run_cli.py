@@ -15,13 +15,11 @@ from rich.console import Console
 
 from balancer import choose
 from balancer.cli import COMMANDS, group, live
-from balancer.cli.live import BalanceDisplay
+from balancer.cli.live import BalanceDisplay, RunPace
 from balancer.cli.options import moment, pressure, size_or_share
-from balancer.cli.pace import RunPace
-from balancer.cli.plan_view import cut_of, lines, sentence
+from balancer.cli.plan_view import cut_of, lines, plan_as_json, report_as_json, sentence
 from balancer.cli.planning import settings_of
 from balancer.cli.run_ import command as run_command
-from balancer.cli.run_json import plan_as_json, report_as_json
 from balancer.cli.run_view import BalanceLines, report_lines, step_line, warnings_on_stderr
 from balancer.cli.running import exit_status
 from balancer.run_types import (

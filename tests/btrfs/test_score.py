@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from balancer.cli import score_
-from balancer.display_order import SORTS, ordered
+from balancer.cli.score_ import SORTS, ordered
 from balancer.explain import ExplainedBlockGroup, NoSuchBlockGroup, explain
 from balancer.survey import survey
 from btrkeep.pool.mounts import open_btrfs
