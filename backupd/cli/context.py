@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from backupd.cli.hung_state import outlive_hung_state
 from backupd.repo.context import PoolContext, open_configured, require_catalogue_of, require_writable
 from btrkeep.cli import complain
 from btrkeep.cli.arguments import Parsed
@@ -17,6 +16,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config, ReportingConfig, keep_valid, load_for_reports, load_usable
 from btrkeep.errors import OperatorError, UsageError, did_you_mean, quoted
 from btrkeep.pool.marker import Pool
+from btrkeep.process.outliving import StorageHung, outlive
 from btrkeep.units import format_time, parse_duration, parse_share, parse_time, show_times_in
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
@@ -216,3 +216,28 @@ def require_host(config: Config, catalogue: "Catalogue", host: str) -> None:
 def no_host(host: str, known: Iterable[str]) -> UsageError:
     """Returns the error for an unknown host."""
     return UsageError(f"there is no host {quoted(host)}", did_you_mean(host, sorted(known), "`backupd status` lists them"))
+
+
+# Which commands outlive a state folder that stops answering while they work: docs/decisions/0077.
+REPORTING = frozenset(("status", "check", "notify", "metrics"))
+"""They go on without the catalogue, so the fault is reported at once."""
+SHOWING = frozenset(("list", "log", "doctor", "day", "trend", "forecast"))
+"""They end with an error."""
+WORKING = frozenset(("run", "run-job", "expire", "sample"))
+"""The same, but later: they may rightly wait for a server that is started again."""
+WORK_PATIENCE = 600.0  # seconds
+_DONE = "btrkeep.outlives"
+
+
+def outlive_hung_state(ctx: click.Context, config: Config) -> None:
+    """Goes on in a child if this is one of these commands and the state folder is remote. Raises StorageHung, in the parent."""
+    name, meta = ctx.info_name, ctx.find_root().meta
+    is_working = name in WORKING
+    if meta.get(_DONE) or not (is_working or name in REPORTING or (name in SHOWING and not ctx.params.get("name"))):
+        return
+    meta[_DONE] = True
+    try:
+        outlive(config.pool.state, WORK_PATIENCE if is_working else 0, keeps_output=not is_working)
+    except StorageHung:
+        if name not in REPORTING:
+            raise

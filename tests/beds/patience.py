@@ -27,7 +27,7 @@ PAUSES: tuple[Wait, ...] = (
 )
 _LITTLE = 0.5
 PATIENCE: tuple[Wait, ...] = (
-    ("backupd.cli.hung_state", "WORK_PATIENCE", _LITTLE),
+    ("backupd.cli.context", "WORK_PATIENCE", _LITTLE),
     ("backupd.alarms.cli", "_PATIENCE", _LITTLE),
     ("backupd.rsync.process", "PATIENCE", _LITTLE),
     ("backupd.run.interrupted", "_LOOKS", 5),

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import load_config
-from backupd.cli.hung_state import outlive_hung_state
+from backupd.cli.context import load_config, outlive_hung_state
 from backupd.serve.commands import command_of
 from backupd.serve.job_runner import PREVIEW_TAKES, carry_out
 from backupd.serve.jobs import PREVIEW, RUN, RUNTIME, JobStore, take_request
