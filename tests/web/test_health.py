@@ -18,7 +18,7 @@ from tests.beds.copied import copied
 from tests.beds.dashboard import OPERATOR, VIEWER, Dashboard, own_folder, serving
 from tests.beds.made_catalogue import made_catalogue
 from tests.web.made import EVENING, backup, client, write
-from web import metrics
+from web import health
 from web.settings import Settings
 from web.source import Caches, RequestContext
 
@@ -124,7 +124,7 @@ def test_a_label_may_have_anything_in_it(tmp_path: Path) -> None:
     odd = 'a "b" \\n c\\\nd ü'
     write(tmp_path, [HostConfig("web1", group=odd)], [backup("web1", EVENING)]).close()
     source = RequestContext(Settings("main", tmp_path, tmp_path, tmp_path), Caches())
-    families = {family.name: family for family in text_string_to_metric_families(metrics.text(source).decode())}
+    families = {family.name: family for family in text_string_to_metric_families(health.metrics_text(source).decode())}
     source.close()
     assert [sample.labels["group"] for sample in families["btrkeep_host_info"].samples] == [odd]
     assert [sample.value for sample in families["btrkeep_host_last_success_files"].samples] == [1000]

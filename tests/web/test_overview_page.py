@@ -21,8 +21,8 @@ from btrkeep.decisions.findings import FACT, Finding, PoolVerdict, StoredVerdict
 from btrkeep.decisions.schedule import SCHEDULE_FACT, ScheduleVerdict, schedule_text
 from btrkeep.serving.viewer import Viewer
 from tests.web.made import BERLIN, DAY, EVENING, FILESYSTEM, HOUR, ME, MY_START, NOW, backup, client, run, write
+from web.health import metrics_text
 from web.hosts.data import Query, host_list
-from web.metrics import text
 from web.overview import overview
 from web.settings import Settings
 from web.source import Caches, RequestContext
@@ -343,7 +343,7 @@ def numbers_of(state: Path) -> str:
     """What a monitor reads of it."""
     source = RequestContext(Settings("main", state, state, state), Caches())
     try:
-        return text(source).decode()
+        return metrics_text(source).decode()
     finally:
         source.close()
 
