@@ -7,7 +7,6 @@ Plain ASCII, so that it can be read on every terminal; 40 columns, and some word
 """
 
 import textwrap
-from calendar import monthrange
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -130,6 +129,8 @@ def _months(first: date, last: date) -> Iterator[date]:
 
 
 def _days(month: date) -> list[date]:
+    from calendar import monthrange  # which no other function here needs
+
     return [month.replace(day=day) for day in range(1, monthrange(month.year, month.month)[1] + 1)]
 
 

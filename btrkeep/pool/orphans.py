@@ -20,7 +20,6 @@ work, not of the time.
 """
 
 import errno
-import mmap
 import os
 import struct
 import time
@@ -241,6 +240,8 @@ def _in_stripes(chunk: ctree.Chunk, offset: int) -> tuple[int, int]:
 
 def _read_directly(device: str, physical: int, size: int) -> bytes:
     """Bytes of a device past its page cache, which btrfs does not go through and which may hold older ones."""
+    import mmap  # which no other function here needs
+
     with ClosingFd(os.open(device, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)) as fd, mmap.mmap(-1, size) as aligned:
         return aligned[: os.preadv(fd, [aligned], physical)]
 
