@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from backupd.serve.cli.run_job import Log, carry_out
 from backupd.serve.commands import command_of, folder_of
-from backupd.serve.job_runner import Log, carry_out
 from backupd.serve.jobs import JobStore, ServeJob, ServeRequest, is_id, job_object, leave_request, new_id, take_request
 from backupd.serve.start_job import next_turns, start_command, unit_of
 from btrkeep.clock import Clock
@@ -171,7 +171,7 @@ def test_a_stop_is_passed_on_and_waited_for(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from btrkeep.clock import Clock
-from backupd.serve.job_runner import carry_out
+from backupd.serve.cli.run_job import carry_out
 from backupd.serve.jobs import ServeJob, JobStore
 job = ServeJob("{ID}", "run", "web1", "alice", "2026-11-21T21:00:00Z", {{}})
 command = ("bash", "-c", "trap 'sleep 0.3; echo tidied; exit 143' TERM; echo ready; while :; do sleep 0.05; done")

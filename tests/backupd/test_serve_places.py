@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backupd.serve.job_runner import carry_out
+from backupd.serve.cli.run_job import carry_out
 from backupd.serve.jobs import JobStore, ServeJob, new_id
 from backupd.serve.start_job import FOR_OTHERS, IN_ALL, PER_ASKER, PREVIEWS, _require_free, require_turn
 from btrkeep.clock import Clock
