@@ -202,7 +202,8 @@ def names_of(settings: Settings) -> frozenset[str]:
     """Returns the names that this dashboard accepts."""
     local = {"localhost", "127.0.0.1", "[::1]"}
     machine = socket.gethostname().lower()
-    return frozenset({*local, machine, machine.partition(".")[0], _in_brackets(settings.host), *settings.hosts})
+    own = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return frozenset({*local, machine, machine.partition(".")[0], own, *settings.hosts})
 
 
 def require_known_host(names: frozenset[str]) -> None:
@@ -217,7 +218,3 @@ def _without_port(host: str) -> str:
     if host.startswith("["):
         return host[: host.find("]") + 1]
     return host.partition(":")[0]
-
-
-def _in_brackets(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

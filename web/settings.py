@@ -6,9 +6,10 @@ from pathlib import Path
 from btrkeep.serving.protocol import login_socket_of
 
 DATA = Path("/var/lib/btrkeep-web")
+"""Has a folder for each pool, of the dashboard's own data."""
 USERS = Path("/var/lib/btrkeep-login")
 LOGIN_USER = "btrkeep-login"
-"""The owner of the folders in USERS."""
+"""The owner of the folders in USERS: one for each pool, of users and sessions, which the dashboard itself cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,6 @@ class Settings:
         return self.login or self.data / "login.sock"
 
 
-def data_of(pool: str) -> Path:
-    """Returns the folder of the dashboard's own data for a pool."""
-    return DATA / pool
-
-
-def users_of(pool: str) -> Path:
-    """Returns the folder of the users and sessions of a pool's dashboard, which the dashboard itself cannot read."""
-    return USERS / pool
-
-
 @dataclass(frozen=True, slots=True)
 class GlobalOptions:
     """The options before the command; None: not given."""
@@ -62,12 +53,12 @@ class GlobalOptions:
     @property
     def data_folder(self) -> Path:
         """Returns the folder of the dashboard's own data."""
-        return self.data or data_of(self.pool)
+        return self.data or DATA / self.pool
 
     @property
     def users_folder(self) -> Path:
         """Returns the folder of users and sessions: `data` if that was given, for users who run everything by hand."""
-        return self.users or self.data or users_of(self.pool)
+        return self.users or self.data or USERS / self.pool
 
     @property
     def login_socket(self) -> Path:

@@ -62,7 +62,12 @@ def browse(host: str) -> str | Answer:
         "unsorted": sort.removeprefix("-") if sort != listing.sort else "",
     }
     if listing.entry.kind == "folder":
-        return render_template("files/browse.html", **given, columns=_columns(listing.sort), page_starts=_starts(listing))
+        return render_template(
+            "files/browse.html",
+            **given,
+            columns=[_column(title, name, listing.sort) for name, title in _TITLES.items()],
+            page_starts=_starts(listing),
+        )
     return render_template("files/file.html", **given, text=_text(listing))
 
 
@@ -120,10 +125,6 @@ def _sort(text: str) -> str:
     if text.removeprefix("-") not in data.SORTS:
         abort(400, f"sort is one of: {', '.join(data.SORTS)}, with a minus before it to go down")
     return text
-
-
-def _columns(sort: str) -> list[Column]:
-    return [_column(title, name, sort) for name, title in _TITLES.items()]
 
 
 def _column(title: str, name: str, sort: str) -> Column:
