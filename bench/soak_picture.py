@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.charts.frame import AxisScale, decimal_scale, number_frame
-from btrkeep.charts.nights import NightLine, draw_nights
 from btrkeep.charts.svg import MARGIN, ChartStyle, Panel, Sheet, file_of
+from btrkeep.charts.trend import NightLine, draw_nights
 
 _LOOK = ChartStyle(960)
 _COLOURS = ("blue", "red", "green", "purple", "orange", "sky", "faint", "ink")

@@ -14,8 +14,7 @@ from flask import Response
 from waitress import channel
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.places import NoPlace, Places
-from btrkeep.serving.viewer import Viewer
+from btrkeep.serving.viewer import NoPlace, Places, Viewer
 from btrkeep.units import printable
 from web.server import mark_stream
 

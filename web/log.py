@@ -12,7 +12,7 @@ from pydantic import Field
 from btrkeep.catalogue import KILLED, RUN_OUTCOMES, Catalogue, PastRuns, Run
 from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.errors import UsageError
-from btrkeep.serving.places import AnswerSize
+from btrkeep.serving.viewer import AnswerSize
 from btrkeep.units import parse_time, seconds_between
 from web.access import viewer, visible_hosts
 from web.api import JOBS, ApiRequest, Endpoint, Moment, OfNumber, OneOf

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from flask import abort
 from waitress import channel, server, task
 
-from btrkeep.serving.places import Holder, holders
-from btrkeep.serving.viewer import Viewer
+from btrkeep.serving.viewer import Holder, Viewer, holders
 from web.settings import Settings
 
 if TYPE_CHECKING:

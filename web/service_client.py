@@ -14,8 +14,8 @@ from flask import current_app, g
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import RootServiceClient, Stream
-from btrkeep.serving.places import NoPlace, Places
 from btrkeep.serving.protocol import RequestRefused
+from btrkeep.serving.viewer import NoPlace, Places
 from web import redaction as telling
 from web.access import viewer
 from web.result_cache import ResultCache

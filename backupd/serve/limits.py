@@ -9,9 +9,8 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from btrkeep.serving.places import NoPlace, Places
 from btrkeep.serving.protocol import RequestRefused
-from btrkeep.serving.viewer import Viewer
+from btrkeep.serving.viewer import NoPlace, Places, Viewer
 
 _MINUTE = 60.0
 _NO_LIMIT = 1 << 20

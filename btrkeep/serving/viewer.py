@@ -1,9 +1,19 @@
-"""The user who asks, with role and visible hosts, as the login service knows a session or a token."""
+"""The user who asks, with role and visible hosts, and how much users may have at once: places, and bytes of answers.
 
-from collections.abc import Iterable, Mapping
+One user, or one customer's users together, may have a part of each. A host chooses names, targets of symlinks and lines of text:
+4,000 bytes of a target that are not UTF-8 are 24,000 bytes of JSON.
+"""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
+
+from btrkeep.units import with_encoded
 
 Role = Literal["viewer", "operator", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
@@ -60,3 +70,114 @@ def read_viewer(found: Mapping[str, Any]) -> Viewer:
 def role_of(word: Any) -> Role:
     """A word of a newer version gives no right."""
     return next((role for role in ROLES if role == word), "viewer")
+
+
+Holder = str | tuple[str, ...]
+"""A user by name, or all users together who are limited to the same hosts."""
+
+
+class NoPlace(Exception):
+    """There is none. `own`: because of what this user, or others who are limited to the same hosts, have already."""
+
+    def __init__(self, *, own: bool) -> None:
+        super().__init__("no place is free")
+        self.own = own
+
+
+class Places:
+    """`at_once` places, of which one user may have `of_one`, and so may all users together who are limited to the same hosts.
+
+    The last one is for those who have none.
+    """
+
+    def __init__(self, at_once: int, of_one: int) -> None:
+        self.at_once, self.of_one = at_once, of_one
+        self._taken: Counter[Holder] = Counter()
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def take(self, viewer: Viewer) -> None:
+        """Takes a place. Raises NoPlace."""
+        keys = holders(viewer)
+        with self._lock:
+            held = max(self._taken[key] for key in keys)
+            if held >= self.of_one:
+                raise NoPlace(own=True)
+            if self._total >= self.at_once - (1 if held else 0):
+                raise NoPlace(own=False)
+            self._total += 1
+            self._taken.update(keys)
+
+    def leave(self, viewer: Viewer) -> None:
+        """Gives it back."""
+        with self._lock:
+            self._total -= 1
+            self._taken.subtract(holders(viewer))
+            self._taken += Counter()  # without those who have none
+
+    @property
+    def total(self) -> int:
+        """How many are taken."""
+        return self._total
+
+
+def holders(viewer: Viewer) -> tuple[Holder, ...]:
+    """Returns the keys under which is counted what a viewer uses."""
+    return (viewer.name,) if viewer.hosts is None else (viewer.name, tuple(sorted(viewer.hosts)))
+
+
+LIST_BYTES = 4 << 20
+"""Bytes of the lists in one answer: encoded, and with the percent-encoded forms that the API adds."""
+UNREAD_BYTES, UNREAD_OF_ONE = 32 << 20, 10 << 20
+"""Bytes of answers that wait for their clients: in all, and of one user or customer."""
+
+
+class AnswerSize:
+    """The bytes of one answer that are left for its lists."""
+
+    def __init__(self, left: int = LIST_BYTES) -> None:
+        self._left, self._is_empty = left, True
+
+    def take(self, entry: object) -> bool:
+        """Returns True if the entry fits as well; the first one always does. After False the list has to end."""
+        self._left -= encoded_bytes(entry)
+        fits = self._left >= 0 or self._is_empty
+        self._is_empty = False
+        return fits
+
+
+def encoded_bytes(value: object) -> int:
+    """Returns the length of a value as JSON, with the percent-encoded forms."""
+    return len(json.dumps(with_encoded(value), separators=(",", ":"))) + 1
+
+
+class UnreadBytes:
+    """The bytes of complete answers that their clients have not read yet. Shared by all threads."""
+
+    def __init__(self, in_all: int = UNREAD_BYTES, of_one: int = UNREAD_OF_ONE) -> None:
+        self._in_all, self._of_one = in_all, of_one
+        self._held: Counter[Holder] = Counter()
+        self._total = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self, viewer: Viewer, size: int) -> Iterator[None]:
+        """Counts an answer until the context ends. Raises NoPlace if too much waits already. Who has nothing waiting gets an answer
+        of any size unless the limit in all is reached.
+        """
+        keys = holders(viewer)
+        with self._lock:
+            held = max(self._held[key] for key in keys)
+            if held and held + size > self._of_one:
+                raise NoPlace(own=True)
+            if self._total + (size if held else 0) > self._in_all:
+                raise NoPlace(own=False)
+            self._total += size
+            self._held.update(dict.fromkeys(keys, size))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._total -= size
+                self._held.subtract(dict.fromkeys(keys, size))
+                self._held += Counter()

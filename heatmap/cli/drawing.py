@@ -1,5 +1,6 @@
-"""Reads, draws and writes what the command line requests."""
+"""Reads, draws and writes what the command line requests, and says so as knorrie's program: two lines, more with -v."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,15 +12,14 @@ from btrkeep.errors import OperatorError
 from btrkeep.pool.mounts import open_btrfs
 from btrkeep.treescan.block_groups import chunks, filesystem
 from btrkeep.treescan.extents import Extents
-from btrkeep.units import printable
-from heatmap.cli import words
+from btrkeep.units import format_size, printable
 from heatmap.cli.request import STDOUT, PictureRequest
 from heatmap.extents import by_tree, draw_extents
-from heatmap.grid import MIN_BRIGHTNESS
-from heatmap.overview import VIRTUAL, CellColours, Colouring, Drawing, overview, usage
+from heatmap.grid import MIN_BRIGHTNESS, Grid
+from heatmap.overview import PHYSICAL, VIRTUAL, CellColours, Colouring, Drawing, overview, usage
 from heatmap.picture import image_of, name_parts, output_name, save
 from heatmap.reading import read_state
-from heatmap.state import Array, FilesystemState
+from heatmap.state import DATA, METADATA, PROFILES, SYSTEM, Array, FilesystemState
 
 
 def draw(request: PictureRequest) -> None:
@@ -62,9 +62,9 @@ def draw_state(request: PictureRequest, state: FilesystemState) -> None:
         devices=request.device or None,
         min_brightness=least,
     )
-    request.say(*words.about(drawn))
+    request.say(*about_lines(drawn))
     if request.verbosity > 0:
-        request.say(*words.cells(state, drawn, request.sort))
+        request.say(*cell_lines(state, drawn, request.sort))
     parts = name_parts(state.fsid, request.curve, virtual=request.sort == VIRTUAL, devices=request.device, colour=request.colour)
     _save(request, drawn, parts, state.taken, state.fsid, state)
 
@@ -83,7 +83,7 @@ def _require_devices(request: PictureRequest, state: FilesystemState) -> None:
 
 def _draw_extents(request: PictureRequest) -> None:
     def told(batch: Extents) -> CellColours:
-        request.say(*words.extents(batch))
+        request.say(*extent_lines(batch))
         return by_tree(batch)
 
     with open_btrfs(request.path, OperatorError) as fd:
@@ -99,7 +99,7 @@ def _draw_extents(request: PictureRequest) -> None:
             curve=request.curve,
             colouring=told if request.verbosity > 0 else by_tree,
         )
-    request.say(*words.about(drawn))
+    request.say(*about_lines(drawn))
     parts = name_parts(about_it.uuid, request.curve, block_group=request.blockgroup, extents=request.blockgroup is None)
     _save(request, drawn, parts, taken, about_it.uuid)
 
@@ -164,3 +164,52 @@ def _record(request: PictureRequest, picture: str | None, parts: list[str], stat
 def _say_written(request: PictureRequest, what: str, name: str) -> None:
     if name != STDOUT:
         request.say(f"{what} {printable(name)}")
+
+
+_TYPES = {DATA: "DATA", SYSTEM: "SYSTEM", METADATA: "METADATA"}
+
+
+def about_lines(drawn: Drawing) -> list[str]:
+    """Returns two lines: what is drawn, and how."""
+    return [f"scope {drawn.scope}", _grid(drawn.grid)]
+
+
+def _grid(grid: Grid) -> str:
+    return (
+        f"grid curve {grid.curve} order {grid.order} size {grid.size} height {grid.edge} width {grid.edge}"
+        f" total_bytes {grid.total_bytes} bytes_per_pixel {grid.bytes_per_pixel}"
+    )
+
+
+def flags_text(flags: int) -> str:
+    """Formats flags as btrfs-progs and python-btrfs do: DATA|RAID1; a single copy has no flag."""
+    return "|".join(name for bit, name in (_TYPES | PROFILES).items() if flags & bit)
+
+
+def cell_lines(state: FilesystemState, drawn: Drawing, sort: str) -> Iterator[str]:
+    """A line for each device extent, or for each block group."""
+    used, length, flags, vaddr = (column.tolist() for column in (state.bg_used, state.bg_length, state.bg_flags, state.bg_vaddr))
+    cell = drawn.cells
+    if sort == PHYSICAL and cell.devid is not None and cell.paddr is not None:
+        rows = zip(cell.devid.tolist(), cell.paddr.tolist(), cell.length.tolist(), cell.group.tolist(), strict=True)
+        for devid, paddr, size, group in rows:
+            yield (
+                f"dev_extent devid {devid} paddr {paddr} length {size} pend {paddr + size - 1} type {flags_text(flags[group])}"
+                f" used_pct {used[group] / length[group] * 100:.2f}"
+            )
+        return
+    for size, group in zip(cell.length.tolist(), cell.group.tolist(), strict=True):
+        yield block_group_line(vaddr[group], length[group], flags[group], used[group])
+        yield f"allocated physical space for chunk at {vaddr[group]}: {format_size(size)}"
+
+
+def block_group_line(vaddr: int, length: int, flags: int, used: int) -> str:
+    """One block group."""
+    pct = round(used * 100 / length)
+    return f"block group vaddr {vaddr} length {length} flags {flags_text(flags)} used {used} used_pct {pct}"
+
+
+def extent_lines(batch: Extents) -> Iterator[str]:
+    """A line for each extent."""
+    for vaddr, length, is_tree_block in zip(batch.vaddr.tolist(), batch.length.tolist(), batch.is_tree_block.tolist(), strict=True):
+        yield f"extent vaddr {vaddr} type {'tree block' if is_tree_block else 'data'} length {length}"

@@ -17,10 +17,9 @@ from backupd.serve.limits import ConcurrencyLimit
 from backupd.serve.request_checks import Right, checked
 from backupd.serve.verbs import VERBS, Verb, tasks
 from btrkeep.clock import Clock
-from btrkeep.serving.places import NoPlace, UnreadBytes
 from btrkeep.serving.protocol import encoded
 from btrkeep.serving.server import Peer
-from btrkeep.serving.viewer import Viewer
+from btrkeep.serving.viewer import NoPlace, UnreadBytes, Viewer
 from btrkeep.serving.wire import Wire
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)

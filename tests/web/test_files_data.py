@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from waitress import channel
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.places import Places
-from btrkeep.serving.viewer import Viewer
+from btrkeep.serving.viewer import Places, Viewer
 from web.app import create_app
 from web.download import TooManyDownloads, disposition, name_of, place, sent
 from web.files.data import Which, beginning, browse, bytes_of, choices, nearest, text_of

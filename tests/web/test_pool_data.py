@@ -18,7 +18,7 @@ from btrkeep.catalogue import Catalogue, PastRuns, Sample
 from btrkeep.charts import day as day_charts
 from btrkeep.charts import trend as trend_charts
 from btrkeep.charts.svg import DARK, WIDTHS, ChartStyle, look_of
-from btrkeep.serving.places import AnswerSize
+from btrkeep.serving.viewer import AnswerSize
 from btrkeep.units import format_time, parse_time
 from tests.backupd.made_samples import sample
 from tests.beds import btrfs, work

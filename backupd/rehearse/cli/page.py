@@ -26,8 +26,8 @@ from backupd.rehearse.model import NightReading
 from backupd.rehearse.variants import QUESTIONS
 from btrkeep import __version__
 from btrkeep.charts.frame import decimal_scale, labels, nice_step, size_scale
-from btrkeep.charts.nights import NightLine, draw_nights
 from btrkeep.charts.svg import VARIANTS, ChartStyle, Sheet
+from btrkeep.charts.trend import NightLine, draw_nights
 from btrkeep.units import format_duration, format_size, printable
 
 COLOURS = 6

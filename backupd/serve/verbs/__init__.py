@@ -10,9 +10,8 @@ from backupd.serve import request_checks as given
 from backupd.serve.limits import ConcurrencyLimit
 from backupd.serve.request_checks import Argument, Right
 from btrkeep.choices import CURVES, OVERWRITE, SERVICE_VERBS
-from btrkeep.serving.places import LIST_BYTES
 from btrkeep.serving.protocol import LONGEST_ANSWER
-from btrkeep.serving.viewer import Viewer
+from btrkeep.serving.viewer import LIST_BYTES, Viewer
 
 Function = Callable[[Any], Any]
 """Of a call; gives what JSON can hold, or has made a stream."""

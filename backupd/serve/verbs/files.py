@@ -16,8 +16,8 @@ from backupd.files.tree import Entry, Tree
 from backupd.serve.context import Call
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
-from btrkeep.serving.places import LIST_BYTES, AnswerSize, encoded_bytes
 from btrkeep.serving.protocol import RequestRefused
+from btrkeep.serving.viewer import LIST_BYTES, AnswerSize, encoded_bytes
 from btrkeep.serving.wire import ClientGone
 from btrkeep.units import format_size
 

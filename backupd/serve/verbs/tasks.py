@@ -17,8 +17,8 @@ from btrkeep.catalogue import PastRuns
 from btrkeep.decisions.due import A_DAY, RequestDelay, RequestedRun, next_request
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.allocation import mount_options
-from btrkeep.serving.places import AnswerSize
 from btrkeep.serving.protocol import RequestRefused
+from btrkeep.serving.viewer import AnswerSize
 from btrkeep.units import counted, local_time
 
 _PATIENCE = 15.0
