@@ -12,7 +12,7 @@ from datetime import datetime
 
 from backupd.alarms import digest, words
 from backupd.alarms.alarm_memory import AlarmMemory
-from backupd.alarms.deduplication import AlarmChanges, by_key, changes, remembered
+from backupd.alarms.deduplication import by_key, changes, remembered
 from backupd.alarms.events import Key, UnitFailure, find, unit_failed
 from backupd.alarms.send import Delivery, send, service_of
 from backupd.alarms.words import Message
@@ -64,7 +64,7 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
     can_wait = not report.is_catalogue_read and report.is_catalogue_busy  # it may be readable in five minutes
     with_digest = want_digest or (is_due and bool(config.notify.urls) and not can_wait)
-    messages = _messages(config, found)
+    messages = [words.of_changes(config.name, _machine(), found.alarms, found.recoveries, _call(config))] if found.any else []
     if with_digest:
         broken = [row for row in every if row.what == SERVICE]
         messages.append(digest.of_day(config.name, _machine(), report, [*found.standing, *broken]))
@@ -102,10 +102,6 @@ def _units(known: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:
 
 def _call(config: Config) -> str:
     return backupd_command(config.name, config.file)
-
-
-def _messages(config: Config, found: AlarmChanges) -> list[Message]:
-    return [words.of_changes(config.name, _machine(), found.alarms, found.recoveries, _call(config))] if found.any else []
 
 
 def tell_failure(

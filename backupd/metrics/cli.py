@@ -14,7 +14,7 @@ from backupd.health.status_report import StatusReport, opened_catalogue, read_st
 from btrkeep import __version__
 from btrkeep import metrics as table
 from btrkeep.backup_states import BACKUP_STATES
-from btrkeep.catalogue import HostFacts, StoredAlarm
+from btrkeep.catalogue import StoredAlarm
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.config import ReportingConfig
@@ -130,7 +130,7 @@ def _hosts(samples: MetricSamples, report: StatusReport) -> None:
         samples.add(table.HOST_DAMAGED, report.damaged.get(host.name, (0, 0))[0], host.name)
         samples.add(table.HOST_QUOTA, host.quota, host.name)
         if facts := report.facts.get(host.name):
-            samples.add(table.HOST_DURATION, _duration(facts), host.name)
+            samples.add(table.HOST_DURATION, seconds_between(facts.last_complete, facts.last_complete_finished), host.name)
             samples.add(table.HOST_SIZE, facts.last_complete_bytes, host.name)
             samples.add(table.HOST_NEW, facts.last_complete_new_bytes, host.name)
             samples.add(table.HOST_FILES, facts.last_complete_files, host.name)
@@ -163,10 +163,6 @@ def _drills(samples: MetricSamples, report: StatusReport) -> None:
     metric_samples.add_state(samples.add, table.DRILL_STATE, DrillState, drills.state)
     samples.add(table.DRILL_PROVEN, _seconds(drills.last.at if drills.last else None))
     samples.add(table.DRILL_FAILED, len(drills.failed))
-
-
-def _duration(facts: HostFacts) -> float | None:
-    return seconds_between(facts.last_complete, facts.last_complete_finished)
 
 
 def _queue(samples: MetricSamples, report: StatusReport) -> None:

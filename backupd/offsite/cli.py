@@ -346,16 +346,15 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
         "offsite": summary.offsite,
         "planned": summary.planned,
         "bytes": summary.bytes,
-        "sent": [_sent_as_json(one) for one in summary.sent],
+        "sent": [
+            {"host": one.host, "backup": one.name, "files": one.files, "bytes": one.bytes, "duration": round(one.seconds, 3)}
+            for one in summary.sent
+        ],
         "removed": summary.removed,
         "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
         "error": summary.remove_error.message if summary.remove_error else None,
         "status": cancellation.exit_status(status),
     }
-
-
-def _sent_as_json(one: Sent) -> dict[str, Any]:
-    return {"host": one.host, "backup": one.name, "files": one.files, "bytes": one.bytes, "duration": round(one.seconds, 3)}
 
 
 class _Lines:

@@ -1,5 +1,5 @@
 """Rehearses nights on a throwaway pool, with two or more settings side by side; see docs/decisions/0054-rehearse.rst.
 
-`learn`, `scale`, `churn`, `variants`, `judge` are pure: what hosts are like, how much of it fits, what a night changes, which
-settings, which of them is better. `pool` makes and removes the filesystem, `fill` writes a night, `nights` runs them all.
+`fleet`, `variants` and `judge` are pure: what hosts are like and how much of it fits, which settings, which of them is better.
+`pool` makes and removes the filesystem, `fill` decides and writes what a night changes, `nights` runs them all.
 """

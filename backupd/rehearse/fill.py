@@ -188,7 +188,7 @@ class NightWriter:
 
     def write(self, started: datetime, at_once: int) -> int:
         """A night; how many bytes of it are new. Raises OSError."""
-        return sum(self._together(some, started) for some in _batches(self._hosts, at_once))
+        return sum(self._together(self._hosts[first : first + at_once], started) for first in range(0, len(self._hosts), at_once))
 
     def _together(self, some: Sequence[_HostState], started: datetime) -> int:
         for host in some:
@@ -279,10 +279,6 @@ class NightWriter:
         set_read_only(self._pool.backup(host.config.name, started))
         self._catalogue.put_backup(backup_row(self._pool, record, COMPLETE, host.subvolume.id))
         host.newest = record.name
-
-
-def _batches(hosts: Sequence[_HostState], at_once: int) -> Iterator[Sequence[_HostState]]:
-    return (hosts[start : start + at_once] for start in range(0, len(hosts), at_once))
 
 
 def _in_turns(some: Sequence[_HostState]) -> Iterator[tuple[_HostState, Change]]:

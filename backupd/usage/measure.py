@@ -128,18 +128,19 @@ def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, cha
         is_data = (chunk.type & _DATA) != 0
         pieces = list(zip(chunk.vaddr[is_data].tolist(), chunk.length[is_data].tolist(), strict=True))
         tally = sample(pieces, owners, Owners(fd).of, seconds, chance or random.Random())  # noqa: S311  a sample, no secret
-    hosts = tuple(replace(row, measured=_host_of(tally, row.host)) for row in summed(everything))
-    backups = tuple(replace(one, measured=_backup_of(tally, (one.host, one.name))) for one in everything)
+    hosts = tuple(
+        replace(row, measured=_measured(tally, tally.only_host[row.host], tally.by_host[row.host])) for row in summed(everything)
+    )
+    backups = tuple(
+        replace(one, measured=_measured(tally, tally.only_backup[one.host, one.name], tally.by_backup[one.host, one.name]))
+        for one in everything
+    )
     others = estimated(tally.others, tally.draws, tally.space)
     return PoolUse("sampled", hosts, backups, others, tally.draws, time.monotonic() - begun)
 
 
-def _host_of(tally: DrawTally, host: str) -> MeasuredUsage:
-    return MeasuredUsage(*(estimated(count[host], tally.draws, tally.space) for count in (tally.only_host, tally.by_host)))
-
-
-def _backup_of(tally: DrawTally, owner: Owner) -> MeasuredUsage:
-    return MeasuredUsage(*(estimated(count[owner], tally.draws, tally.space) for count in (tally.only_backup, tally.by_backup)))
+def _measured(tally: DrawTally, exclusive: int, referenced: int) -> MeasuredUsage:
+    return MeasuredUsage(*(estimated(hits, tally.draws, tally.space) for hits in (exclusive, referenced)))
 
 
 def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> PoolUse:

@@ -19,7 +19,7 @@ from btrkeep.catalogue import Job
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import prose
-from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, kinds_of, phases, slots, sums
+from btrkeep.decisions.day_phases import MINUTES, PhaseSum, Slot, bounds, kinds_of, phases, slots, sums
 from btrkeep.decisions.trend import hour_ticks
 from btrkeep.errors import Exit
 from btrkeep.process.proc import start_time
@@ -84,7 +84,7 @@ def _day_as_json(day: DayData) -> dict[str, Any]:
         "since": format_time(day.start),
         "until": format_time(day.end),
         "slots": [_slot(slot) for slot in day.slots if slot.read is not None],
-        "phases": [_phase(phase) for phase in day.phases],
+        "phases": [{"job": one.kind, "start": format_time(one.start), "end": format_time(one.end)} for one in day.phases],
         "sums": [_sum(one) for one in day.sums],
     }
 
@@ -97,10 +97,6 @@ def _slot(slot: Slot) -> dict[str, Any]:
         "read": round(slot.read or 0),
         "written": round(slot.written or 0),
     }
-
-
-def _phase(phase: Phase) -> dict[str, Any]:
-    return {"job": phase.kind, "start": format_time(phase.start), "end": format_time(phase.end)}
 
 
 def _sum(one: PhaseSum) -> dict[str, Any]:
@@ -153,13 +149,9 @@ def _columns(day: DayData, room: int) -> list[Slot]:
 
 def _average(some: Sequence[Slot]) -> Slot:
     known = sum(slot.known for slot in some)
-    read, written = (sum((rate or 0) * slot.known for rate, slot in zip(rates, some, strict=True)) for rates in _rates(some))
+    read, written = (sum((slot.read or 0) * slot.known for slot in some), sum((slot.written or 0) * slot.known for slot in some))
     rates = (read / known, written / known) if known else (None, None)
     return Slot(some[0].start, some[-1].end, known, *rates)
-
-
-def _rates(some: Sequence[Slot]) -> tuple[list[float | None], list[float | None]]:
-    return [slot.read for slot in some], [slot.written for slot in some]
 
 
 def _hours(day: DayData, room: int) -> list[tuple[int, str]]:
