@@ -56,6 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.settings.load_profile("unit")
     if not hasattr(config, "workerinput"):
         config.stash[_CLEARED] = session.clear_dead_sessions()
+        if config.getoption("--unit") and not config.option.basetemp and session.has_attributes(session.folder(_UNIT)):
+            config.option.basetemp = session.folder(_UNIT) / "t"  # in memory: thousands of small catalogues wait for no disk
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -69,6 +71,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 _CLEARED = pytest.StashKey[list[str]]()
+_UNIT = 1 << 30  # bytes; its tests leave less than a third of that
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

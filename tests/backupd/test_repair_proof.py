@@ -17,7 +17,7 @@ from backupd.repo.checksums import key_of
 
 BLOCK, PIECE = 4096, 1 << 20
 SIZE = PIECE + 10 * BLOCK + 100
-CONTENT = bytes(number % 251 for number in range(SIZE))
+CONTENT = (bytes(range(251)) * (SIZE // 251 + 1))[:SIZE]
 
 
 class Files:

@@ -59,6 +59,14 @@ def folder(room: int = 0) -> Path:
     return path
 
 
+def has_attributes(place: Path) -> bool:
+    """Whether its files can have attributes of users: in memory only since Linux 6.6."""
+    with tempfile.NamedTemporaryFile(dir=place) as file, contextlib.suppress(OSError):
+        os.setxattr(file.fileno(), "user.it", b"")
+        return True
+    return False
+
+
 def folders_of(name: str) -> list[Path]:
     return [path for place in places() if (path := place / name).is_dir()]
 
