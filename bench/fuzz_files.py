@@ -70,8 +70,7 @@ def _sums_seeds() -> Seeds:
 
 def _sums() -> Callable[[bytes], object]:
     """The input is SHA256SUMS and the two files of a host's checksums; what was read is read again once it was written."""
-    from backupd.repo.checksums import CHECKSUMS, CHECKSUMS_LOG, Checksums, ReadBefore, key_of
-    from backupd.repo.sums import SUMS, read_sums, write_sums
+    from backupd.repo.checksums import CHECKSUMS, CHECKSUMS_LOG, SUMS, Checksums, ReadBefore, key_of, read_sums, write_sums
 
     folder = scratch_folder()
     head = b"btrkeep checksums 2\n"
@@ -119,10 +118,8 @@ def _look_seeds() -> Seeds:
 
 def _look() -> Callable[[bytes], object]:
     """The input is one of the three files. What it says is entered, read by path, and written and read again."""
-    from backupd.repo.compared import COMPARED, read_compared, write_compared
-    from backupd.repo.damages import DAMAGED, enter_damages, read_damaged
-    from backupd.repo.recorded_rows import recall_looks
-    from backupd.repo.verified import VERIFIED, read_verified, write_verified
+    from backupd.repo.damages import DAMAGED, enter_damages, read_damaged, recall_looks
+    from backupd.repo.verified import COMPARED, VERIFIED, read_compared, read_verified, write_compared, write_verified
     from btrkeep.catalogue import Catalogue
     from btrkeep.pool.marker import Pool
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from random import Random
 
-from backupd.repo.drill_scratch import DRILL_LOCK, clear_drills, drill_folder
+from backupd.repo.leftovers import DRILL_LOCK, clear_drills, drill_folder
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
 from btrkeep.pool.allocation import read_room

@@ -21,8 +21,7 @@ from backupd.expire.mark import drop_stale_notes, empty_gone, mark, remove_hosts
 from backupd.expire.mount_option import MountOption
 from backupd.expire.queue import CleanerQueue, Governor, governor
 from backupd.expire.report import PAUSES, ExpiryProgress, Pause, Summary, expiry_words, held_words, stuck_words
-from backupd.repo.reconcile import Reconciled, reconcile
-from backupd.repo.stand_in import stand_in
+from backupd.repo.reconcile import Reconciled, reconcile, stand_in
 from btrkeep.backup_states import DELETING
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.clock import elapsed

@@ -7,8 +7,7 @@ from hashlib import sha256
 from mmap import MAP_ANONYMOUS, MAP_POPULATE, MAP_SHARED, PAGESIZE, mmap
 from typing import NamedTuple
 
-from backupd.repo.checksums import NO_DIGEST, Key
-from backupd.repo.sums import LONGEST_HOLE
+from backupd.repo.checksums import LONGEST_HOLE, NO_DIGEST, Key
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.sparse import PIECE, data_runs

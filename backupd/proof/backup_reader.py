@@ -29,10 +29,9 @@ from backupd.files.walking import FolderNames, name_batches
 from backupd.proof.damaged_files import FoundDamage
 from backupd.proof.verify_pass import STREAMS, VerifyPass
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, changed_of, key_of
+from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, changed_of, key_of, read_sums
 from backupd.repo.notes_json import read_notes
 from backupd.repo.seals import first_change
-from backupd.repo.sums import read_sums
 from btrkeep.decisions.due import latest
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED

@@ -20,12 +20,11 @@ from backupd.files.backup_selector import Restorable, restorable
 from backupd.files.tree import Entry, Tree
 from backupd.files.walking import entries
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.checksums import NO_DIGEST, Checksums, Key, key_of
+from backupd.repo.checksums import NO_DIGEST, Checksums, Key, key_of, read_sums
 from backupd.repo.common_backups import CommonBackups, common_backups
 from backupd.repo.context import PoolContext
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import lock_for_reading
-from backupd.repo.sums import read_sums
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Damage
 from btrkeep.errors import OperatorError, UsageError

@@ -14,11 +14,10 @@ from backupd.files.backup_selector import Restorable, restorable
 from backupd.files.file_digest import FileRead, PlainSum, read_file
 from backupd.files.tree import Entry, Tree
 from backupd.proof.read_errors import OwnReads
-from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
+from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of, read_sums
 from backupd.repo.context import PoolContext
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import lock_for_reading
-from backupd.repo.sums import read_sums
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.sparse import PIECE, data_runs

@@ -30,7 +30,7 @@ from backupd.replicate.naming import Expected, NotReceived, named, require_alone
 from backupd.replicate.stream_guard import StreamGuard
 from backupd.replicate.wire import ConnectionBroken, is_unread, write_watched
 from backupd.repo.backup_json import Record
-from backupd.repo.received import RECEIVING, discard_received
+from backupd.repo.leftovers import RECEIVING, discard_received
 from backupd.rsync.cell import PROGRAM, filter_file, shown_programs
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.clock import moment, wait_for_tick

@@ -28,7 +28,7 @@ from backupd.replicate.planning import lacking_room
 from backupd.replicate.wire import FarHost
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
 from backupd.repo.damages import enter_damages
-from backupd.repo.received import discard_received, has_received
+from backupd.repo.leftovers import discard_received, has_received
 from btrkeep.catalogue import WHOLE, Backup, Damage
 from btrkeep.clock import elapsed
 from btrkeep.decisions.replication import (

@@ -8,11 +8,13 @@ It is stored in the pool, because a crash that undoes changes in the pool undoes
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
+from backupd.repo.json_file import read_json_file
 from btrkeep.pool.atomic import NO_ROOM, write_atomically
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.procfs import boot_id
@@ -38,18 +40,14 @@ class BootRecord:
 
 def read_boot(pool: Pool) -> BootRecord | None:
     """Reads the record; None if it is missing or invalid, which is treated as a crash."""
-    path = _path(pool)
-    try:
-        fields = json.loads(text_of_file(path))
-        if fields["format"] != _FORMAT:
-            raise ValueError(f"format {fields['format']}")
-        unread = frozenset((str(host), str(name)) for host, name in fields["unread"])
-        return BootRecord(str(fields["boot"]), parse_time(fields["seen"]), bool(fields["stopped"]), unread)
-    except FileNotFoundError:
-        return None
-    except (OSError, *NOT_UNDERSTOOD) as error:
-        _log.warning("%s cannot be read: %s", path, error)
-        return None
+    return read_json_file(_path(pool), _boot_record, None)
+
+
+def _boot_record(fields: Mapping[str, Any]) -> BootRecord:
+    if fields["format"] != _FORMAT:
+        raise ValueError(f"format {fields['format']}")
+    unread = frozenset((str(host), str(name)) for host, name in fields["unread"])
+    return BootRecord(str(fields["boot"]), parse_time(fields["seen"]), bool(fields["stopped"]), unread)
 
 
 def note_new_pool(pool: Pool) -> None:

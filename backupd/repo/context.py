@@ -1,15 +1,20 @@
 """The context of a command or of a request to the root service: configuration, pool, catalogue and clock, opened."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from btrkeep.capabilities import SYS_ADMIN, read_capabilities
 from btrkeep.clock import Clock
 from btrkeep.config import Config
+from btrkeep.decisions.pool_health import MAKE_ROOM, lacks_room
+from btrkeep.decisions.privileges import NEEDS, missing_privileges, privilege_advice, privilege_words
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool.allocation import mount_options
+from btrkeep.pool.allocation import mount_options, read_room
 from btrkeep.pool.marker import Pool, PoolMissing, open_pool
+from btrkeep.pool.model import Room
 from btrkeep.pool.mounts import mount_pool_words
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
@@ -75,3 +80,24 @@ def writing(pool: Pool) -> Iterator[None]:
         raise PoolUnusable(
             f"{pool.path} cannot be written: {error}", "look at the pool's room and the kernel's messages (dmesg)"
         ) from error
+
+
+def require_room(pool: Pool, config: Config) -> Room:
+    """Returns the room of the pool. Raises PoolUnusable if it has less than `min_free`; OSError."""
+    room = read_room(pool.path)
+    if why := lacks_room(room, config.pool.min_free):
+        raise PoolUnusable(why, MAKE_ROOM)
+    return room
+
+
+REQUIRED = frozenset(need.capability for need in NEEDS if need.required)
+"""Without these no backup can be made as it should."""
+
+
+def require_privileges(names: Collection[str] = (SYS_ADMIN,)) -> None:
+    """Raises PoolUnusable if this process lacks one of these capabilities. Where /proc cannot be read, nothing is known."""
+    known, root = read_capabilities(), os.geteuid() == 0
+    if known is None:
+        return
+    for need in missing_privileges(known, [need for need in NEEDS if need.capability in names]):
+        raise PoolUnusable(privilege_words(need, root=root), privilege_advice(known, need, root=root))

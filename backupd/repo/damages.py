@@ -1,27 +1,39 @@
-"""damaged.json: what is known to be damaged in a host's backups, whoever found it. It lies beside verified.json.
+"""damaged.json: the damage in a host's backups, whoever found it; and what all records of damage put back into a lost catalogue.
 
     {"format": 1, "backups": {NAME: [{"path", "start", "length", "found_by", "found_at"}]}}
 
-One that cannot be read counts as empty: the next scrub writes it again.
+It lies beside verified.json. One that cannot be read counts as empty: the next scrub writes it again.
 """
 
 import fcntl
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.json_file import NOT_UNDERSTOOD, has_room, number_of, path_of, replace_json_file, text_of_file
+from backupd.repo.json_file import has_room, number_of, path_of, read_json_file, replace_json_file
 from backupd.repo.listing import names_of
+from backupd.repo.verified import (
+    compared_row,
+    damages_of,
+    differing_of,
+    forget_compared,
+    forget_verified,
+    read_compared,
+    read_verified,
+    verified_row,
+)
 from btrkeep.catalogue import FOUND_BY, Catalogue, Damage
 from btrkeep.descriptors import ClosingFd
-from btrkeep.fs.openat import FOLDER
+from btrkeep.fs.openat import FOLDER, is_there
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.units import format_time, parse_time
@@ -64,16 +76,7 @@ def enter_damages(
 
 def read_damaged(folder: Path, host: str) -> list[Damage]:
     """Returns the damages, ordered by backup, path and place, of the host with that folder; none of a later version's."""
-    try:
-        fields = json.loads(text_of_file(folder / DAMAGED))
-        if int(fields["format"]) > _FORMAT:
-            return []
-        return [_parse(host, str(name), one) for name, some in fields["backups"].items() for one in some]
-    except FileNotFoundError:
-        return []
-    except (OSError, *NOT_UNDERSTOOD) as error:
-        _log.warning("%s cannot be read: %s", folder / DAMAGED, error)
-        return []
+    return read_json_file(folder / DAMAGED, partial(_damages, host), [])
 
 
 def replace_damaged(pool: Pool, host: str, name: str, rows: Iterable[Damage]) -> None:
@@ -136,9 +139,69 @@ def _fields(one: Damage) -> dict[str, Any]:
     }
 
 
+def _damages(host: str, fields: Mapping[str, Any]) -> list[Damage]:
+    if int(fields["format"]) > _FORMAT:
+        return []
+    return [_parse(host, str(name), one) for name, some in fields["backups"].items() for one in some]
+
+
 def _parse(host: str, name: str, fields: Mapping[str, Any]) -> Damage:
     found_by = str(fields["found_by"])
     if found_by not in FOUND_BY:
         raise ValueError(f"nothing is found by {found_by!r}")
     start, length = number_of(fields["start"]), number_of(fields["length"])
     return Damage(host, name, path_of(fields["path"]), start, length, found_by, parse_time(fields["found_at"]))
+
+
+EveryDamage = Callable[[Pool, str, str], list[bytes]]
+"""Finds the paths of all damaged files of a host's backup, of which verified.json names only the first."""
+
+
+def forgotten_damages(
+    pool: Pool, host: str, names: Collection[str], known: Iterable[Damage], every: EveryDamage | None = None
+) -> list[Damage]:
+    """Returns the damaged files of these backups that the pool records and that are not among `known`, those of the catalogue.
+
+    Without `every` only those that verified.json names.
+    """
+    folder = pool.host(host)
+    placed = [one for one in read_damaged(folder, host) if one.name in names]
+    rows, files = {(one.name, one.path) for one in known}, {(one.name, one.path) for one in placed}
+    counts = Counter(name for name, _ in rows | files)
+    found = {name: one for name, one in read_verified(folder).items() if name in names}
+    for name, one in found.items():
+        if every and counts[name] <= len(one.damaged) < one.damages:
+            found[name] = replace(one, damaged=(*one.damaged, *map(os.fsdecode, every(pool, host, name))))
+    compared = {name: one for name, one in read_compared(folder).backups.items() if name in names}
+    unplaced = [one for one in (*differing_of(host, compared), *damages_of(host, found)) if (one.name, one.path) not in files]
+    damages = [one for one in (*unplaced, *placed) if (one.name, one.path) not in rows]
+    return list({(one.name, one.path, one.start): one for one in damages}.values())
+
+
+def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[str], every: EveryDamage | None = None) -> None:
+    """Enters what is recorded of these backups: damages, verifications and comparisons. `every`: as above."""
+    folder = pool.host(host)
+    if forgotten := forgotten_damages(pool, host, names, catalogue.damages(host), every):
+        catalogue.put_damages(forgotten)
+    verified, compared = read_verified(folder), read_compared(folder).backups
+    if rows := [verified_row(host, name, one) for name, one in verified.items() if name in names]:
+        catalogue.put_verifications(rows)
+    if others := [compared_row(host, name, one) for name, one in compared.items() if name in names]:
+        catalogue.put_comparisons(others)
+
+
+def forget_recorded(pool: Pool, host: str, name: str, left: Iterable[Damage] = ()) -> None:
+    """Forgets what is recorded of a backup, because another one takes its place, or the name that it had. Raises OSError.
+
+    `left`: damages that the other one has, and that others have like it.
+    """
+    folder = pool.host(host)
+    replace_damaged(pool, host, name, left)
+    with_reserve(pool.path, lambda: forget_verified(folder, name))
+    with_reserve(pool.path, lambda: forget_compared(folder, name))
+
+
+def forget_gone(pool: Pool, host: str, name: str) -> None:
+    """The same, unless that backup is there: the next one of that name was not looked at yet. Raises OSError."""
+    if pool.host(host).is_dir() and not is_there(pool.host(host) / name):
+        forget_recorded(pool, host, name)

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA, Record
+from backupd.repo.checksums import SUMS
 from backupd.repo.hardlinks import STAGING
+from backupd.repo.leftovers import drop_empty_mark
 from backupd.repo.notes_json import Notes, effective_state, read_notes
-from backupd.repo.received import drop_empty_mark
 from backupd.repo.seals import is_altered, read_seals, seal_backup
-from backupd.repo.sums import SUMS
 from btrkeep.backup_states import COMPLETE, FAILED, FINAL
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.due import latest

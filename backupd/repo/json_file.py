@@ -5,10 +5,10 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.atomic import write_atomically
@@ -22,6 +22,8 @@ NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo may lie there
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def text_of_file(path: Path) -> str:
@@ -37,6 +39,17 @@ def text_of_file(path: Path) -> str:
     if len(found) > LARGEST:
         raise ValueError(f"it has more than {LARGEST >> 20} MiB")
     return found.decode("utf-8")
+
+
+def read_json_file(path: Path, parse: Callable[[Any], T], nothing: T) -> T:
+    """Returns what `parse` makes of the file's fields; `nothing` if there is no file, or if it cannot be read, which is logged."""
+    try:
+        return parse(json.loads(text_of_file(path)))
+    except FileNotFoundError:
+        return nothing
+    except (OSError, *NOT_UNDERSTOOD) as error:
+        _log.warning("%s cannot be read: %s", path, error)
+        return nothing
 
 
 def has_room(text: str) -> bool:

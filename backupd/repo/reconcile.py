@@ -2,6 +2,8 @@
 
 import logging
 import os
+import stat
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -13,14 +15,14 @@ from pathlib import Path
 
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord, read
 from backupd.repo.catalogue_row import agrees, backup_row, row_by_notes
-from backupd.repo.drill_scratch import clear_left_drills
+from backupd.repo.checksums import SUMS
+from backupd.repo.damages import recall_looks
 from backupd.repo.final_backups import own_backup, point_latest, recover
 from backupd.repo.hardlinks import STAGING
+from backupd.repo.leftovers import clear_left_drills, remove_tree
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import ALTERED_NOTE, Notes, effective_state, read_notes, write_notes
-from backupd.repo.recorded_rows import recall_looks
 from backupd.repo.seals import SealState, check_seal, effective_seal, read_seals, remembered_seal, with_altered, write_seals
-from backupd.repo.sums import SUMS
 from btrkeep.backup_states import FINAL, PARTIAL
 from btrkeep.catalogue import KILLED, Backup, BackupState, Catalogue, Run, StateFromNotes
 from btrkeep.causes import Cause, CauseCode
@@ -409,3 +411,31 @@ def _end_dead_run(catalogue: Catalogue, run: Run, heard: datetime | None) -> Non
     outcome = made.state if made.state in FINAL else "failed"
     ended = {"outcome": outcome, "backup": made.name, "error": made.error, "cause": made.cause}
     catalogue.finish_run(run.id, finished=made.finished or run.started, **ended)
+
+
+_MEMORY = Path("/dev/shm")  # noqa: S108  each makes a folder of its own there, for root alone
+_STAND_IN = "btrkeep-catalogue-"  # then the pid and start time of whoever has it, and what makes it unique
+
+
+@contextmanager
+def stand_in(pool_id: str) -> Iterator[Catalogue]:
+    """Yields an empty catalogue in memory."""
+    name = f"{_STAND_IN}{os.getpid()}-{start_time(os.getpid())}-"
+    with tempfile.TemporaryDirectory(prefix=name, dir=_memory()) as folder, Catalogue.open(Path(folder), copies=False) as catalogue:
+        catalogue.set_pool_id(pool_id)
+        yield catalogue
+
+
+def _memory() -> Path:
+    return _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
+
+
+def clear_dead() -> None:
+    """Removes what killed runs left in memory. Anybody may put something with such a name there: it is left alone."""
+    for folder in _memory().glob(f"{_STAND_IN}*"):
+        pid, _, rest = folder.name.removeprefix(_STAND_IN).partition("-")
+        with suppress(OSError):
+            it = folder.lstat()
+            is_ours = it.st_uid == os.geteuid() and stat.S_ISDIR(it.st_mode)
+            if is_ours and pid.isdecimal() and start_time(int(pid)) != rest.partition("-")[0]:
+                remove_tree(folder)

@@ -26,11 +26,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.backup_json import read as read_record
-from backupd.repo.json_file import NOT_UNDERSTOOD, has_room, text_of_file
+from backupd.repo.json_file import has_room, read_json_file
 from backupd.repo.notes_json import ACCEPTED, ALTERED_NOTE, Notes, read_notes
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.atomic import write_atomically
@@ -68,16 +68,13 @@ Seals = Mapping[str, Seal]
 
 def read_seals(folder: Path) -> Seals:
     """Returns the seals in a host's folder. A file that cannot be read is logged and counts as none: nothing is altered by that."""
-    try:
-        fields = json.loads(text_of_file(folder / SEALS))
-        if fields["format"] != _FORMAT:
-            raise ValueError(f"format {fields['format']}")
-        return {str(name): Seal(*map(int, numbers)) for name, numbers in fields["backups"].items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, *NOT_UNDERSTOOD) as error:
-        _log.warning("%s cannot be read: %s", folder / SEALS, error)
-        return {}
+    return read_json_file(folder / SEALS, _parse, {})
+
+
+def _parse(fields: Mapping[str, Any]) -> Seals:
+    if fields["format"] != _FORMAT:
+        raise ValueError(f"format {fields['format']}")
+    return {str(name): Seal(*map(int, numbers)) for name, numbers in fields["backups"].items()}
 
 
 def write_seals(folder: Path, seals: Seals) -> None:

@@ -1,47 +1,45 @@
-"""verified.json: the result of `backupd verify` for each backup of a host. It lies beside notes.json, which nothing here changes.
+"""verified.json and compared.json: when files of a host's backups were last read, or compared with the host, and the results.
 
     {"format": 1, "backups": {NAME: {"begun", "at", "read", "compared", "bytes", "whole", "damages", "damaged": [PATHS]}}}
 
-If it cannot be read, it counts as empty: no deletion depends on it, and the next verification writes it again.
+    {"format": 1, "next": {SLICES: {"slice", "after"}},
+     "backups": {NAME: {"at", "files", "alike", "changed", "differing", "differs": [PATHS]}}}
+
+They lie beside notes.json, which nothing here changes. One that cannot be read counts as empty: nothing is deleted or kept because
+of it, and the next verification writes it again.
 """
 
 import json
-import logging
+import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.json_file import NOT_UNDERSTOOD, number_of, path_of, replace_json_file, text_of_file
-from btrkeep.catalogue import Damage, VerifiedBackup
+from backupd.repo.json_file import number_of, path_of, read_json_file, replace_json_file
+from btrkeep.catalogue import ComparedBackup, Damage, VerifiedBackup
 from btrkeep.decisions.verification import Verification
 from btrkeep.units import format_time, parse_time
 
 VERIFIED = "verified.json"
 NAMED = 100
 """How many damaged files of a backup it names."""
-_FEWER = (NAMED, 10, 1, 0)  # the first of these with which the file can be read again
+_FEWER_DAMAGED = (NAMED, 10, 1, 0)  # the first of these with which the file can be read again
 _FORMAT = 1
-_log = logging.getLogger(__name__)
 
 
 def read_verified(folder: Path) -> dict[str, Verification]:
     """Returns the records by names of backups, of the host with that folder."""
-    try:
-        fields = json.loads(text_of_file(folder / VERIFIED))
-        return {str(name): _parse(one) for name, one in fields["backups"].items()} if fields["format"] == _FORMAT else {}
-    except FileNotFoundError:
-        return {}
-    except (OSError, *NOT_UNDERSTOOD) as error:
-        _log.warning("%s cannot be read: %s", folder / VERIFIED, error)
-        return {}
+    return read_json_file(folder / VERIFIED, _verifications, {})
 
 
 def write_verified(folder: Path, found: Mapping[str, Verification]) -> None:
     """Replaces the file as a whole. It names fewer damaged files if else it could not be read again. Raises OSError."""
-    replace_json_file(folder / VERIFIED, (_text(found, most) for most in _FEWER), _FORMAT)
+    replace_json_file(folder / VERIFIED, (_verified_text(found, most) for most in _FEWER_DAMAGED), _FORMAT)
 
 
-def _text(found: Mapping[str, Verification], most: int) -> str:
+def _verified_text(found: Mapping[str, Verification], most: int) -> str:
     backups = {name: verification_fields(one) | {"damaged": list(one.damaged[:most])} for name, one in sorted(found.items())}
     return json.dumps({"format": _FORMAT, "backups": backups}, indent=1) + "\n"
 
@@ -78,7 +76,11 @@ def verification_fields(one: Verification) -> dict[str, Any]:
     }
 
 
-def _parse(fields: Mapping[str, Any]) -> Verification:
+def _verifications(fields: Mapping[str, Any]) -> dict[str, Verification]:
+    return {str(name): _verification(one) for name, one in fields["backups"].items()} if fields["format"] == _FORMAT else {}
+
+
+def _verification(fields: Mapping[str, Any]) -> Verification:
     return Verification(
         parse_time(fields["begun"]),
         parse_time(fields["at"]),
@@ -89,3 +91,115 @@ def _parse(fields: Mapping[str, Any]) -> Verification:
         tuple(map(path_of, fields["damaged"])),
         number_of(fields["damages"]),
     )
+
+
+COMPARED = "compared.json"
+_NAMED_DIFFERING = 1000  # files that differ, of each backup
+_FEWER_DIFFERING = (_NAMED_DIFFERING, 100, 10, 1)  # the first of these with which the file can be read again
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The last one of a backup, `at` its end: how many files, and how many of them were alike, changed since, or differ.
+
+    `differs`: the first of all that were ever found to differ.
+    """
+
+    at: datetime
+    files: int
+    alike: int
+    changed: int
+    differing: int
+    differs: tuple[str, ...] = ()
+
+    def with_those_of(self, before: "Comparison | None") -> "Comparison":
+        """This one, with what an earlier one of the same backup found to differ."""
+        paths = {*self.differs, *(before.differs if before else ())}
+        return replace(self, differs=tuple(sorted(paths, key=os.fsencode)[:_NAMED_DIFFERING]))
+
+
+@dataclass(frozen=True, slots=True)
+class NextSlice:
+    """The slice to compare next: its `number` only grows. `after`: the last path compared in it; None: none yet."""
+
+    number: int = 0
+    after: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostComparisons:
+    """`slices`: the next slice, by the number of slices into which a host is divided; `backups`: by name."""
+
+    slices: Mapping[int, NextSlice] = field(default_factory=dict)
+    backups: Mapping[str, Comparison] = field(default_factory=dict)
+
+    def next_of(self, slices: int) -> NextSlice:
+        """Returns the next of so many slices."""
+        return self.slices.get(slices, NextSlice())
+
+
+def read_compared(folder: Path) -> HostComparisons:
+    """Reads the record of the host with that folder."""
+    return read_json_file(folder / COMPARED, _host_comparisons, HostComparisons())
+
+
+def write_compared(folder: Path, found: HostComparisons) -> None:
+    """Replaces the file as a whole. It names fewer files that differ if else it could not be read again. Raises OSError."""
+    replace_json_file(folder / COMPARED, (_compared_text(found, most) for most in _FEWER_DIFFERING), _FORMAT)
+
+
+def _compared_text(found: HostComparisons, most: int) -> str:
+    backups = {name: comparison_fields(one) | {"differs": list(one.differs[:most])} for name, one in sorted(found.backups.items())}
+    slices = {str(slices): _next_fields(one) for slices, one in sorted(found.slices.items())}
+    return json.dumps({"format": _FORMAT, "next": slices, "backups": backups}, indent=1) + "\n"
+
+
+def differing_of(host: str, found: Mapping[str, Comparison]) -> Iterator[Damage]:
+    """Yields damages for a new catalogue, so that the next run fetches these files again."""
+    for name, one in found.items():
+        yield from (Damage(host, name, path, 0, 0, "source", one.at) for path in one.differs)
+
+
+def compared_row(host: str, name: str, one: Comparison) -> ComparedBackup:
+    """Returns the row for the catalogue."""
+    return ComparedBackup(host, name, one.at, one.files, one.alike, one.changed, one.differing)
+
+
+def comparison_fields(one: Comparison | ComparedBackup) -> dict[str, Any]:
+    """Returns the result for JSON."""
+    return {
+        "at": format_time(one.at),
+        "files": one.files,
+        "alike": one.alike,
+        "changed": one.changed,
+        "differing": one.differing,
+    }
+
+
+def _next_fields(one: NextSlice) -> dict[str, Any]:
+    return {"slice": one.number, "after": None if one.after is None else os.fsdecode(one.after)}
+
+
+def _parse_next(fields: Mapping[str, Any]) -> NextSlice:
+    after = fields["after"]
+    return NextSlice(number_of(fields["slice"]), None if after is None else os.fsencode(str(after)))
+
+
+def _host_comparisons(fields: Mapping[str, Any]) -> HostComparisons:
+    if fields["format"] != _FORMAT:
+        return HostComparisons()
+    backups = {str(name): _comparison(one) for name, one in fields["backups"].items()}
+    return HostComparisons({int(slices): _parse_next(one) for slices, one in fields["next"].items()}, backups)
+
+
+def _comparison(fields: Mapping[str, Any]) -> Comparison:
+    files, alike, changed, differing = (number_of(fields[name]) for name in ("files", "alike", "changed", "differing"))
+    differs = tuple(map(path_of, fields["differs"]))
+    return Comparison(parse_time(fields["at"]), files, alike, changed, differing, differs)
+
+
+def forget_compared(folder: Path, name: str) -> None:
+    """Forgets the result of a backup, because another one has taken its place. Raises OSError."""
+    found = read_compared(folder)
+    if name in found.backups:
+        write_compared(folder, replace(found, backups={other: one for other, one in found.backups.items() if other != name}))

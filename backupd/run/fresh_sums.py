@@ -17,7 +17,7 @@ from random import Random, SystemRandom
 
 from backupd.files.tree import Tree, joined, open_plain
 from backupd.repo.backup_json import DATA
-from backupd.repo.sums import LONGEST_HOLE, write_sums
+from backupd.repo.checksums import LONGEST_HOLE, write_sums
 from btrkeep.config.values import FileSample
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.stand_in import clear_dead, stand_in
+from backupd.repo.reconcile import clear_dead, stand_in
 from btrkeep.catalogue import Backup, Catalogue, CatalogueBusy, CatalogueUnusable, Damage, HostFacts, Progress
 from btrkeep.errors import OperatorError
 

@@ -32,11 +32,11 @@ from backupd.health.callers import caller
 from backupd.health.trust import check_trust
 from backupd.proof.after_crash import has_backups_in_doubt, read_last_written
 from backupd.proof.against_source import SourceComparison, SourceScope
-from backupd.repo.compared import HostComparisons, read_compared
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import keep_names
 from backupd.repo.history_copy import bring_back, keep_history
 from backupd.repo.reconcile import reconcile
+from backupd.repo.verified import HostComparisons, read_compared
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, NightEnded, NightEvent

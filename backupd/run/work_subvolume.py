@@ -24,8 +24,8 @@ from backupd.repo.final_backups import (
     recover,
 )
 from backupd.repo.hardlinks import split_hard_links
+from backupd.repo.leftovers import remove_tree
 from backupd.repo.notes_json import Notes, read_notes
-from backupd.repo.remove_tree import remove_tree
 from backupd.repo.synced import remove_mark
 from backupd.run.finishing import DataLost, Prepared, leave_after_error, mark_unsynced, sync
 from backupd.run.interrupted import LeftWork, drop_damaged_working, left_by_earlier_run, settings_of

@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from backupd.repo.compared import COMPARED, Comparison, HostComparisons, read_compared, write_compared
-from backupd.repo.damages import DAMAGED
-from backupd.repo.recorded_rows import recall_looks
-from backupd.repo.verified import VERIFIED, read_verified, write_verified
+from backupd.repo.damages import DAMAGED, recall_looks
+from backupd.repo.verified import (
+    COMPARED,
+    VERIFIED,
+    Comparison,
+    HostComparisons,
+    read_compared,
+    read_verified,
+    write_compared,
+    write_verified,
+)
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.verification import Verification
 from btrkeep.pool.marker import Pool

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backupd.repo.sums import read_sums, write_sums
+from backupd.repo.checksums import read_sums, write_sums
 from backupd.run import fresh_sums
 from btrkeep.config.values import FileSample
 from tests.beds.hidden_changes import hide_changes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.repo.received import RECEIVING, REPLACED
+from backupd.repo.leftovers import RECEIVING, REPLACED
 from tests.beds.faults import damage, damage_metadata, leaves
 from tests.beds.hidden_changes import hide_changes
 from tests.beds.two_pools import TwoPools, shown

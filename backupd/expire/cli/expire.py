@@ -14,9 +14,8 @@ from backupd.expire.mount_option import MountOption
 from backupd.expire.report import ExpiryEvent, Summary
 from backupd.expire.run import EVERYTHING, ExpiryRunner, ExpiryScope, dry_run_plan
 from backupd.health.trust import check_trust
-from backupd.repo.context import open_configured, require_writable
+from backupd.repo.context import open_configured, require_privileges, require_writable
 from backupd.repo.history_copy import keep_history
-from backupd.repo.privileges import require_privileges
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
 from btrkeep.config import Config

@@ -4,9 +4,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from backupd.proof.against_source import SourceComparison, SourceFindings, SourceScope
-from backupd.repo.compared import comparison_fields
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
+from backupd.repo.verified import comparison_fields
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.version import rsync_version
 from btrkeep.cli import complain, echo_json

@@ -15,8 +15,7 @@ from backupd.proof.cli.damaged import show
 from backupd.proof.damaged_files import DamagedFile, damaged_files
 from backupd.proof.read_errors import ScrubDamage, look_at_read_errors, record_scrub_damage
 from backupd.proof.scrub import Scrubbed, ScrubState, is_unfinished, scrub
-from backupd.repo.context import open_configured, require_writable
-from backupd.repo.privileges import require_privileges
+from backupd.repo.context import open_configured, require_privileges, require_writable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import outlive_readers, prose, say
 from btrkeep.decisions.redundancy import redundancy_as_json, redundancy_words

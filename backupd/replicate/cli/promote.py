@@ -17,10 +17,10 @@ from backupd.replicate.wire import FarHost
 from backupd.repo.common_backups import common_with, drop_common, write_common
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import final_backups
+from backupd.repo.leftovers import discard_received
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import DEMOTED, effective_state, read_notes, write_notes
 from backupd.repo.publish import tell_copies
-from backupd.repo.received import discard_received
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config.model import ReplicaSettings

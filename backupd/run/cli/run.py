@@ -18,9 +18,8 @@ from backupd.cli.context import (
 )
 from backupd.cli.names import expand_hosts
 from backupd.health.trust import is_lost
-from backupd.repo.context import PoolContext, open_configured
+from backupd.repo.context import REQUIRED, PoolContext, open_configured, require_privileges
 from backupd.repo.final_backups import find_base
-from backupd.repo.privileges import REQUIRED, require_privileges
 from backupd.repo.publish import fetched_hosts
 from backupd.rsync.bandwidth import buckets_of
 from backupd.rsync.command import passes, rsync_command

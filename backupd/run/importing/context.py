@@ -12,9 +12,9 @@ from pathlib import Path
 from threading import Event
 
 from backupd.repo.backup_json import Record
+from backupd.repo.context import require_room
 from backupd.repo.final_backups import final_backups, require_own
 from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
-from backupd.repo.room import require_room
 from backupd.rsync.version import Rsync
 from backupd.run.importing.copy_processes import CopyProcesses
 from backupd.run.importing.formats import OldTree

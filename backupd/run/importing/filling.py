@@ -16,7 +16,7 @@ from threading import Event
 from typing import NamedTuple, TypeVar
 
 from backupd.repo.backup_json import DATA, Record
-from backupd.repo.room import require_room
+from backupd.repo.context import require_room
 from backupd.rsync.output import bounded
 from backupd.run.finishing import Prepared
 from backupd.run.importing.context import ImportContext, OwnBackup, TreeProgress, named, require_going
