@@ -1,4 +1,4 @@
 """Notifications: `events` finds alarms, `deduplication` what is new among them, `words` makes messages, `send` sends them.
 
-All but `send`, `journal` and `ping` are pure functions.
+All are pure functions but `send`, `notifier`, `alarm_memory` and the ping in `night`.
 """
