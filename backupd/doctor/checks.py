@@ -27,7 +27,6 @@ from backupd.repo.publish import tell_dashboard
 from backupd.rsync.cell import confinement_hint
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
-from btrkeep.capabilities import read_capabilities
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig, page
@@ -47,7 +46,7 @@ from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool, is_on
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.process.programs import ProgramFailed, run
-from btrkeep.procfs import mounts
+from btrkeep.procfs import mounts, read_capabilities
 from btrkeep.trusted_path import remedy, untrusted_config
 from btrkeep.units import counted, local_time, printable
 

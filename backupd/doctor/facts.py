@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from btrkeep.capabilities import Capabilities
 from btrkeep.decisions.findings import Finding, PoolVerdict
 from btrkeep.decisions.pool_health import NOTHING_WRONG, CatalogueFacts, HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.redundancy import Redundancy
 from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict
 from btrkeep.pool.model import Room
+from btrkeep.procfs import Capabilities
 from btrkeep.trusted_path import UntrustedStep
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.rules import BY_NAME, examine
-from btrkeep.capabilities import privilege_hint
 from btrkeep.decisions.findings import Finding, FixCommand, Step, WriteSysfs
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.process.programs import run
+from btrkeep.procfs import privilege_hint
 
 _log = logging.getLogger(__name__)
 _LONGEST = 3600.0  # to switch quotas off waits for a running commit, which can take long

@@ -28,7 +28,6 @@ from backupd.health.pool_facts import read_catalogue, read_pool_schedule
 from backupd.repo.backup_json import read
 from backupd.repo.listing import hosts_of, names_of
 from backupd.rsync.version import rsync_version
-from btrkeep.capabilities import privilege_hint, read_capabilities
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.decisions.findings import ROOM, UNALLOCATED, USED
@@ -45,6 +44,7 @@ from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import is_machines
 from btrkeep.pool.temporary_devices import left_devices
 from btrkeep.process.programs import ProgramFailed
+from btrkeep.procfs import privilege_hint, read_capabilities
 from btrkeep.trusted_path import UntrustedStep, untrusted_state
 from btrkeep.units import parse_time
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import stdev
 from typing import TypeVar
 
-from btrkeep.capabilities import privilege_hint
 from btrkeep.errors import PoolUnusable, UsageError
 from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.mounts import mount_of
 from btrkeep.pool.orphans import Drop, Key, branches, dead_roots, passed, queued
+from btrkeep.procfs import privilege_hint
 
 WINDOW = 300.0  # seconds
 _SHORTEST = 1.0  # seconds that must have been observed for a rate

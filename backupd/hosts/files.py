@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from backupd.hosts.edit import Added
-from btrkeep.capabilities import privilege_hint
 from btrkeep.config import Config, load, load_usable
 from btrkeep.config.files import documents
 from btrkeep.config.problems import Problems
@@ -19,6 +18,7 @@ from btrkeep.config.sources import require_host_name
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import ConfigError, LockHeld, OperatorError, UsageError, did_you_mean, quoted
 from btrkeep.process.proc import flock_holders
+from btrkeep.procfs import privilege_hint
 from btrkeep.units import printable
 
 LOCK_PATIENCE = 10.0

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from btrkeep.capabilities import privilege_hint
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.errors import OperatorError
 from btrkeep.process.programs import ProgramFailed, run
+from btrkeep.procfs import privilege_hint
 
 _SYSTEM_WIDE = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))  # ssh reads them too
 _KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512", "ssh-rsa")  # the first that a host has is enough

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from btrkeep.capabilities import SYS_ADMIN, read_capabilities
 from btrkeep.clock import Clock
 from btrkeep.config import Config
 from btrkeep.decisions.pool_health import MAKE_ROOM, lacks_room
@@ -16,6 +15,7 @@ from btrkeep.pool.allocation import mount_options, read_room
 from btrkeep.pool.marker import Pool, PoolMissing, open_pool
 from btrkeep.pool.model import Room
 from btrkeep.pool.mounts import mount_pool_words
+from btrkeep.procfs import SYS_ADMIN, read_capabilities
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
     from btrkeep.catalogue import Catalogue

@@ -17,11 +17,11 @@ from itertools import accumulate, groupby
 from pathlib import Path
 
 from backupd.usage.model import BackupUse, HostUse, MeasuredUsage, PoolUse, estimated, exactly
-from btrkeep.capabilities import privilege_hint
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import OperatorError, is_damage
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import describe
+from btrkeep.procfs import privilege_hint
 
 ENOUGH = 20_000
 """Draws that met data, after which more time is not spent: the error is 0.7% of the data at the most."""

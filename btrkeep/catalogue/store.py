@@ -12,9 +12,8 @@ from btrkeep.catalogue.backups import BackupStateStore, BackupStore
 from btrkeep.catalogue.facts import HistoryStore
 from btrkeep.catalogue.hosts import HostStore
 from btrkeep.catalogue.model_alarm import StoredAlarm
-from btrkeep.catalogue.pool_jobs import BalanceStore, DedupeStore, ExpiryStore
+from btrkeep.catalogue.pool_history import BalanceStore, DedupeStore, ExpiryStore, SampleStore
 from btrkeep.catalogue.runs import NightQueries, RunStore, RunSummaries
-from btrkeep.catalogue.samples import SampleStore
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.tables import alarm
 from btrkeep.catalogue.verifications import DamageStore, VerificationStore

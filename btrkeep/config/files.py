@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from btrkeep.capabilities import privilege_hint
 from btrkeep.config.problems import Problems, nearest
 from btrkeep.errors import ConfigError
+from btrkeep.procfs import privilege_hint
 
 _WHERE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _TABLE = re.compile(r"\('[^)]*\)")  # ('host', 'web1'), where tomllib names one

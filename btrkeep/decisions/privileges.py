@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from btrkeep.capabilities import SYS_ADMIN, Capabilities
 from btrkeep.decisions.findings import ERROR, WARNING, Finding
+from btrkeep.procfs import SYS_ADMIN, Capabilities
 
 CHECK = "privileges"
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import btrfs
 
-from btrkeep.capabilities import privilege_hint
 from btrkeep.errors import PoolUnusable, UsageError
 from btrkeep.hung_storage import HINT, PATIENCE, answers
 from btrkeep.pool import subvolume
 from btrkeep.pool.allocation import statfs_type
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.mounts import mount_pool_words
+from btrkeep.procfs import privilege_hint
 from btrkeep.units import backup_name, format_time
 
 FORMAT = 1

@@ -22,11 +22,10 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from btrkeep.capabilities import privilege_hint
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.procfs import Mount, mounts
+from btrkeep.procfs import Mount, mounts, privilege_hint
 
 # Words per option. "ssd" alone leaves ssd_spread in force, "nossd" takes both away: btrfs_parse_param in fs/btrfs/super.c.
 ALLOCATORS: dict[str, tuple[str, ...]] = {

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import click
 
-from btrkeep.capabilities import privilege_hint
 from btrkeep.cli.arguments import pool_options, require_one_pool
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.hung_storage import HINT, answers
+from btrkeep.procfs import privilege_hint
 from btrkeep.units import counted, printable, show_times_in
 
 ALL = timedelta(days=14)

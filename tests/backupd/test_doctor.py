@@ -18,7 +18,6 @@ from backupd.doctor.finding import SEVERITIES, DoctorRule
 from backupd.doctor.fix import fix, refusal, rule_named
 from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.doctor.rules.storage import is_accelerated
-from btrkeep.capabilities import Capabilities
 from btrkeep.config.values import MinFree
 from btrkeep.decisions.findings import Finding, FixCommand, Remedy, WriteSysfs
 from btrkeep.decisions.pool_health import CatalogueFacts, HealthLimits
@@ -26,6 +25,7 @@ from btrkeep.decisions.privileges import NEEDS
 from btrkeep.decisions.schedule import ScheduleVerdict
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room
+from btrkeep.procfs import Capabilities
 from btrkeep.trusted_path import UntrustedStep
 from tests.beds import work
 
