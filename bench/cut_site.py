@@ -15,7 +15,7 @@ from backupd.repo.damages import enter_damages
 from bench import cut_truth
 from bench.cut_disks import CutDisks
 from btrkeep.catalogue import Catalogue, Damage
-from btrkeep.fs.fiemap import address
+from btrkeep.fs.file_data import address
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.subvolume import create
 from tests.beds import work

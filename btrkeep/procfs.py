@@ -1,7 +1,8 @@
 """What /proc and /sys tell of the machine and of this process: boot, mounts, pressure, capabilities. Others: btrkeep.process.proc.
 
-Capabilities are from CapEff of /proc/self/status, and uid_map: in a user namespace of its own a process may have all capabilities, but CAP_SYS_ADMIN
-and CAP_MKNOD do not count for a filesystem that was mounted outside of it, and other users' ids may not exist there.
+Capabilities are from CapEff of /proc/self/status, and uid_map: in a user namespace of its own a process may have all capabilities,
+but CAP_SYS_ADMIN and CAP_MKNOD do not count for a filesystem that was mounted outside of it, and other users' ids may not exist
+there.
 """
 
 import os

@@ -33,7 +33,7 @@ from backupd.repo.read_lock import is_read_by_others, lock_for_reading
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import LockHeld, OperatorError
-from btrkeep.fs.fiemap import share_all
+from btrkeep.fs.file_data import share_all
 from btrkeep.fs.reflink import OF_ONE_FILE, shared_pieces
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import at_work, read_holder

@@ -19,8 +19,8 @@ from backupd.files.tar_headers import BLOCK, CUT_OFF, DataMap, member, padding, 
 from backupd.files.tree import Entry, Tree, components, joined, look
 from backupd.files.walking import PlainFile, PlainFiles, WalkEntry, walk_grouped
 from btrkeep.descriptors import ClosingFd
+from btrkeep.fs.file_data import PIECE, Run, data_runs, pieces
 from btrkeep.fs.openat import FILE
-from btrkeep.fs.sparse import PIECE, Run, data_runs, pieces
 
 SAMPLES = 20
 _AT_ONCE = 128 << 10

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from backupd.repo.checksums import LONGEST_HOLE, NO_DIGEST, Key
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
-from btrkeep.fs.sparse import PIECE, data_runs
+from btrkeep.fs.file_data import PIECE, data_runs
 
 _BLOCK = 4096  # bytes: the least that a hole has
 _ZEROS = bytes(_BLOCK)

@@ -21,8 +21,7 @@ from backupd.files.tree import Entry, open_plain
 from backupd.files.writing import Moved, comparable, unfinished_size
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
-from btrkeep.fs.fiemap import share_all
-from btrkeep.fs.sparse import PIECE, PieceBuffer, Run, data_runs, past_memory, pieces
+from btrkeep.fs.file_data import PIECE, PieceBuffer, Run, data_runs, past_memory, pieces, share_all
 from btrkeep.pool.marker import filesystem_of
 
 if TYPE_CHECKING:

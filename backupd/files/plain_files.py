@@ -18,7 +18,7 @@ from backupd.files.tree import identity, open_plain
 from backupd.files.walking import PlainFile
 from backupd.files.writing import comparable
 from btrkeep.descriptors import ClosingFd
-from btrkeep.fs.fiemap import share_all
+from btrkeep.fs.file_data import share_all
 from btrkeep.fs.openat import by_descriptor
 from btrkeep.fs.reflink import clone
 from btrkeep.pool.marker import filesystem_of

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from backupd.files.tree import Entry, Tree
-from btrkeep.fs.fiemap import extents
+from btrkeep.fs.file_data import extents
 
 # Who has more extents than that is read, if anybody wants to know: for each the kernel looks for all that refer to it.
 _MOST = 128

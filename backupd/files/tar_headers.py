@@ -13,7 +13,7 @@ from zlib import adler32
 from backupd.files.attributes import ACCESS, DEFAULT, acl_text
 from backupd.files.tree import Entry
 from backupd.files.walking import PlainFile
-from btrkeep.fs.sparse import Run
+from btrkeep.fs.file_data import Run
 
 BLOCK = 512
 TYPES = {

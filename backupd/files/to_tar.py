@@ -16,7 +16,7 @@ from backupd.files.walking import walk
 from backupd.files.writing import remove_unfinished
 from btrkeep.descriptors import ClosingFd, widen_pipe
 from btrkeep.errors import DAMAGED, OperatorError, UsageError
-from btrkeep.fs.sparse import send_run
+from btrkeep.fs.file_data import send_run
 from btrkeep.units import printable
 
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)

@@ -18,8 +18,8 @@ from backupd.files.placing import Names, Visit
 from backupd.files.privileged_attributes import given_attributes
 from backupd.files.tree import Entry, entry_of, identity, names_in, open_plain
 from btrkeep.descriptors import ClosingFd
+from btrkeep.fs.file_data import begin_writing, copy_run, data_runs
 from btrkeep.fs.reflink import clone
-from btrkeep.fs.sparse import begin_writing, copy_run, data_runs
 
 _CANNOT_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS)
 _ATTRIBUTE_LOST = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC, errno.E2BIG, errno.EACCES, errno.ERANGE)

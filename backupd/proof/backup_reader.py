@@ -35,8 +35,8 @@ from backupd.repo.seals import first_change
 from btrkeep.decisions.due import latest
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
+from btrkeep.fs.file_data import PIECE
 from btrkeep.fs.openat import FOLDER
-from btrkeep.fs.sparse import PIECE
 from btrkeep.pool.subvolume import describe
 from btrkeep.treescan.changed import written_files
 

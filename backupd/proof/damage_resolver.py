@@ -16,7 +16,7 @@ from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
-from btrkeep.fs.fiemap import address
+from btrkeep.fs.file_data import address
 from btrkeep.treescan.links import InodeNames
 from btrkeep.treescan.owners import Owners, Reference
 

@@ -10,7 +10,7 @@ from threading import Lock
 
 from backupd.files.file_digest import small_buffer
 from backupd.repo.checksums import Key
-from btrkeep.fs.sparse import PIECE
+from btrkeep.fs.file_data import PIECE
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.procfs import IoPressure
 

@@ -20,7 +20,7 @@ from backupd.repo.listing import names_of
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
-from btrkeep.fs.sparse import PIECE, data_runs
+from btrkeep.fs.file_data import PIECE, data_runs
 from btrkeep.process.cancellation import Cancelled
 
 _BLOCK = 4096

@@ -40,9 +40,9 @@ from btrkeep.decisions.pool_health import MAKE_ROOM, lacks_room
 from btrkeep.decisions.retention import DeletionRequest, Hold
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable, StateConflict
+from btrkeep.fs.file_data import copy_run, data_runs
 from btrkeep.fs.openat import FILE, is_there
 from btrkeep.fs.reflink import clone
-from btrkeep.fs.sparse import copy_run, data_runs
 from btrkeep.pool import quota
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.syncfs import syncing

@@ -42,7 +42,7 @@ from btrkeep.catalogue import WHOLE, Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import DAMAGED, OperatorError
-from btrkeep.fs.fiemap import NO_PLACE, extents
+from btrkeep.fs.file_data import NO_PLACE, extents
 from btrkeep.fs.openat import is_there
 from btrkeep.fs.output_file import exchange
 from btrkeep.pool.marker import Pool

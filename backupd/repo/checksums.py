@@ -22,7 +22,7 @@ from typing import NamedTuple, Self
 
 from backupd.repo.backup_json import DATA
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.fs.fiemap import settle
+from btrkeep.fs.file_data import settle
 from btrkeep.pool.atomic import write_pieces_atomically
 
 SUMS = "SHA256SUMS"

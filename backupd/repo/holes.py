@@ -26,7 +26,7 @@ from backupd.repo.hardlinks import DATA, POOL_FAULTS, UNREADABLE_HINT
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable, is_damage
-from btrkeep.fs.fiemap import Run, extents, is_private
+from btrkeep.fs.file_data import Run, extents, is_private
 from btrkeep.fs.openat import FILE, FOLDER, open_folder
 from btrkeep.fs.reflink import NOCOW, inode_flags
 from btrkeep.pool.atomic import NO_ROOM

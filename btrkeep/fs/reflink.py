@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from struct import Struct
 
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.descriptors import ClosingFd
+from btrkeep.descriptors import ClosingFd, ioctl
+from btrkeep.fs.file_data import data_runs
 from btrkeep.fs.openat import FILE, by_descriptor
-from btrkeep.fs.sparse import data_runs
-from btrkeep.ioctl import ioctl
 
 # As on x86, arm, s390 and riscv.
 _FICLONE = 0x40049409

@@ -12,7 +12,7 @@ from fcntl import ioctl
 from pathlib import Path
 from struct import Struct
 
-from btrkeep.ioctl import iowr
+from btrkeep.descriptors import iowr
 from btrkeep.pool.balance import exclusive_operation
 from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.subvolume import opened

@@ -33,8 +33,7 @@ import btrfs
 from btrfs import ctree
 from btrfs.ioctl import ULLONG_MAX, search_v2
 
-from btrkeep.descriptors import ClosingFd
-from btrkeep.ioctl import iow
+from btrkeep.descriptors import ClosingFd, iow
 
 # In ROOT_ITEM behind the inode item (160 bytes) and seven numbers: refs, drop_progress (objectid, type, offset), drop_level, level.
 _REFS_AND_DROP = struct.Struct("<LQBQBB")

@@ -25,8 +25,8 @@ from btrfs import ctree
 from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ioctl, ior, iow, iowr
 from btrkeep.errors import OperatorError
-from btrkeep.ioctl import ioctl, ior, iow, iowr
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.subvolume import opened

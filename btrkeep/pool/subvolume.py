@@ -22,8 +22,7 @@ from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.clock import moment, wait_for_tick
-from btrkeep.descriptors import ClosingFd
-from btrkeep.ioctl import ioctl, ior, iow, iowr
+from btrkeep.descriptors import ClosingFd, ioctl, ior, iow, iowr
 
 ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
 """The inode number of every subvolume's root folder."""

@@ -9,7 +9,7 @@ from struct import Struct
 from btrfs import ctree
 from btrfs import ioctl as numbers
 
-from btrkeep.ioctl import ioctl
+from btrkeep.descriptors import ioctl
 
 # Measured: from 64 KiB to 1 MiB there is no difference; far larger ones leave the processor's cache and are slower.
 BUFFER_SIZE = 256 * 1024

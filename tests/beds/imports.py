@@ -16,7 +16,6 @@ BOTTOM = (
     "btrkeep.descriptors",
     "btrkeep.errors",
     "btrkeep.hung_storage",
-    "btrkeep.ioctl",
     "btrkeep.metrics",
     "btrkeep.procfs",
     "btrkeep.trusted_path",

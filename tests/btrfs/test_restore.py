@@ -16,7 +16,7 @@ from backupd.files.destination import Occupied, put
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Descent, Tree, look
-from btrkeep.fs.sparse import copy_run
+from btrkeep.fs.file_data import copy_run
 from btrkeep.process.cancellation import Cancelled
 from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work
 from tests.beds.everything import everything, write

@@ -19,7 +19,7 @@ from backupd.files.place_comparer import FileComparer
 from backupd.files.placing import Visit
 from backupd.files.tree import Tree
 from backupd.files.walking import walk
-from btrkeep.fs.fiemap import share_all
+from btrkeep.fs.file_data import share_all
 from tests.beds import differences, manifest, ssh, work
 from tests.beds.everything import write
 from tests.beds.faults import damage

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from btrkeep.descriptors import ClosingFd
-from btrkeep.fs.sparse import PIECE, PieceBuffer, copy_run, past_memory
+from btrkeep.fs.file_data import PIECE, PieceBuffer, copy_run, past_memory
 
 SIZES = (1, 4095, 4096, 70_001, PIECE)
 

@@ -30,8 +30,8 @@ from backupd.run.importing.target_names import (
 from backupd.run.importing.tree_links import TreeLinks
 from backupd.run.importing.tree_walk import Attributes, attributes_of, walk_again
 from btrkeep.descriptors import ClosingFd
+from btrkeep.fs.file_data import data_runs
 from btrkeep.fs.openat import FILE, open_folder
-from btrkeep.fs.sparse import data_runs
 
 _PIECE = 128 << 10  # bytes; as many zeros, from a multiple of it on, become a hole
 _BLOCK = 4096  # what is changed in place is changed in whole ones, which is what two files can share
