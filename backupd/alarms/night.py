@@ -5,7 +5,6 @@ in a separate thread, in order. They never delay a night or make it fail: errors
 few seconds at its end. The URL is a secret; messages name only its host.
 """
 
-import http.client
 import logging
 import threading
 from collections.abc import Sequence
@@ -111,6 +110,7 @@ class Ping:
 
 def send(url: Url, path: str, body: bytes, seconds: float) -> str:
     """Sends one POST. Returns the error, "" on success; it never contains the URL."""
+    from http.client import HTTPException
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 
@@ -123,7 +123,7 @@ def send(url: Url, path: str, body: bytes, seconds: float) -> str:
             return f"HTTP status {error.code}"
     except URLError as error:
         return reason_of(error.reason)
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    except (OSError, HTTPException, ValueError) as error:
         return reason_of(error)
 
 

@@ -3,7 +3,6 @@
 import logging
 import os
 import stat
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -420,14 +419,18 @@ _STAND_IN = "btrkeep-catalogue-"  # then the pid and start time of whoever has i
 @contextmanager
 def stand_in(pool_id: str) -> Iterator[Catalogue]:
     """Yields an empty catalogue in memory."""
+    from tempfile import TemporaryDirectory  # which few commands need
+
     name = f"{_STAND_IN}{os.getpid()}-{start_time(os.getpid())}-"
-    with tempfile.TemporaryDirectory(prefix=name, dir=_memory()) as folder, Catalogue.open(Path(folder), copies=False) as catalogue:
+    with TemporaryDirectory(prefix=name, dir=_memory()) as folder, Catalogue.open(Path(folder), copies=False) as catalogue:
         catalogue.set_pool_id(pool_id)
         yield catalogue
 
 
 def _memory() -> Path:
-    return _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
+    from tempfile import gettempdir
+
+    return _MEMORY if _MEMORY.is_dir() else Path(gettempdir())
 
 
 def clear_dead() -> None:
