@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from backupd.rsync.left_out import is_expected
+from backupd.rsync.host_answers import is_expected
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.procfs import Mount

@@ -37,11 +37,10 @@ from backupd.files.walking import PlainFiles, WalkEntry, walk, walk_grouped
 from backupd.repo.backup_json import DATA
 from backupd.rsync.command import shell_command
 from backupd.rsync.comparing import HostSession
-from backupd.rsync.confined import ConfinedTransfer, confinement, require_harmless
+from backupd.rsync.confined import ConfinedTransfer, RemoteEnd, confinement, expected_words, require_harmless
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
 from backupd.rsync.process import StallWatch
-from backupd.rsync.remote_end import RemoteEnd, expected_words
 from backupd.rsync.restore_command import (
     ABOVE_STAYS,
     CONTENT,

@@ -1,18 +1,35 @@
-"""The cell of a confined program: the arguments for bubblewrap. docs/decisions/0028-confined.rst gives the reasons.
+"""The cell of a confined program: the arguments for bubblewrap, and the allowed system calls.
+
+docs/decisions/0028-confined.rst gives the reasons.
 
 rsync's cell contains only programs and libraries, read-only, and the folder `data` of the run, in which device nodes and setuid
 bits have no effect. There is no /etc, /dev, /run, no other backup, and no process but its own: /proc shows those, and exists
 because rsync 3.5 changes the modes of sockets and device nodes through /proc/self/fd, and reports no error if it cannot. rsync has
-the capabilities that files need and the system calls of allowed_calls.py.
+the capabilities that files need.
+
+The system calls that a confined rsync or `btrfs receive` may make are a seccomp filter (classic BPF, seccomp(2)). rsync keeps
+CAP_SYS_ADMIN, which attributes security.* and trusted.* take: the labels of SELinux, what overlayfs notes. This list makes that
+harmless. Without: mount, ioctl, socket, bpf, ptrace, setns, io_uring, open_by_handle_at, flock (of the lock, which it inherits),
+fallocate (room that no counter of written bytes shows), setsid and setpgid (with which a process would leave the group that is
+signalled). fcntl can duplicate descriptors and change their flags, but neither leases, owners of signals nor the size of pipes.
+
+`btrfs receive` may also reserve room and use the ioctls of btrfs with which a subvolume is made, found, written to and marked as a
+copy: none deletes one, mounts, or waits. The one by which it makes a subvolume read-only does nothing, and says that it did: a
+commit of the filesystem less for each backup, and the snapshot that gets the backup's name is read-only (docs/decisions/0055).
+
+What is not allowed fails with ENOSYS, as on an older kernel, so that the C library takes its older way; ioctl with ENOTTY, as on
+what is no terminal.
 """
 
+import errno
 import os
+import platform
 import shutil
+import struct
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
-from backupd.rsync.allowed_calls import seccomp_filter
 from btrkeep.process.programs import environment, found_program
 
 PROGRAM = "bwrap"
@@ -83,3 +100,106 @@ def shown_programs(program: str = "/usr/bin") -> tuple[str, ...]:
     if not any(Path(program).is_relative_to(folder) for folder in folders):
         words.append(("--ro-bind", program, program))
     return tuple(word for each in words for word in each)
+
+
+_BOTH = {  # name: (x86-64, the table that all newer architectures share)
+    "read": (0, 63), "write": (1, 64), "close": (3, 57), "fstat": (5, 80), "lseek": (8, 62), "mmap": (9, 222),
+    "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139), "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65), "writev": (20, 66),
+    "sched_yield": (24, 124), "mremap": (25, 216), "madvise": (28, 233), "dup": (32, 23), "nanosleep": (35, 101),
+    "getpid": (39, 172), "socketpair": (53, 199), "execve": (59, 221), "exit": (60, 93), "wait4": (61, 260), "kill": (62, 129),
+    "uname": (63, 160), "fsync": (74, 82), "fdatasync": (75, 83), "truncate": (76, 45),
+    "ftruncate": (77, 46), "getcwd": (79, 17), "chdir": (80, 49), "fchdir": (81, 50), "fchmod": (91, 52), "fchown": (93, 55),
+    "umask": (95, 166), "gettimeofday": (96, 169), "getuid": (102, 174), "getgid": (104, 176), "geteuid": (107, 175),
+    "getegid": (108, 177), "getppid": (110, 173), "getpgid": (121, 155), "sigaltstack": (131, 132), "gettid": (186, 178),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "getxattr": (191, 8), "lgetxattr": (192, 9),
+    "fgetxattr": (193, 10), "listxattr": (194, 11), "llistxattr": (195, 12), "flistxattr": (196, 13),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "futex": (202, 98),
+    "getdents64": (217, 61), "set_tid_address": (218, 96), "restart_syscall": (219, 128), "fadvise64": (221, 223),
+    "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "exit_group": (231, 94),
+    "tgkill": (234, 131), "openat": (257, 56), "mkdirat": (258, 34), "mknodat": (259, 33), "fchownat": (260, 54),
+    "newfstatat": (262, 79), "unlinkat": (263, 35), "renameat": (264, 38), "linkat": (265, 37), "symlinkat": (266, 36),
+    "readlinkat": (267, 78), "fchmodat": (268, 53), "faccessat": (269, 48), "pselect6": (270, 72), "ppoll": (271, 73),
+    "set_robust_list": (273, 99), "utimensat": (280, 88), "dup3": (292, 24), "pipe2": (293, 59),
+    "renameat2": (316, 276), "getrandom": (318, 278), "statx": (332, 291), "rseq": (334, 293), "close_range": (436, 436),
+    "openat2": (437, 437), "faccessat2": (439, 439), "fchmodat2": (452, 452),
+}  # fmt: skip
+_ONLY_X86 = {
+    "open": 2, "stat": 4, "lstat": 6, "poll": 7, "access": 21, "pipe": 22, "select": 23, "dup2": 33, "fork": 57, "vfork": 58,
+    "getdents": 78, "rename": 82, "mkdir": 83, "rmdir": 84, "link": 86, "unlink": 87, "symlink": 88, "readlink": 89, "chmod": 90,
+    "chown": 92, "lchown": 94, "getpgrp": 111, "utime": 132, "mknod": 133, "arch_prctl": 158, "time": 201, "utimes": 235,
+    "futimesat": 261,
+}  # fmt: skip
+_RECEIVE = {"fallocate": (285, 47), "prlimit64": (302, 261)}
+_RECEIVE_ONLY_X86 = {"creat": 85}
+_RECEIVE_IOCTLS = {  # of linux/btrfs.h, with the sizes of their structures in them
+    "SUBVOL_CREATE": 0x5000940E, "SNAP_CREATE_V2": 0x50009417, "SUBVOL_GETFLAGS": 0x80089419, "SET_RECEIVED_SUBVOL": 0xC0C89425,
+    "GET_SUBVOL_INFO": 0x81F8943C, "TREE_SEARCH": 0xD0009411, "INO_LOOKUP": 0xD0009412, "FS_INFO": 0x8400941F,
+    "CLONE_RANGE": 0x4020940D, "ENCODED_WRITE": 0x40809440,
+}  # fmt: skip
+_SUBVOL_SETFLAGS = 0x4008941A
+_CLONE = (56, 220)
+_IOCTL = (16, 29)
+_FCNTL = (72, 25)
+_F_SETFL, _F_DUPFD_CLOEXEC = 4, 1030  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL and F_SETFL are 0 to 4
+_NEW_NAMESPACES = 0x7E020080  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWTIME of sched.h
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "riscv64": 0xC00000F3}  # AUDIT_ARCH_* of linux/audit.h
+
+_LOAD, _EQUAL, _GREATER, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06  # of linux/bpf_common.h
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # where struct seccomp_data has them; lower halves
+_ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000  # SECCOMP_RET_* of linux/seccomp.h; _REFUSE takes an errno
+_INSTRUCTION = struct.Struct("=HBBI")
+
+
+_NOTHING = 0  # in the place of an errno: the call returns 0, and the kernel has done nothing
+_REFUSED, _ALLOWED = -2, -1  # jumps to the last two instructions
+
+
+@lru_cache(2)
+def seccomp_filter(machine: str = platform.machine(), *, receives: bool = False) -> bytes | None:
+    """Returns the filter for `bwrap --seccomp`: of rsync, or of a program that `receives`. None on a machine (as uname(2) names
+    it) whose calls are not known here.
+    """
+    architecture = _ARCHITECTURES.get(machine)
+    if architecture is None:
+        return None
+    shared = _BOTH | (_RECEIVE if receives else {})
+    own = _ONLY_X86 | (_RECEIVE_ONLY_X86 if receives else {})
+    table, more = (0, list(own.values())) if machine == "x86_64" else (1, [])
+    allowed = sorted([numbers[table] for numbers in shared.values()] + more)
+    ioctls = list(_RECEIVE_IOCTLS.values()) if receives else []
+    skipped = [_SUBVOL_SETFLAGS] if receives else []
+    return program(architecture, _CLONE[table], _IOCTL[table], _FCNTL[table], allowed, ioctls, skipped)
+
+
+def program(
+    architecture: int, clone: int, ioctl: int, fcntl: int, allowed: Sequence[int], ioctls: Sequence[int], skipped: Sequence[int]
+) -> bytes:
+    """Returns the instructions, of which the last two refuse and allow. `skipped` ioctls do nothing, and succeed."""
+    code = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_EQUAL, 0, len(ioctls) + 2 * len(skipped) + 2, ioctl),
+        (_LOAD, 0, 0, _SECOND_ARGUMENT),
+        *((_EQUAL, _ALLOWED, 0, number) for number in ioctls),
+        *(step for number in skipped for step in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE | _NOTHING))),
+        (_RETURN, 0, 0, _REFUSE | errno.ENOTTY),
+        (_EQUAL, 0, 3, fcntl),
+        (_LOAD, 0, 0, _SECOND_ARGUMENT),
+        (_EQUAL, _ALLOWED, 0, _F_DUPFD_CLOEXEC),
+        (_GREATER, _REFUSED, _ALLOWED, _F_SETFL),
+        (_EQUAL, 0, 2, clone),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT),
+        (_ANY_BIT, _REFUSED, _ALLOWED, _NEW_NAMESPACES),
+        *((_EQUAL, _ALLOWED, 0, number) for number in allowed),
+        (_RETURN, 0, 0, _REFUSE | errno.ENOSYS),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+    def jump(place: int, to: int) -> int:
+        """Returns a jump, counted from the next instruction."""
+        return to if to >= 0 else len(code) + to - place - 1
+
+    return b"".join(_INSTRUCTION.pack(what, jump(at, true), jump(at, false), k) for at, (what, true, false, k) in enumerate(code))

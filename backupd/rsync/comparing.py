@@ -19,10 +19,9 @@ from typing import Any, Self, TypeVar
 
 from backupd.rsync.bandwidth import Bucket
 from backupd.rsync.command import remote_shell, shell_command, source
-from backupd.rsync.confined import ConfinedTransfer
+from backupd.rsync.confined import ConfinedTransfer, RemoteEnd, expected_words
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import LONGEST_REST
-from backupd.rsync.remote_end import RemoteEnd, expected_words
 from backupd.rsync.restore_command import Item, parse_item
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from btrkeep.config import Config, HostConfig, SshSettings

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from backupd.files.tree import Tree, joined
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record
-from backupd.rsync.left_out import is_expected, left_out_words
+from backupd.rsync.host_answers import is_expected, left_out_words
 from backupd.rsync.probe import HostAccess, left_empty
 from backupd.rsync.process import RunCancellation
 from backupd.rsync.shared_connection import NotConnected, SharedConnection

@@ -5,8 +5,8 @@ import ctypes.util
 
 import pytest
 
-from backupd.rsync.allowed_calls import _BOTH, _ONLY_X86, _RECEIVE, _RECEIVE_ONLY_X86, seccomp_filter
-from backupd.rsync.remote_end import expected_words
+from backupd.rsync.cell import _BOTH, _ONLY_X86, _RECEIVE, _RECEIVE_ONLY_X86, seccomp_filter
+from backupd.rsync.confined import expected_words
 from btrkeep.config import HostConfig
 
 X86_64, AARCH64 = 0xC000003E, 0xC00000B7

@@ -3,7 +3,7 @@
 import pytest
 
 from backupd.doctor.mounted_twice import hidden_mounts, is_excluded, mounted_twice, places_of
-from backupd.rsync.host_mounts import parse_answer
+from backupd.rsync.host_answers import parse_answer
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.procfs import parse_mounts

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backupd.rsync.host_sshd import SshdLimits, parse_sshd_limits, sshd_advice
+from backupd.rsync.host_answers import SshdLimits, parse_sshd_limits, sshd_advice
 from btrkeep.errors import OperatorError
 
 # Lines of `sshd -T` of OpenSSH 10 (a public report; the list of exempt addresses is from its manual), and of 9.2 here.

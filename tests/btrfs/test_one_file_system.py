@@ -11,7 +11,7 @@ from subprocess import Popen
 import pytest
 
 from backupd.repo.backup_json import PathOutcome, PathResult, Record
-from backupd.rsync.left_out import is_expected
+from backupd.rsync.host_answers import is_expected
 from backupd.run.other_file_systems import are_too_many, was_hidden
 from btrkeep.units import local_time, parse_time
 from tests.beds import TOP, work

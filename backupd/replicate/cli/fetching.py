@@ -28,9 +28,8 @@ from backupd.replicate.wire import FarHost, Refused
 from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile
-from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.bandwidth import BudgetPace
-from backupd.rsync.cell import PROGRAM
+from backupd.rsync.cell import PROGRAM, seccomp_filter
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose

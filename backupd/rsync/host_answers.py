@@ -1,0 +1,212 @@
+"""What a host answers to one harmless command: its mounts and boot, or the limits of its sshd. A key that permits rsync only refuses.
+
+Also where each system has something mounted that no backup needs, and the words for what `one_file_system` leaves out.
+"""
+
+import asyncio
+import re
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+from backupd.rsync.command import host_command
+from btrkeep.config import HostConfig, SshSettings
+from btrkeep.errors import OperatorError
+from btrkeep.process.group import ENDS_WITH_US, Group
+from btrkeep.procfs import Mount, parse_mounts
+from btrkeep.units import counted, printable
+
+_SECONDS = 30.0
+_LARGEST = 4 << 20  # bytes of its answer
+
+
+async def output_of(host: HostConfig, ssh: SshSettings, control: Path | None, words: Sequence[str]) -> bytes:
+    """Raises OperatorError: the key permits rsync only, the host does not have the program, or it did not answer."""
+    heard = bytearray()
+    command = (*ENDS_WITH_US, *host_command(host, ssh, control, words))
+    group = Group.start(command, on_stdout=lambda data: heard.extend(data[: _LARGEST - len(heard)]), on_stderr=lambda _: None)
+    try:
+        async with asyncio.timeout(_SECONDS):
+            status = await group.wait()
+    except TimeoutError:
+        group.signal(signal.SIGKILL)
+        await group.wait()
+        raise OperatorError("the host did not answer") from None
+    except asyncio.CancelledError:
+        group.signal(signal.SIGKILL)
+        raise
+    if status or len(heard) >= _LARGEST:
+        raise OperatorError(f"the host does not run `{words[0]}`: its key permits rsync only, perhaps")
+    return bytes(heard)
+
+
+_SSHD_COMMAND = ("/usr/sbin/sshd", "-T")
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_ADDRESSES = re.compile(r"[A-Za-z0-9.:/,*?! _-]{1,1000}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class SshdLimits:
+    """Of an sshd_config. `startups`: connections that have not logged in yet, from which on MaxStartups refuses some.
+
+    `per_source`: PerSourceMaxStartups; None if there is no such limit. `has_penalties`: PerSourcePenalties are on, as they are by
+    default since OpenSSH 9.8. `exempt`: the addresses and networks of PerSourcePenaltyExemptList.
+    """
+
+    startups: int
+    per_source: int | None = None
+    has_penalties: bool = False
+    exempt: tuple[str, ...] = ()
+
+
+async def read_sshd_limits(host: HostConfig, ssh: SshSettings, control: Path | None) -> SshdLimits:
+    """Asks the host. Raises OperatorError: its key permits rsync only, or its user may not read the configuration of sshd."""
+    return parse_sshd_limits(await output_of(host, ssh, control, _SSHD_COMMAND))
+
+
+def parse_sshd_limits(answer: bytes) -> SshdLimits:
+    """Parses what `sshd -T` prints; a login shell may print lines before that. Raises OperatorError.
+
+    They are the host's words, and a part of the advice repeats them: other characters, or very long ones, are refused.
+    """
+    settings = dict(line.partition(" ")[::2] for line in answer.decode("utf-8", "replace").splitlines())
+    try:
+        start, _, rest = settings["maxstartups"].partition(":")
+        rate, _, full = rest.partition(":")
+        startups = _number(full) if rate and _number(rate) == 0 else _number(start)
+        per_source = settings.get("persourcemaxstartups", "none")
+        exempt = settings.get("persourcepenaltyexemptlist", "none")
+        if not _ADDRESSES.fullmatch(exempt):
+            raise ValueError(exempt)
+        return SshdLimits(
+            startups,
+            None if per_source == "none" else _number(per_source),
+            settings.get("persourcepenalties", "no") != "no",
+            () if exempt == "none" else tuple(word.strip() for word in exempt.split(",")),
+        )
+    except (KeyError, ValueError):
+        raise OperatorError("the host does not print the settings of its sshd") from None
+
+
+def _number(text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
+def sshd_advice(limits: SshdLimits, at_once: int, own_address: str) -> list[tuple[str, str]]:
+    """Returns what such an sshd does to the connections of a run, and the line for its sshd_config that ends it. Pure.
+
+    `at_once`: so many connections a run may begin at once. `own_address`: that of this server, as the host sees it.
+    """
+    advice = []
+    if at_once > limits.startups:
+        text = f"{at_once} hosts have this address and can connect at once, and sshd refuses some of more than {limits.startups}"
+        advice.append((text, f"MaxStartups {2 * at_once}"))
+    if limits.per_source is not None and at_once > limits.per_source:
+        text = f"{at_once} hosts have this address and can connect at once, and sshd accepts {limits.per_source} from one address"
+        advice.append((text, f"PerSourceMaxStartups {2 * at_once}"))
+    if limits.has_penalties and not _is_exempt(own_address, limits.exempt):
+        text = f"sshd shuts out an address after failed logins: one wrong key stops all {at_once} hosts at this address"
+        advice.append((text, "PerSourcePenaltyExemptList " + ",".join((*limits.exempt, own_address or "ADDRESS-OF-THIS-SERVER"))))
+    return advice
+
+
+def _is_exempt(address: str, exempt: Sequence[str]) -> bool:
+    with suppress(ValueError):
+        own = ip_address(address)
+        for network in exempt:
+            with suppress(ValueError):
+                if own in ip_network(network, strict=False):
+                    return True
+    return False
+
+
+def own_address(host: HostConfig) -> str:
+    """Returns the address from which this machine reaches a host; "" if it has no route. Asks the name service, sends nothing."""
+    name = (host.address or "").rpartition("@")[2].removeprefix("[").removesuffix("]")
+    with suppress(OSError, UnicodeError):
+        for family, kind, protocol, _, place in socket.getaddrinfo(name, host.port or 22, type=socket.SOCK_DGRAM):
+            with suppress(OSError), socket.socket(family, kind, protocol) as trial:
+                trial.connect(place)
+                return str(trial.getsockname()[0]).partition("%")[0]
+    return ""
+
+
+_NAMED = 3
+_KERNEL = ("/proc", "/sys", "/dev", "/run", "/snap")
+_TRANSIENT = (
+    "/tmp",  # noqa: S108  a path of the host
+    "/var/lib/lxcfs",
+    "/var/lib/docker/overlay2/*/merged",
+    "/var/lib/docker/containers/*/mounts/shm",
+    "/var/lib/containers/storage/overlay/*/merged",
+    "/var/lib/containers/storage/overlay-containers/*/userdata/shm",
+)
+
+
+def is_expected(folder: str, path: str) -> bool:
+    """Returns True for a place where each system mounts what no backup is expected to have: devices, processes, containers.
+
+    `path` is the source path: what lies in such a place by its configuration is wanted.
+    """
+    return _is_of_the_system(folder) and not _is_of_the_system(path)
+
+
+def _is_of_the_system(folder: str) -> bool:
+    return folder.startswith(tuple(f"{top}/" for top in _KERNEL)) or any(
+        fnmatchcase(folder, pattern) for pattern in (*_KERNEL, *_TRANSIENT)
+    )
+
+
+def left_out_words(path: str, folders: Sequence[str], old: int) -> str:
+    """Formats the warning. `old`: so many of the folders have files of an earlier backup."""
+    names = ", ".join(printable(folder) for folder in folders[:_NAMED])
+    more = f" and {counted(len(folders) - _NAMED, 'more folder')}" if len(folders) > _NAMED else ""
+    stale = "; files of an earlier backup stay there, unchanged" if old else ""
+    return (
+        f"{path}: `one_file_system` leaves out what is in {names}{more}: another filesystem or subvolume{stale} "
+        "(`exclude` it, or fetch it as a host of its own)"
+    )
+
+
+_MOUNTS_COMMAND = ("cat", "/proc/sys/kernel/random/boot_id", "/proc/self/mountinfo")
+_BOOT_ID = 36
+_MOST, _LONGEST = 1000, 1000  # mounts that are compared, and bytes of a line
+
+
+@dataclass(frozen=True, slots=True)
+class HostMounts:
+    """The answer: the id of the boot of its kernel, which a container shares with its machine, and its mounts, oldest first."""
+
+    boot_id: str
+    mounts: tuple[Mount, ...]
+
+
+async def read_host_mounts(host: HostConfig, ssh: SshSettings, control: Path | None) -> HostMounts:
+    """Asks the host. Raises OperatorError: its key permits rsync only, it has no /proc, or it did not answer."""
+    return parse_answer(await output_of(host, ssh, control, _MOUNTS_COMMAND), host.paths)
+
+
+def parse_answer(answer: bytes, paths: Sequence[str]) -> HostMounts:
+    """Parses what the command prints; a login shell may print lines before that. Leaves out mounts that no backup of `paths` needs.
+
+    Raises OperatorError.
+    """
+    lines = answer.splitlines()
+    for number, line in enumerate(lines):
+        if len(line) == _BOOT_ID and line.count(b"-") == 4:
+            try:
+                mounts = parse_mounts(b"\n".join(line for line in lines[number + 1 :] if len(line) <= _LONGEST))
+            except ValueError:
+                break
+            mounts = [mount for mount in mounts if not all(is_expected(str(mount.target), path) for path in paths)]
+            if len(mounts) > _MOST:  # comparing each with each would take long
+                raise OperatorError(f"the host has more than {_MOST:,} mounts")
+            return HostMounts(line.decode("ascii", "replace"), tuple(mounts))
+    raise OperatorError("the host has no /proc, or its answer cannot be read")
