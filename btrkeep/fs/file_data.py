@@ -10,7 +10,6 @@ import fcntl
 import os
 from collections.abc import Iterator
 from itertools import zip_longest
-from mmap import MAP_ANONYMOUS, MAP_POPULATE, MAP_SHARED, PAGESIZE, mmap
 from struct import Struct
 
 from btrkeep.descriptors import ioctl
@@ -91,6 +90,7 @@ def begin_writing(fd: int, start: int, end: int) -> None:
     _libc.sync_file_range(fd, start, end - start, _SYNC_FILE_RANGE_WRITE)
 
 
+_PAGE = os.sysconf("SC_PAGESIZE")
 _memory = ctypes.CDLL(None)
 _memory.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
@@ -103,13 +103,15 @@ class PieceBuffer:
     """
 
     def __init__(self, size: int = PIECE) -> None:
+        from mmap import MAP_ANONYMOUS, MAP_POPULATE, MAP_SHARED, mmap  # which few commands need
+
         self.size = size
         self._room = mmap(-1, size, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._room))
 
     def read(self, fd: int, start: int, length: int) -> None:
         """Reads so many bytes, at most `size`. Raises OSError, also when the file ends before."""
-        done, end = 0, -(-length // PAGESIZE) * PAGESIZE
+        done, end = 0, -(-length // _PAGE) * _PAGE
         with memoryview(self._room) as room:
             while done < length:
                 try:
