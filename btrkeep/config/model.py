@@ -41,36 +41,33 @@ class HostConfig:
 
     name: str
     group: str | None = entry((HOST,), kinds.GROUP, None, '"debian"',
-        "The group whose settings the host takes. Without it: none.", False, shown=True)
+        "The group whose settings the host inherits. Without it: none.", False, shown=True)
     address: str | None = entry((HOST,), kinds.ADDRESS, None, '"root@web1.example.org"',
         "How ssh reaches the host; an IPv6 address in brackets. Without it: this machine.", False, shown=True)
     share_with: str | None = entry(SHARED, kinds.HOST_NAME, None, '"web1"',
-        "A host like this one, such as with the same distribution. What a run has written shares the data of that host's newest "
-        "complete backup where both have the same bytes under the same path: see :doc:`sharing`. Set in a group, it "
-        "does nothing for that host itself. Without it: nothing is shared between hosts.")
+        "A similar host, such as one with the same distribution. After a run, files that are identical to the file of the same "
+        "path in that host's newest complete backup share its data: see :doc:`sharing`. In a group, the named host itself is "
+        "skipped. Without it: nothing is shared between hosts.")
     share_across_groups: bool = entry(SHARED, kinds.FLAG, False, "true",
-        "Whether ``share_with`` may name a host of another group. Who sees the one host can find out then whether the other has a "
-        "certain file.")
+        "Whether ``share_with`` may name a host of another group. Users who see the one host can then find out whether the other "
+        "has a certain file.")
     paths: tuple[str, ...] = field(default=(), metadata=ConfigKey(SHARED, kinds.SOURCES, None, '["/etc", "/srv"]',
         "The source paths: absolute, none inside another. Required, in the host or in its group.", shown=True).metadata)
     enabled: bool = entry(SHARED, kinds.FLAG, True, "false",
-        "false: backed up only when it is named; its backups stay.", shown=True)
+        "false: backed up only if named; its backups stay.", shown=True)
     optional: bool = entry(SHARED, kinds.FLAG, False, "true",
-        "true: for laptops and the like; if the host is not there, that is no failure. It is not there if there is no route to it, "
-        "it does not answer, the connection is refused, or its name does not resolve any more. A refused key or another host key "
-        "is a failure.", shown=True)
+        "true: an absent host, such as a laptop, is no failure. It is absent if there is no route to it, it does not answer, "
+        "refuses the connection, or its name does not resolve. A refused key or another host key is a failure.", shown=True)
     max_absence: float | None = entry(SHARED, kinds.TIME_LIMIT, "14d", '"30d"',
-        "How old the newest complete backup of an ``optional`` host may be before the host is late, which is a state and a "
-        'message. ``"none"``: it may stay away for ever.', shown=True)
+        'The age of the newest complete backup at which an ``optional`` host is late. ``"none"``: it is never late.', shown=True)
     port: int | None = filled_by(settings.PORT)
     rsync_path: str | None = entry(SHARED, kinds.COMMAND, None, '"sudo rsync"',
-        "How rsync is called on the host. What macOS and OpenBSD call rsync is openrsync, which lacks options that are needed: "
-        "install rsync there; Homebrew's is ``/opt/homebrew/bin/rsync``.")
+        "The command for rsync on the host. The rsync of macOS and OpenBSD is openrsync, which lacks necessary options: install "
+        "rsync there; Homebrew's is ``/opt/homebrew/bin/rsync``.")
     ssh_options: tuple[str, ...] = filled_by(settings.SSH_OPTIONS)
     before: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',
-        "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` are replaced by "
-        "the host's name and address. "
-        "Exit status 75 skips the host in this run, any other failure fails it.")
+        "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` are replaced "
+        "by the host's name and address. Exit status 75 skips the host in this run; any other failure is a failure of the host.")
     after: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["/usr/local/bin/thaw", "{address}"]',
         "The same, after the host's transfers.")
     boot_checks: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["pg_isready", "test -s /var/www/index.html"]',
@@ -79,44 +76,45 @@ class HostConfig:
     window: Window | None = filled_by(settings.WINDOW)
     every: float = filled_by(settings.EVERY)
     late: float | None = entry(EVERY_HOST, kinds.DURATION, None, '"2d"',
-        "How old a host's newest complete backup may be before the host is late, which is a state and a message. Without it: "
-        "1.5 times ``every``, and at least one missed window. For hosts that are ``optional`` see ``max_absence``.", shown=True)
+        "The age of a host's newest complete backup at which the host is late. Without it: 1.5 times ``every``, and at least one "
+        "missed window. For ``optional`` hosts see ``max_absence``.", shown=True)
     attempts: int = entry(EVERY_HOST, kinds.COUNT, 3, "5",
         "How often a broken transfer is tried in one run.", shown=True)
     stall: float = filled_by(settings.STALL)
     deadline: float = entry(EVERY_HOST, kinds.DURATION, "6h", '"12h"',
-        "A host that takes longer than this in one run is ended and continued in the next.", shown=True)
+        "A host that takes longer than this in one run is stopped, and continued in the next.", shown=True)
     max_files: int | None = entry(EVERY_HOST, kinds.COUNT_LIMIT, None, "1000000",
-        "How many files, folders and links may be new in a backup; hard links, and what is replaced, count each time. A host that "
-        'brings more is stopped. Without it, or with ``"none"``: no limit.', shown=True)
+        "How many files, folders and links may be new in a backup; each hard link and each replaced file counts. A host with "
+        'more is stopped. Without it, or with ``"none"``: no limit.', shown=True)
     max_new_bytes: int | None = entry(EVERY_HOST, kinds.SIZE_LIMIT, None, '"200GiB"',
-        "How much new data a backup may have, in its files and their attributes. A host that brings more is stopped. Without it, "
-        'or with ``"none"``: no limit.', shown=True)
+        "How much new data a backup may have, in its files and their attributes. A host with more is stopped. Without it, or "
+        'with ``"none"``: no limit.', shown=True)
     max_memory: MinFree = entry(EVERY_HOST, kinds.FLOOR, "50%", '"4GiB"',
-        "How much memory a host's rsync may take here: a share of this machine's or a size. If it takes more, it is stopped.")
+        "How much memory a host's rsync may use on this machine: a share of the machine's or a size. If it uses more, it is "
+        "stopped.")
     quota: int | None = entry(EVERY_HOST, kinds.SIZE_LIMIT, None, '"500GiB"',
-        "How much of what is on the disks a host may have written, for all of its backups together: see :doc:`quotas`. It holds "
-        'once simple quotas are switched on (``backupd quota enable``). Without it, or with ``"none"``: no limit.', shown=True)
+        "The space on the disks for all backups of a host together: see :doc:`quotas`. It needs simple quotas (``backupd quota "
+        'enable``). Without it, or with ``"none"``: no limit.', shown=True)
     inplace: str = entry(EVERY_HOST, kinds.IN_PLACE, "always", '"large"',
         "Which changed files are written in place, so that unchanged blocks stay shared with earlier backups: "
         "all, large ones or none.", shown=True)
     shrink_limit: float = entry(EVERY_HOST, kinds.SHARE, "50%", '"20%"',
         "How much of a source path, in files or in bytes, may be missing compared with the previous backup. If more is missing, "
-        "the backup is suspect. What was excluded since by a plain path is no loss.", shown=True)
+        "the backup is suspect. Paths excluded since then, without wildcards, do not count.", shown=True)
     unreadable_limit: float = entry(EVERY_HOST, kinds.SHARE, "1%", '"5%"',
-        "How many of a source path's files may be unreadable; a folder counts as everything that the previous backup has below it. "
-        "If more are, or if nothing could be read, the backup is suspect. So it is if more of its files, or of its bytes, are "
-        "missing because something is not mounted.", shown=True)
+        "How many of a source path's files may be unreadable; a folder counts with all its files in the previous backup. The "
+        "backup is suspect if more are unreadable, if nothing could be read, or if more of its files or bytes are missing "
+        "because of a missing mount.", shown=True)
     exclude: tuple[str, ...] = entry(EVERY_HOST, kinds.PATTERNS,
         ["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp/*", "/var/tmp/*", "lost+found"], '["/var/cache/apt/archives/*", "*.iso"]',
-        "Files that are not backed up, see `Exclude patterns`_. In [backup] it replaces the default; in a group or a host it is "
-        "added to the inherited patterns.", shown=True,
+        "Files that are not backed up, see `Exclude patterns`_. In [backup] it replaces the default; in a group or a host it "
+        "adds to the inherited patterns.", shown=True,
         beside=ConfigKey(EVERY_HOST, kinds.PATTERNS, None, '["/proc/*", "/sys/*", "/dev/*"]',
-        "Replaces all inherited patterns; an ``exclude`` in the same section is added to it.", name="exclude_only"))
+        "Replaces all inherited patterns; an ``exclude`` in the same section adds to it.", name="exclude_only"))
     one_file_system: bool = entry(EVERY_HOST, kinds.FLAG, False, "true",
-        "Do not back up filesystems that are mounted below a source path, nor nested btrfs subvolumes such as ``/home`` of many "
-        "distributions. Each backup names these folders in a warning. What such a mount hides stays in the backups as it was. With "
-        "and without this key, files that lie in a folder below a mount cannot be seen from outside, and no backup has them.",
+        "Do not back up filesystems mounted below a source path, nor nested btrfs subvolumes such as ``/home`` of many "
+        "distributions. Each backup names these folders in a warning. Backups keep the files that such a mount hides. With and "
+        "without this key, no backup has files in a folder under a mount.",
         shown=True)
     retention: Retention = field(default_factory=Retention)
     left_out: tuple[str, ...] = ()
@@ -133,7 +131,7 @@ class CopySettings:
 
     name: str
     hosts: tuple[str, ...] = entry((REPLICA, PUSH, OFFSITE), kinds.HOST_PATTERNS, ["*"], '["web*", "db1"]',
-        "The hosts that are fetched, or sent: names, or patterns as the shell has them.", False)
+        "The hosts that are fetched, or sent: names, or patterns as in the shell.", False)
     bandwidth: int | None = filled_by(settings.BANDWIDTH)
     window: Window | None = filled_by(settings.WINDOW)
     every: float = filled_by(settings.EVERY)
@@ -165,8 +163,8 @@ class ReplicaSettings(CopySettings):
     """
 
     address: str | None = entry((REPLICA,), kinds.COPY_SOURCE, None, '"ssh://root@backup1.example.org"',
-        "Where the backups are fetched from: another backup server, or the folder of a pool on this machine, such as that of a "
-        "disk which comes and goes. ``\"push\"``: the other server sends them, because it cannot be reached from here. Required.",
+        "The source of the backups: another backup server, or the folder of a pool on this machine, such as on an external disk. "
+        '``"push"``: the other server sends them, because it cannot be reached from here. Required.',
         False, name="from")
     folder: Path | None = None
     pool_name: str = filled_by(settings.POOL_NAME)
@@ -174,12 +172,12 @@ class ReplicaSettings(CopySettings):
     ssh_options: tuple[str, ...] = filled_by(settings.SSH_OPTIONS)
     concurrency: int = filled_by(settings.CONCURRENCY)
     newest_only: bool = entry((REPLICA,), kinds.FLAG, False, "true",
-        "true: of each host only the newest backup is fetched. false: all that this pool's retention keeps.", False)
+        "true: only the newest backup of each host is fetched. false: all that this pool's retention keeps.", False)
     take_holds: bool = entry((REPLICA,), kinds.FLAG, True, "false",
-        "Whether a hold in the other pool also holds the copy here. false: whoever controls the other server cannot fill this pool "
+        "Whether a hold in the other pool also holds the copy here. false: an attacker on the other server cannot fill this pool "
         "with backups that are never deleted.", False)
     longest_hold: float | None = entry((REPLICA,), kinds.TIME_LIMIT, "none", '"90d"',
-        "How long a hold that comes with a copy holds it here at most, from the time when it is fetched.", False)
+        "How long a hold of a fetched copy lasts here at most, from the time of the fetch.", False)
     retention: Retention = field(default_factory=Retention)
 
     kind: ClassVar[str] = "replica"
@@ -207,7 +205,7 @@ class PushSettings(CopySettings):
     """
 
     address: str = field(default="", metadata=ConfigKey((PUSH,), kinds.COPY_TARGET, None, '"ssh://root@backup2.example.org"',
-        "The backup server that this pool's backups are sent to, because it cannot reach this one. Required.",
+        "The backup server that receives this pool's backups, because it cannot reach this one. Required.",
         False, name="to").metadata)
     pool_name: str = filled_by(settings.POOL_NAME)
     port: int | None = filled_by(settings.PORT)
@@ -241,13 +239,13 @@ class OffsiteSettings(CopySettings):
     """
 
     repository: str | None = entry((OFFSITE,), kinds.RESTIC_REPOSITORY, None, '"rest:https://copies.example.org/main"',
-        "Where restic keeps it, as :manpage:`restic(1)` names it: a folder, ``sftp:``, ``rest:``, ``s3:``, ``rclone:`` and others. "
-        "One with a password in it belongs into ``environment_file``, as ``RESTIC_REPOSITORY=``.", False)
+        "The repository, as in :manpage:`restic(1)`: a folder, ``sftp:``, ``rest:``, ``s3:``, ``rclone:`` and others. Put an "
+        "address with a password into ``environment_file``, as ``RESTIC_REPOSITORY=``.", False)
     password_file: Path | None = entry((OFFSITE,), kinds.PATH, None, '"/etc/btrkeep/offsite.password"',
-        "The file with the password of the repository, readable by root alone. Without it ``environment_file`` has "
+        "The file with the password of the repository, readable only by root. Without it ``environment_file`` has "
         "``RESTIC_PASSWORD=`` or ``RESTIC_PASSWORD_COMMAND=``.", False)
     environment_file: Path | None = entry((OFFSITE,), kinds.PATH, None, '"/etc/btrkeep/offsite.env"',
-        "A file of variables for restic, readable by root alone, one ``NAME=value`` on a line, such as ``AWS_ACCESS_KEY_ID=``.",
+        "A file of variables for restic, readable only by root, with lines ``NAME=value``, such as ``AWS_ACCESS_KEY_ID=``.",
         False)
     retention: Retention | None = None
 

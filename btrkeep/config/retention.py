@@ -47,12 +47,12 @@ class Retention:
     """
 
     daily: int = _period(lambda day: day.toordinal(), 1, "d", 28, "good", "14",
-        "For how many days, the newest ones that have a complete backup, the first one of the day is kept.")
+        "For how many days, the newest ones with a complete backup, the first backup of the day is kept.")
     weekly: int = _period(_week, 7, "W", 31, "busy", "13", "The same for ISO weeks, which begin on Monday.")
     monthly: int = _period(lambda day: day.year * 100 + day.month, 30, "M", 133, "odd", "12", "The same for months.")
     yearly: int = _period(lambda day: day.year, 365, "Y", 166, "odd", "3", "The same for years.")
     min_keep: int = entry((RETENTION,), kinds.COUNT, 3, "5",
-        "How many complete backups of a host, the newest ones, are kept whatever the rules say.")
+        "How many of the newest complete backups of a host are kept, whatever the rules.")
     grace: float = entry((RETENTION,), kinds.DURATION, "1d", '"3d"',
         "How long an expired backup can still be restored, or taken back with ``backupd unexpire``, before it is deleted.")
 

@@ -44,37 +44,34 @@ _FIVE_WEEKS, _SIXTY_DAYS = 35 * 86400.0, 60 * 86400.0
 # fmt: off
 # Keys of several classes.
 CONCURRENCY = ConfigKey((BACKUP, GROUP, REPLICA), kinds.COUNT, 4, "8",
-    "How many transfers run at the same time, for a night and the dashboard together; a host that ``backupd run`` names "
-    "is not counted, unless with ``--wait``. In a group: how many of the group's hosts, within the pool's number. "
-    "In a replica: how many hosts are fetched at the same time.", False)
+    "How many transfers run at the same time, for a night and the dashboard together. Hosts named to ``backupd run`` do not "
+    "count, unless with ``--wait``. In a group: how many of the group's hosts, within the pool's number. In a replica: how many "
+    "hosts are fetched at the same time.", False)
 BANDWIDTH = ConfigKey(WITH_COPIES, kinds.RATE, None, '"16MB"',
-    "Bytes per second for all transfers together, those of replicas over ssh included; in a group for the group's hosts "
-    "together, in a host for that host, in a replica for that replica. "
-    "All of these limits apply; to a replica from a folder of this machine its own alone. "
-    "In an offsite repository: what restic sends, which is not counted among them. "
-    "Without it: no limit.", False, shown=True)
+    "Bytes per second for all transfers together, including those of replicas over ssh; in a group for the group's hosts "
+    "together, in a host or a replica for it alone. All of these limits apply, but a replica from a folder of this machine has "
+    "only its own. In an offsite repository: what restic sends, separately. Without it: no limit.", False, shown=True)
 WINDOW = ConfigKey(WITH_COPIES, kinds.WINDOW, None, '"22:00-06:00"',
-    'When transfers run, in the pool\'s zone; it may span midnight. ``"none"`` lifts an inherited one.', shown=True)
+    "When transfers run, in the pool's zone; it may span midnight. ``\"none\"`` removes an inherited one.", shown=True)
 EVERY = ConfigKey(WITH_COPIES, kinds.DURATION, "1d", '"12h"',
     "How often a host is backed up, a replica fetched, or the newest backups sent to an offsite repository.", shown=True)
 STALL = ConfigKey(WITH_COPIES, kinds.DURATION, "30m", '"1h"',
-    "A transfer without progress for this long is ended; so is the fetching or sending of one host's copies, "
-    "and a restic that has read nothing from its repository meanwhile.", shown=True)
+    "A transfer without progress for this long is stopped. The same applies to fetching or sending a host's copies, and to "
+    "restic reading from its repository.", shown=True)
 TIME = ConfigKey((BALANCE, DRILL), kinds.TIME_LIMIT, "2h", '"6h"',
     'How long one run of the balancer, or one drill, takes at most. ``"none"``: no limit.')
 PORT = ConfigKey((*SHARED, REPLICA, PUSH), kinds.PORT, None, "2222",
-    "The port of the host's ssh, or of the other backup server's. Without it: ssh's own choice, 22.")
+    "The port of ssh on the host, or on the other backup server. Without it: ssh's default, 22.")
 SSH_OPTIONS = ConfigKey((*SHARED, REPLICA, PUSH), kinds.SSH_OPTIONS, [], '["ProxyJump=gate.example.org"]',
     "Further options of ssh for this host, as in :manpage:`ssh_config(5)`, each given to ssh with ``-o``.")
 POOL_NAME = ConfigKey((REPLICA, PUSH), kinds.POOL_NAME, "main", '"office"',
-    "The name that the pool has on the other backup server. A forced command there decides by itself.", False)
+    "The pool's name on the other backup server. A forced command there overrides it.", False)
 MAX_AGE = ConfigKey((VERIFY, DRILL, REPLICA, PUSH, FETCHED_BY, OFFSITE), kinds.DURATION, None, '"3d"',
-    "How old the newest copy of a host's backup may be before that needs a look, and how long a disk may be away. Without it: "
-    "twice ``every``. In [fetched_by.NAME]: for how long no pool may have fetched from this one as the copy NAME, such as that "
-    "of a disk which is kept elsewhere. Without it: two days; without the section, there is no warning. "
-    "In [drill]: how long ago the newest proven restore may be. Without it: five weeks, once there is one. "
-    "In [verify]: how long ago data of each host may have been read, by ``verify`` or a scrub. Without it: sixty days, once "
-    "some was.",
+    "The age at which the newest copy of a host's backup counts as late, and how long a disk may be away. Without it: twice "
+    "``every``. In [fetched_by.NAME]: how long the copy NAME may go without fetching from this pool. Without it: two days; "
+    "without the section, there is no warning. In [drill]: the age of the newest proven restore. Without it: five weeks, once "
+    "there is one. In [verify]: how long ago data of each host may have been read, by ``verify`` or a scrub. Without it: sixty "
+    "days, once some were read.",
     False)
 
 
@@ -85,11 +82,11 @@ class PoolSettings:
     state: Path = field(metadata=ConfigKey((POOL,), kinds.PATH, None, '"/var/lib/btrkeep/main"',
         "The folder of the catalogue and the pictures. Without it: ``/var/lib/btrkeep/`` and the pool's name.").metadata)
     zone: ZoneInfo = field(metadata=ConfigKey((POOL,), kinds.ZONE, "UTC", '"Europe/Berlin"',
-        "The time zone of windows, days and weeks, and of all times that commands and messages print. ``--json`` and the names of "
-        "backups are in UTC.").metadata)
+        "The time zone of windows, days and weeks, and of all times that commands and messages print. ``--json`` and the names "
+        "of backups use UTC.").metadata)
     min_free: MinFree = entry((POOL,), kinds.FLOOR, "5%", '"20GiB"',
-        "The free space below which no new transfer starts, and below a quarter of which one is stopped: a share of the filesystem "
-        "or a size.")
+        "Below this free space no transfer starts; below a quarter of it, transfers are stopped. A share of the filesystem or a "
+        "size.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +98,9 @@ class BackupSettings:
     concurrency: int = filled_by(CONCURRENCY)
     bandwidth: int | None = filled_by(BANDWIDTH)
     confine: Literal["auto", "always", "never"] = entry((BACKUP,), kinds.CONFINE, "auto", '"always"',
-        "Whether the rsync that talks to a host is confined, so that it can write nothing but that host's new backup: where this "
-        "machine can do it, always (otherwise nothing runs), or never. An rsync with known holes that cannot be confined runs only "
-        "with never. What another pool has is received without a cell only from a folder, and only with never.", False)
+        "Whether the rsync of a host is confined, so that it can write only to that host's new backup: if this machine supports "
+        "it, always (otherwise no transfer starts), or never. An unconfined rsync with known vulnerabilities runs only with "
+        "never. Copies of another pool are received unconfined only from a folder, and only with never.", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +108,9 @@ class SshSettings:
     key: Path = entry((SSH,), kinds.SSH_FILE, "/etc/btrkeep/id_ed25519", '"/etc/btrkeep/id_ed25519"',
         "The private key for the connections to the hosts.")
     known_hosts: Path = entry((SSH,), kinds.SSH_FILE, "/etc/btrkeep/known_hosts", '"/etc/btrkeep/known_hosts"',
-        "The hosts' public keys. A host that is not in it, or answers with another key, is not contacted.")
+        "The hosts' public keys. A host without a key in it, or with another one, is not contacted.")
     command: str = entry((SSH,), kinds.COMMAND, "ssh", '"/usr/local/bin/ssh"',
-        "The program that rsync gets as -e, followed by btrkeep's options. Quote a word that contains spaces.")
+        "The program for rsync's option -e, followed by btrkeep's options. Quote a word that contains spaces.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +120,11 @@ class ExpirySettings:
     max_orphans: int = entry((EXPIRY,), kinds.COUNT, 100, "50",
         "How many deleted subvolumes may wait for the kernel's cleaner at any time, including those that other programs deleted.")
     pace: Pace | None = entry((EXPIRY,), kinds.PACE, "off", '"50ms"',
-        'The load above which expiry pauses: how long a small fsync may take, such as ``"50ms"``, or the share of time that '
-        'processes may wait for I/O, such as ``"10%"`` (pressure stall information). ``"off"``: no pauses.')
+        'The load above which expiry pauses: the time of a small fsync, such as ``"50ms"``, or the share of time that processes '
+        'wait for I/O, such as ``"10%"`` (pressure stall information). ``"off"``: no pauses.')
     mount_option: str = entry((EXPIRY,), kinds.MOUNT_OPTION, "none", '"ssd"',
-        "The allocator's mount option while expired backups are deleted; afterwards the previous one is restored. "
-        '``"none"``: it is not changed.')
+        "The allocator's mount option while expired backups are deleted; afterwards the previous one is restored. ``\"none\"``: "
+        "no change.")
     yield_to_backups: bool = entry((EXPIRY,), kinds.FLAG, False, "true",
         "Whether expiry pauses while backups run: for six hours at most, and not while the pool has less than ``min_free``.")
 
@@ -140,17 +137,17 @@ class NotifySettings:
 
     urls: tuple[Url, ...] = entry((NOTIFY,), kinds.URLS, [], '["mailto://user:password@mail.example.org", "ntfy://topic"]',
         "Where notifications are sent, as URLs of the library apprise: mail, Matrix, ntfy, Slack, webhooks and many more. They "
-        "contain passwords: keep the file readable only by root. Without any, alarms are recorded and shown, and not sent.",
+        "contain passwords: keep the file readable only by root. Without any, alarms are recorded and shown, but not sent.",
         secret=True)
     on: tuple[str, ...] = entry((NOTIFY,), kinds.EVENTS, list(EVENT_WORDS), '["failure", "suspect", "devices"]',
         "Which events are sent at once: ``failure`` (a host, a unit, expiry, the pool), ``suspect`` (a backup that lost too much), "
         "``silent`` (a host that is late), ``room`` (the pool is nearly full), ``devices`` (errors, "
         "missing devices), and ``recovery`` of any of these.")
     silent: float | None = entry((NOTIFY,), kinds.DURATION, None, '"2d"',
-        "The message about a late host waits until its newest complete backup is older than this. Without it: sent as soon as the "
-        "host is late (``late`` in [backup]).")
+        "A late host is reported when its newest complete backup is older than this. Without it: as soon as the host is late "
+        "(``late`` in [backup]).")
     used_limit: float = entry((NOTIFY,), kinds.SHARE, "90%", '"85%"',
-        "How much of the pool may be used before that is an alarm, and a warning of ``check``, ``doctor`` and ``status``.")
+        "The share of used space of the pool at which there is an alarm, and a warning of ``check``, ``doctor`` and ``status``.")
     digest: time | None = entry((NOTIFY,), kinds.TIME_OF_DAY, "08:00", '"07:30"',
         'When the daily summary is sent, in the pool\'s zone. ``"none"``: never.')
     ping: Url | None = entry((NOTIFY,), kinds.PING, None, '"https://hc-ping.com/00000000-0000-4000-8000-000000000000"',
@@ -158,7 +155,7 @@ class NotifySettings:
         "night begins and with ``/fail`` after one that missed the goal. Without requests, that service raises the alarm.",
         secret=True)
     ping_goal: float = entry((NOTIFY,), kinds.SHARE, "100%", '"98%"',
-        "How many of the hosts must be ok after a night; those that are ``optional`` or not ``enabled`` are not counted.")
+        "How many of the hosts must be ok after a night; those that are ``optional`` or not ``enabled`` do not count.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +166,19 @@ class BalanceSettings:
     """
 
     budget: int | None = entry((BALANCE,), kinds.SIZE_LIMIT, "20GiB", '"100GiB"',
-        'How much data ``btrfs-balancer run --pool`` moves at most in one run. ``"none"``: no limit.')
+        'How much data one ``btrfs-balancer run --pool`` moves at most. ``"none"``: no limit.')
     time: float | None = filled_by(TIME)
     policy: str = entry((BALANCE,), kinds.POLICY, DEFAULT_POLICY, '"score"',
-        "Which block groups are balanced first: those that gain most for what must be written, the most fragmented, or the "
-        "least used.")
+        "Which block groups are balanced first: those with the most gain for the written data, the most fragmented, or the least "
+        "used.")
     min_unallocated: MinFree | None = entry((BALANCE,), kinds.FLOOR, None, '"20GiB"',
-        "A run ends when less than this is unallocated: a size, or a share of the filesystem. Without it: 4 GiB, but no more than "
-        "2% of the filesystem.")
+        "A run stops when less than this is unallocated: a size, or a share of the filesystem. Without it: 4 GiB, but no more "
+        "than 2% of the filesystem.")
     while_backups: bool = entry((BALANCE,), kinds.FLAG, False, "true",
-        "Whether balancing goes on while backups run. It never does while ``backupd expire`` deletes.")
+        "Whether balancing continues while backups run. It never does while ``backupd expire`` deletes.")
     max_pressure: float | None = entry((BALANCE,), kinds.PRESSURE, format_share(MAX_PRESSURE), '"20%"',
-        "A run waits while programs wait for the disks more of the time than this (pressure stall information), and ends when that "
-        'lasts. ``"none"``: pressure is ignored.')
+        "A run pauses while programs wait for the disks for more than this share of the time (pressure stall information), and "
+        'stops if that lasts. ``"none"``: pressure is ignored.')
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +188,15 @@ class VerifySettings:
     """
 
     new_files: FileSample | None = entry((VERIFY,), kinds.SAMPLE_OR_NONE, "200", '"1%"',
-        "Of how many of the files that a run has fetched their checksums are made at once, while they are as they came: so many, "
-        'chosen at random, a share of them, or ``all``; and of files of 64 MiB or more. It takes at most 2% of the run\'s time. '
-        '``"none"``: of none.')
+        "How many of a run's fetched files get checksums at once: so many, chosen at random, a share of them, or ``all``. Files "
+        "of 64 MiB or more always do. It takes at most 2% of the run's time. ``\"none\"``: no files.")
     against_source: FileSample | None = entry((VERIFY,), kinds.SAMPLE_OR_NONE, "none", '"1%"',
-        "How many files of each host that became complete a night compares with the host at its end, by content: a share, of which "
-        "each night takes the next slice, so with ``1%`` each file's turn comes once in a hundred nights; or so many, chosen at "
-        'random, or ``all``. For half an hour at the most. ``"none"``: none.')
+        "How many files of each complete host a night compares with the host at its end, by content. A share means the next "
+        "slice each night: with ``1%`` each file is compared once in a hundred nights. Or so many, chosen at random, or ``all``. "
+        'It takes half an hour at most. ``"none"``: no files.')
     after_crash: float = entry((VERIFY,), kinds.DURATION, "10m", '"1h"',
-        "After a crash of this server what was written so long before it is read first: as long as the disks, their controllers "
-        "and the filesystem (mount option ``commit``) may take until data is on the disk.")
+        "After a crash of this server, data written within this time before it are read first. It is the time that the "
+        "filesystem (mount option ``commit``), the disks and their controllers may need until data are on the disk.")
     max_age: float | None = filled_by(MAX_AGE)
 
     @property
@@ -217,7 +213,7 @@ class DrillSettings:
     sample: FileSample = entry((DRILL,), kinds.SAMPLE, "1000", '"5%"',
         "How much of a backup a drill restores: so many names, chosen at random, a share of them, or ``all``.")
     boot_timeout: float = entry((DRILL,), kinds.DURATION, "5m", '"15m"',
-        "How long a system that ``backupd drill --boot`` boots may take to be up, its ``boot_checks`` included.")
+        "How long a system may take to boot in ``backupd drill --boot``, including its ``boot_checks``.")
     max_age: float | None = filled_by(MAX_AGE)
 
     @property
@@ -231,11 +227,11 @@ class WebSettings:
     """The dashboard. `names` are the host names it accepts, `behind_proxy` the addresses of trusted proxies; times are seconds."""
 
     listen: Listen = entry((WEB,), kinds.LISTEN, "127.0.0.1:8765", '"[::1]:8765"',
-        "The address and port that the dashboard listens on. Other machines reach it through a reverse proxy with https, see "
+        "The address and port of the dashboard. Other machines reach it through a reverse proxy with https, see "
         ":doc:`dashboard`.")
     names: tuple[str, ...] = entry((WEB,), kinds.NAMES, [], '["backup.example.org"]',
-        "The names that browsers reach it by. It answers only to these, to its own address and to this machine's name, so that no "
-        "other site can lead a browser here under its own name (DNS rebinding).")
+        "The names that browsers use for it. It answers only to these, its own address and this machine's name, so that no other "
+        "site can lead a browser here under its own name (DNS rebinding).")
     behind_proxy: tuple[str, ...] = entry((WEB,), kinds.ADDRESSES, [], '["127.0.0.1"]',
         "The addresses of reverse proxies whose headers for the client's address and https are trusted (``X-Forwarded-For``, "
         "``-Proto``, ``-Host``).")
@@ -253,19 +249,18 @@ class ServeSettings:
     """
 
     no_downloads: bool = entry((SERVE,), kinds.FLAG, False, "true",
-        "Whether the root service gives out no content of files: no downloads, no previews of text, no differing lines. Names, "
-        "sizes and times are still shown.")
+        "true: the root service sends no content of files: no downloads, previews of text or differing lines. Names, sizes and "
+        "times are still shown.")
     no_restores: bool = entry((SERVE,), kinds.FLAG, False, "true",
-        "Whether the root service restores nothing for users of the dashboard; ``backupd restore`` still does.")
+        "true: the root service restores nothing for users of the dashboard; ``backupd restore`` still works.")
     rates: Mapping[str, int] = field(default_factory=dict, metadata=ConfigKey((SERVE,), kinds.VERB_COUNTS, [], '["download 60"]',
-        "How many requests a minute each user may make of the root service, by verb: see :doc:`serve`, which has the "
-        "defaults.").metadata)
+        "How many requests a minute each user may send to the root service, by verb. :doc:`serve` has the defaults.").metadata)
     at_once: Mapping[str, int] = field(default_factory=dict, metadata=ConfigKey((SERVE,), kinds.VERB_COUNTS, [], '["download 4"]',
-        "How many requests of a verb are answered at the same time, of which one user has half, within the limits in "
-        ":doc:`serve`.").metadata)
+        "How many requests of a verb are answered at the same time, within the limits in :doc:`serve`; one user has half of "
+        "them.").metadata)
     run_distance: float = entry((SERVE,), kinds.DURATION, "5m", '"1h"',
-        "The least time between two backups of a host that users of the dashboard request; a minute at most after one that "
-        "failed. Backups by hand on the server count, but are not limited.")
+        "The minimum time between two backups of a host that users of the dashboard request; at most a minute after a failed "
+        "one. Manual backups on the server count, but are not limited.")
     runs_a_day: int = entry((SERVE,), kinds.COUNT, 24, "6",
-        "How many backups of a host users of the dashboard may request within 24 hours. Backups by hand on the server count, but "
+        "How many backups of a host users of the dashboard may request within 24 hours. Manual backups on the server count, but "
         "are not limited.")
