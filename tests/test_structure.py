@@ -314,7 +314,7 @@ WORDS_OF_TIMES = {
     "btrkeep.units": "the functions that all others use",
     "btrkeep.config.values": "a window as the configuration writes it",
     "btrkeep.decisions.trend": "an axis of times, in the zone that it is given",
-    "backupd.sampling.picture": "the title of a day's picture, named with its zone",
+    "backupd.observe.picture": "the title of a day's picture, named with its zone",
     "btrkeep.charts.day": "the words of a day's chart, in the zone that it is given",
     "btrkeep.charts.trend": "the words of a trend's chart, by days",
     "backupd.offsite.repository": "restic's --time",

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from backupd.metrics.cli import samples_of
+from backupd.observe.cli.metrics import samples_of
 from btrkeep import metrics as table
 from btrkeep.catalogue import FreeSpaceScore, StoredAlarm
 from btrkeep.config import HostConfig

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.sampling.take import UNKNOWN, as_document, flow
+from backupd.observe.sampling import UNKNOWN, as_document, flow
 from btrkeep.pool.activity import Counters
 
 BEFORE = Counters("boot-1", 1000.0, {"sda:9": (10, 1 << 30, 20, 2 << 30, 500), "sdb:3": (0, 0, 5, 4096, 1)}, {"io some": 5_000_000})

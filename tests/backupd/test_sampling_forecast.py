@@ -6,7 +6,7 @@ from statistics import linear_regression
 
 import pytest
 
-from backupd.sampling.cli.forecast import lines, words
+from backupd.observe.cli.forecast import lines, words
 from btrkeep.decisions.trend import FullForecast, Growth, TooLittleHistory, bounded, forecast, slope
 from tests.backupd.made_samples import GIB, START, TIB
 

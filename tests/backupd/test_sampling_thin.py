@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from backupd.sampling.take import STEPS, merged, window
+from backupd.observe.sampling import STEPS, merged, window
 from tests.backupd.made_samples import START, every_five_minutes, sample
 
 BERLIN, ZULU = ZoneInfo("Europe/Berlin"), ZoneInfo("UTC")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.usage.extents import ExtentOwners
-from backupd.usage.measure import DrawTally, Owner, places, sample
-from backupd.usage.model import METHODS, estimated, exactly
+from backupd.observe.usage import DrawTally, Owner, places, sample
+from backupd.observe.usage_extents import ExtentOwners
+from backupd.observe.usage_model import METHODS, estimated, exactly
 
 OWNERS: Mapping[int, Owner] = {257: ("web1", "a"), 258: ("web1", "b"), 259: ("web2", "a")}
 

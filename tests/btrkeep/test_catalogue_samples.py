@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.sampling.take import STEPS, merged, thin
+from backupd.observe.sampling import STEPS, merged, thin
 from btrkeep.catalogue import Catalogue, CatalogueBusy, FreeSpaceScore, Sample
 from btrkeep.catalogue.model_pool import SpaceType, join_activities, read_space_name, space_name, split_activities
 from tests.backupd.made_samples import FILESYSTEM, GIB, START, every_five_minutes, sample

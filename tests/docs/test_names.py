@@ -9,10 +9,10 @@ import pytest
 
 from backupd.actions.cli.quota import STATES as QUOTA_STATES
 from backupd.cli import COMMANDS, HIDDEN, group
+from backupd.observe.usage_model import METHODS
 from backupd.repair.plan import FileFate, RepairProof
 from backupd.repo.backup_json import Record
 from backupd.repo.synced import MARK
-from backupd.usage.model import METHODS
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue.model import EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.config.keys import TABLE

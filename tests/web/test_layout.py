@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, ImageStat
 from playwright.sync_api import Browser, Locator, Page
 
-from backupd.sampling.picture import day_picture, trend_picture
-from backupd.sampling.picture_data import DayData, TrendData
+from backupd.observe.picture import day_picture, trend_picture
+from backupd.observe.picture_data import DayData, TrendData
 from bench.make_site import ZONE
 from btrkeep.charts.day import day_chart
 from btrkeep.charts.svg import ChartStyle

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from backupd.observe.chart import Axis, axis_for, bars, filled, labelled
+from backupd.observe.cli.trend import chart_characters, width
 from backupd.rehearse.cli.words import (
     ASKS,
     LIMITS,
@@ -28,8 +30,6 @@ from backupd.rehearse.nights import NightDone
 from backupd.rehearse.pool import Place
 from backupd.rehearse.server import ServerFacts
 from backupd.rehearse.variants import QUESTIONS
-from backupd.sampling.chart import Axis, axis_for, bars, filled, labelled
-from backupd.sampling.cli.trend import chart_characters, width
 from btrkeep.cli import table
 from btrkeep.cli.progress import ProgressLine
 from btrkeep.process.progress import Notice

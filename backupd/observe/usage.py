@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from pathlib import Path
 
-from backupd.usage.model import BackupUse, HostUse, MeasuredUsage, PoolUse, estimated, exactly
+from backupd.observe.usage_model import BackupUse, HostUse, MeasuredUsage, PoolUse, estimated, exactly
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import OperatorError, is_damage
 from btrkeep.pool.marker import Pool
@@ -163,7 +163,7 @@ def _compared(
     pool: Pool, backups: Sequence[BackupUse], until: float
 ) -> tuple[MeasuredUsage | None, Sequence[MeasuredUsage | None], dict[str, str]]:
     """(the host, each backup, what could not be read); without an answer when the time is over before the last one was read."""
-    from backupd.usage.extents import ExtentOwners
+    from backupd.observe.usage_extents import ExtentOwners
     from btrkeep.treescan.extents import distinct_extents
 
     comparison, read = ExtentOwners(), []

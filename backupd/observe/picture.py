@@ -3,7 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
-from backupd.sampling.picture_data import DayData, TrendData
+from backupd.observe.picture_data import DayData, TrendData
 from btrkeep.charts.day import day_panels
 from btrkeep.charts.day import words as day_words
 from btrkeep.charts.svg import ChartStyle, file_of

@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from backupd.cli.context import opened, pass_context
-from backupd.sampling.chart import Axis, bars, labelled, strip, under
-from backupd.sampling.cli.trend import chart_characters, svg_option, width
-from backupd.sampling.picture_data import DayData
+from backupd.observe.chart import Axis, bars, labelled, strip, under
+from backupd.observe.cli.trend import chart_characters, svg_option, width
+from backupd.observe.picture_data import DayData
 from btrkeep.catalogue import Job
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.arguments import Parsed
@@ -58,7 +58,7 @@ def command(ctx: click.Context, date: Any, svg: Path | None, as_json: bool) -> i
     found = DayData(printable(name), start, end, zone, slots(samples, start, end, count), ran, sums(samples, jobs, ran, start, end))
     has_samples = any(slot.read is not None for slot in found.slots)
     if svg and has_samples:
-        from backupd.sampling.picture import day_picture, save
+        from backupd.observe.picture import day_picture, save
 
         save(day_picture(found), svg)
     if as_json:

@@ -8,9 +8,9 @@ import click
 
 from backupd.cli.context import opened, pass_context
 from backupd.health.pool_facts import read_redundancy
+from backupd.observe import sampling
 from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_alive, tell_copies, tell_dashboard
-from backupd.sampling import take
 from btrkeep.catalogue import CatalogueBusy, Sample
 from btrkeep.catalogue.model_pool import read_space_name, split_activities
 from btrkeep.cli import complain, echo_json, json_option
@@ -40,7 +40,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
         context.catalogue.copy_seldom()
         tell_dashboard(context.config, context.pool, context.catalogue, context.clock)
         try:
-            found = take.look(context.pool)
+            found = sampling.look(context.pool)
         except OSError as error:
             raise PoolUnusable(
                 f"{context.pool.path} cannot be looked at: {error.strerror}", "see the kernel's messages (dmesg)"
@@ -62,9 +62,9 @@ def command(ctx: click.Context, as_json: bool) -> int:
 
 
 def _keep(context: PoolContext, now: datetime, found: Any) -> Sample:
-    sample = take.keep(context.catalogue, context.pool, now, found)
+    sample = sampling.keep(context.catalogue, context.pool, now, found)
     try:
-        take.thin(context.catalogue, context.pool.filesystem, now, context.config.pool.zone)
+        sampling.thin(context.catalogue, context.pool.filesystem, now, context.config.pool.zone)
     except CatalogueBusy as error:  # the next sample does it
         _log.info("%s", printable(error.message))
     return sample

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backupd.cli.context import opened, pass_context
-from backupd.sampling.chart import ASCII, BLOCKS, ChartCharacters, axis_for, filled, labelled, under
+from backupd.observe.chart import ASCII, BLOCKS, ChartCharacters, axis_for, filled, labelled, under
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose, text_width
@@ -58,8 +58,8 @@ def command(ctx: click.Context, days: int, svg: Path | None, as_json: bool) -> i
         found = _points(context, until - timedelta(days=days), until, days)
         name, zone = str(context.pool.path), context.config.pool.zone
     if svg and found:
-        from backupd.sampling.picture import save, trend_picture
-        from backupd.sampling.picture_data import TrendData
+        from backupd.observe.picture import save, trend_picture
+        from backupd.observe.picture_data import TrendData
 
         save(trend_picture(TrendData(printable(name), until - timedelta(days=days), until, zone, found)), svg)
     if as_json:

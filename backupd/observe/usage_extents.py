@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from backupd.usage.model import MeasuredUsage, exactly
+from backupd.observe.usage_model import MeasuredUsage, exactly
 from btrkeep.treescan.items import U64, Array
 
 _MANY = -1  # as an owner: more than one

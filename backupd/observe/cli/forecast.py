@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from backupd.cli.context import opened, pass_context
-from backupd.sampling.cli.trend import width
+from backupd.observe.cli.trend import width
 from btrkeep.cli import echo_json, json_option
 from btrkeep.decisions.trend import FullForecast, TooLittleHistory, bounded, forecast, points
 from btrkeep.errors import Exit
