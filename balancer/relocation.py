@@ -164,8 +164,11 @@ def _progress(fd: int, folder: Path, group: PlannedBlockGroup, before: RunSoFar,
 
 def _from_outside(was_paused: bool) -> Stop:
     if was_paused:
-        return Stop(StopReason.SIGNAL, "somebody paused the balance; it was cancelled, for a paused one keeps all others out")
-    return Stop(StopReason.SIGNAL, "somebody cancelled the balance (`btrfs balance cancel`)")
+        return Stop(
+            StopReason.SIGNAL,
+            "the balance was paused by another program; it was cancelled, because a paused balance prevents all others",
+        )
+    return Stop(StopReason.SIGNAL, "the balance was cancelled (`btrfs balance cancel`)")
 
 
 def _judged(left: int | None, relocated: int, error: OSError | None, stop: Stop | None, seconds: float) -> Attempt:

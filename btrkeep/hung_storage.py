@@ -73,7 +73,7 @@ def require_lookup(path: Path) -> None:
     Of a file nothing is read: it may be a pipe, or a tape.
     """
     if not _answers_to(_LOOKUP, path):
-        raise OperatorError(f"{printable(str(path))} does not answer: it could not be looked up within {PATIENCE:.0f} s", HINT)
+        raise OperatorError(f"{printable(str(path))} does not answer: it could not be read within {PATIENCE:.0f} s", HINT)
     with suppress(OSError):  # a name that is too long, or a folder that this user may not enter: the command itself reports it
         if path.is_dir():
             require_answer(path)

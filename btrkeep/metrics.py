@@ -181,7 +181,7 @@ HEALTH = Metric(
 ALARMS = Metric(
     "btrkeep_alarms", "gauge", "Open alarms, sent or not, by event; no sample before the first run of backupd notify.", ("event",)
 )
-ALARMS_LOOKED = Metric("btrkeep_alarms_timestamp_seconds", "gauge", "When backupd notify last looked for alarms.")
+ALARMS_LOOKED = Metric("btrkeep_alarms_timestamp_seconds", "gauge", "When backupd notify last checked for alarms.")
 
 METRICS = tuple(value for value in list(vars().values()) if isinstance(value, Metric))
 """All of them, in the order in which they are printed."""

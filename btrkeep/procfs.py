@@ -50,7 +50,7 @@ class IoPressure:
         """Microseconds since the boot. Raises OSError or ValueError on a kernel that does not tell (psi=1)."""
         totals = pressure_totals(self._file)
         if "some" not in totals:
-            raise ValueError("it tells nothing of some processes")
+            raise ValueError("it hides some processes")
         return totals["some"]
 
     def _total_if_known(self) -> int | None:

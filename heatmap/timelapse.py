@@ -100,7 +100,7 @@ def _picture(path: Path) -> FrameSource | None:
 
 
 def _words(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or "it is none, or damaged"
+    return (error.strerror if isinstance(error, OSError) else None) or "not a picture, or damaged"
 
 
 def _require_one_filesystem(folder: Path, moments: Sequence[StateHeader]) -> None:

@@ -72,7 +72,7 @@ def _damage() -> CatalogueDamaged | None:
     except CatalogueDamaged as error:
         return error
     except Exception:  # the first error is the one to be told
-        log.exception("the catalogue cannot be looked at")
+        log.exception("the catalogue cannot be read")
     return None
 
 
@@ -80,7 +80,9 @@ def of_csrf(error: CSRFError) -> Response:
     """Handles a form without a valid token: sent from elsewhere, or so old that its session has ended."""
     if request.path.startswith("/api/"):
         return api.of_http(error)
-    return page(400, "This form is too old, or was not sent from here. Nothing was done.", "Load the page anew, and send it again.")
+    return page(
+        400, "This form is too old, or was not sent from here. Nothing was done.", "Load the page again, and submit the form again."
+    )
 
 
 def of_operator(error: OperatorError) -> Response:

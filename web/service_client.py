@@ -105,9 +105,7 @@ class Answers:
         not cached, and the requests that waited ask again.
         """
         if not self._places.acquire(blocking=False):
-            raise RequestRefused(
-                "that is being looked for already", "load the page in a moment: it is there then", "busy", own=True
-            )
+            raise RequestRefused("that answer is being computed already", "load the page again in a moment", "busy", own=True)
         try:
             last = self.last(verb)
             is_fresh = last is not None and not last.problem and datetime.now(UTC) - last.at <= _FRESH

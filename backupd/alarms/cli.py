@@ -150,7 +150,7 @@ def _show(told: NotifyReport, *, dry_run: bool, test: bool) -> None:
         for row in told.recoveries if is_told else ():
             prose(f"over: {printable(row.text)}", "  ")
     if told.first and not is_told:
-        click.echo("kept, and told to nobody: [notify] has no urls")
+        click.echo("recorded, but not sent: [notify] has no urls")
     elif not told.messages or not is_told:
         _say_quietly(f"nothing new; {counted(len(told.standing), 'alarm')} {'stands' if len(told.standing) == 1 else 'stand'}")
     elif told.digest:

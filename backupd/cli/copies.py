@@ -72,4 +72,4 @@ def report_unreached(context: PoolContext, copy: Copy, error: OperatorError, *, 
 
 def left_words(left: int, *, out_of_time: bool) -> str:
     """Describes the backups that a run left for the next one; "" for none."""
-    return f"; {left} left for the next time{', its window is over' if out_of_time else ''}" if left else ""
+    return f"; {left} left for the next time{', its window has ended' if out_of_time else ''}" if left else ""

@@ -108,7 +108,7 @@ def _hook_trust(config: Config) -> Iterator[Finding]:
         yield Finding("hooks", "error", f"{printable(str(config.file))} cannot be checked: {error.strerror}", "run this as root")
         return
     if step:
-        text = f"{printable(str(step.place))} {step.reason}, who could have root run anything: no hook is run"
+        text = f"{printable(str(step.place))} {step.reason}, who could run anything as root: no hook is run"
         yield Finding("hooks", "error", text, remedy(step))
 
 
@@ -194,7 +194,7 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
     is_tight = any(verdict.of(check) for check in _OF_ROOM)
     unfinished = all_unfinished(pool) if is_tight else []
     found = [replace(one, hint=_hint(one, unfinished)) for one in verdict.findings]
-    found += [Finding(check, "unknown", "could not be looked at", "`backupd doctor` says why") for check in verdict.unlooked]
+    found += [Finding(check, "unknown", "could not be checked", "`backupd doctor` says why") for check in verdict.unlooked]
     for one in found:
         if one.check != health.CATALOGUE:
             yield replace(one, subject=_SUBJECTS.get(one.check, ""))

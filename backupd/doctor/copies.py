@@ -242,7 +242,7 @@ def _told(asked: bytes) -> dict[str, Any]:
 
 def _of_key(config: Config, copy: ReplicaSettings | PushSettings, command: str) -> Iterator[Finding]:
     if _runs_any_command(config, copy):
-        why = "its key runs any command there: whoever takes over this server has that one too"
+        why = "its key runs any command there: an attacker on this server controls that one too"
         hint = f'put restrict,command="backupd {command} --replica NAME" before the key in that server\'s authorized_keys'
         yield Finding(_CHECK, "warning", why, hint, subject=f"{copy.kind} {copy.name}")
 

@@ -25,7 +25,7 @@ def findings_of(name: str, facts: DoctorFacts) -> tuple[Finding, ...]:
     """Returns what that rule finds now. Raises OperatorError when it cannot look."""
     found = examine(facts, [BY_NAME[name]])
     for one in found.unlooked:
-        raise OperatorError(f"{name}: not looked at: {one.why}", f"{privilege_hint()}; not in a service's sandbox")
+        raise OperatorError(f"{name}: not checked: {one.why}", f"{privilege_hint()}; not in a service's sandbox")
     return found.findings
 
 

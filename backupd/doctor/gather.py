@@ -178,7 +178,7 @@ def _unconfined(pool: Pool, newest: Mapping[str, str]) -> str:
 
 
 def _untrusted_state(state: Path) -> UntrustedStep | None:
-    """None as well where the state folder cannot be looked at: of that the rule about the catalogue reports."""
+    """None as well where the state folder cannot be read: of that the rule about the catalogue reports."""
     if not answers(state):
         return None
     with suppress(OSError):

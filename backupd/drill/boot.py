@@ -162,7 +162,7 @@ def _booted(context: DrillContext, drill: BootDrill, folder: Path, done: DrillRe
     if not own_users and not drill.as_root:
         raise NotFinished(
             "a container gets no users of its own here, so the system's root would be that of this machine",
-            "boot it in a virtual machine, or with --as-root when nobody can have changed it",
+            "boot it in a virtual machine, or with --as-root if you are sure that it was not changed",
         )
     with boot_cgroups(context.pool.id) as groups, Checkpoint("system booted"):
         words = _in_groups(groups, folder / _SYSTEM / DATA, _command(drill.backup.host, context.pool.id, folder, own_users))

@@ -161,7 +161,7 @@ class Deleter:
         path, subvolume, host = backup.path, backup.subvolume, backup.path.parent.name
         try:
             if not is_still(path, subvolume):
-                self.context.problem(f"{host} {path.name} is left alone: somebody changed it a moment ago")
+                self.context.problem(f"{host} {path.name} is kept: it was changed a moment ago")
                 return False
             if not look.result():
                 self.context.problem(

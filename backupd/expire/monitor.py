@@ -237,7 +237,7 @@ class CleanerMonitor:
         try:
             return question(self.path)
         except PermissionError:
-            raise PoolUnusable(f"the deleted subvolumes of {self.path} may not be looked at", privilege_hint()) from None
+            raise PoolUnusable(f"the deleted subvolumes of {self.path} may not be read", privilege_hint()) from None
         except OSError as error:
             raise PoolUnusable(
                 f"{self.path} cannot be watched: {error.strerror}", "look whether the btrfs is mounted there"

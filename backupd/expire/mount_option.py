@@ -97,16 +97,14 @@ class MountOption:
         found = self._now()
         done = ""
         if record.boot != boot_id():
-            done = f"mount_option: the machine was started anew since {record.set} was set, so {found} is its own choice"
+            done = f"mount_option: the machine was restarted since {record.set} was set, so {found} is its own choice"
         elif found == record.set:
             set_allocator(self.pool.path, record.was)
             if (found := self._now()) != record.was:
                 self.complain(f"mount_option: {self.pool.path} was told {printable(record.was)} again, but has {found}")
             done = f"mount_option: {record.was} is back"
         elif found != record.was:
-            self.say(
-                f"mount_option: it was {record.was}, we set {record.set}, and now it is {found}: somebody's choice, left alone"
-            )
+            self.say(f"mount_option: it was {record.was}, we set {record.set}, now it is {found}: changed by hand, so it is kept")
         try:
             with Checkpoint("mount-option.json removed"):
                 record_path(self.pool).unlink(missing_ok=True)

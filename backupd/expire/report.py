@@ -178,5 +178,5 @@ def stuck_words(waiting: int) -> str:
     """Says why nothing more is deleted if nothing leaves the queue."""
     return (
         f"nothing more is deleted: {counted(waiting, 'deleted subvolume')} fill the queue (max_orphans) and nothing moves; "
-        "somebody has files open in them, or stands in them"
+        "a process has files open in them, or its working folder"
     )

@@ -310,7 +310,7 @@ def put(folder: int, temporary: bytes, name: bytes, instead_of: Entry | None) ->
         return
     now = entry_of(b"", os.stat(name, dir_fd=folder, follow_symlinks=False), None)
     if (now.kind, now.inode, now.mtime, now.size) != (instead_of.kind, instead_of.inode, instead_of.mtime, instead_of.size):
-        raise Occupied(errno.EEXIST, "it has changed since it was looked at")
+        raise Occupied(errno.EEXIST, "it has changed since it was checked")
     os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 

@@ -398,7 +398,7 @@ def copy_symlink_at_once(source: int, to: int, file: PlainFile, prefix: bytes, o
 
 
 def same_symlink(source: int, to: int, file: PlainFile) -> bool:
-    """Returns True if the folder `to` has the same symlink, its attributes not looked at. Raises OSError."""
+    """Returns True if the folder `to` has the same symlink, its attributes not checked. Raises OSError."""
     status = os.stat(file.name, dir_fd=to, follow_symlinks=False)
     return (
         stat.S_ISLNK(status.st_mode)

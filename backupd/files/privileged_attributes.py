@@ -19,7 +19,7 @@ _SETS = stat.S_ISUID | stat.S_ISGID
 def harmless(visits: Iterable[AnyVisit], withheld: Withheld, to: str) -> Iterator[AnyVisit]:
     """The visits without device nodes, and with entries of files without setuid and setgid bits; `withheld` counts.
 
-    Plain files that come together have no such bits. They are passed on as they are, and their attributes not looked at.
+    Plain files that come together have no such bits. They are passed on as they are, and their attributes not checked.
     """
     for visit in visits:
         if isinstance(visit, PlainVisits | PlainFolderVisit) or (visit.entry.kind == "folder" and not visit.privileged):

@@ -292,7 +292,7 @@ class HostRestore:
         return ended
 
     def _is_anything_in_the_way(self) -> bool:
-        """Returns True if something of another kind has the name of a folder or file, or if that could not be looked at: an rsync
+        """Returns True if something of another kind has the name of a folder or file, or if that could not be checked: an rsync
         that overwrites would delete it. To be asked when all that is new has been written.
         """
         missing, absent = set[int](), set[int]()

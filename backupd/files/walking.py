@@ -105,7 +105,7 @@ def walk(
 
     Yields but does not enter what is mounted in the backup, and what `skip` says yes to. Memory: some thousand names of a folder on
     each level, whatever the depth. Raises OSError. With `unreadable`, calls that instead: a folder that cannot be read counts as
-    empty then, and a name that cannot be looked at as missing.
+    empty then, and a name that cannot be read as missing.
     """
     for found in _walk(tree, path, unreadable, skip, grouped=False):
         assert isinstance(found, WalkEntry)

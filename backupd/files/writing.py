@@ -97,7 +97,7 @@ class Writer:
             if not is_ours:
                 os.close(held)
         if not is_ours:
-            raise OSError(errno.EEXIST, "somebody else has put something in its place")
+            raise OSError(errno.EEXIST, "something else is in its place now")
         return held
 
     def _file(self, visit: Visit, folder: int, temporary: bytes) -> int:

@@ -127,7 +127,7 @@ def ask_host_key(host: HostConfig) -> HostKey:
             "is the host up, and its ssh reached from here? Behind a jump host, add its key to known_hosts by hand; "
             f"`backupd host set {host.name} address=USER@HOST` corrects the address"
         )
-        raise OperatorError(f"{name} tells no host key: {said}", hint)
+        raise OperatorError(f"{name} sent no host key: {said}", hint)
     line = min(lines, key=_rank)
     return HostKey(line, _fingerprint(line))
 

@@ -169,7 +169,7 @@ def end_doubt_of(pool: Pool, catalogue: Catalogue, host: str) -> None:
 def note_stop(pool: Pool, now: datetime) -> None:
     """Notes that this server is shut down in order, when all that was written is on the disk. Raises OSError.
 
-    A boot that was not looked at yet stays so: what is in doubt is not known.
+    A boot that was not checked yet stays so: what is in doubt is not known.
     """
     known = read_boot(pool)
     if known and known.boot == boot_id() and not pool.rehearsal:

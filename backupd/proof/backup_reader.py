@@ -322,7 +322,7 @@ class BackupReader:
         return self._sums.get(path) or (self._linked_sums or {}).get(key)
 
     def _sums_of_linked(self, tree: Tree) -> dict[Key, bytes]:
-        """Looks at all files of which something was recorded. What cannot be looked at is noticed by whoever walks there."""
+        """Looks at all files of which something was recorded. What cannot be read is noticed by whoever walks there."""
         found: dict[Key, bytes] = {}
         for above, paths in groupby(sorted(self._sums), key=lambda path: path.rpartition(b"/")[0]):
             with suppress(OSError, ValueError), tree.folder(above or b"/") as folder:

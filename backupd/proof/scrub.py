@@ -171,7 +171,7 @@ async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[Scrub
     elif exit_code in (0, _UNCORRECTABLE) and not unread:
         outcome, why = "finished", ""
     elif after.status in _UNFINISHED:
-        outcome, why = "stopped", "" if cancellation.signal else "somebody cancelled it (`btrfs scrub cancel`)"
+        outcome, why = "stopped", "" if cancellation.signal else "it was cancelled (`btrfs scrub cancel`)"
     else:
         outcome, why = "failed", words
     return Scrubbed(

@@ -90,7 +90,7 @@ class Verifier(VerifyPass):
         has_looked = look.read or look.bad or look.is_whole
         found = Verification(
             begun,
-            self.now if has_looked or not goes_on else goes_on.at,  # what was come to no further was not looked at
+            self.now if has_looked or not goes_on else goes_on.at,  # what was come to no further was not checked
             look.read + (goes_on.read if goes_on else 0),
             look.compared + (goes_on.compared if goes_on else 0),
             look.bytes + (goes_on.bytes if goes_on else 0),

@@ -92,7 +92,7 @@ def _spare(device: Path, named: str, erase: str | None, filesystem: str | None) 
     if found.returncode != _NOTHING:
         what = known.get("TYPE") or known.get("PTTYPE") or "something"
         if erase is None:
-            raise UsageError(f"{device} is not empty: {what}", f"if nobody needs it any more, add: --erase {named}")
+            raise UsageError(f"{device} is not empty: {what}", f"if it is no longer needed, add: --erase {named}")
         if erase != named:
             raise UsageError(f"--erase names {erase}, but --on names {named}", "give the same device to both")
     return Place(MEMORY if MEMORY.is_dir() else DISK, device, size)

@@ -323,7 +323,7 @@ class RepairPlanner:
 
 
 def _plain_file(tree: Tree, path: bytes) -> Entry | None:
-    """Returns None for what is none, is not there or cannot be looked at."""
+    """Returns None for what is none, is not there or cannot be read."""
     try:
         entry = tree.stat(path)
     except (OSError, ValueError):

@@ -122,7 +122,7 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
     if other_than := changed_since(pool, expected.host, final, path, pulse):
         raise NotReceived(
             f"{expected.host}@{expected.name} is another one there than it was: {other_than}, which is not damaged here, differs",
-            "somebody may have changed it on the other server; the damaged copy stays",
+            "it may have been changed on the other server; the damaged copy stays",
         )
     with lock_for_deletion(final) as nobody_reads:
         if not nobody_reads:

@@ -101,7 +101,7 @@ def _note_common_there(
 def _copied(
     context: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, FarHost], summary: ReplicationSummary
 ) -> dict[str, list[str]]:
-    """Records the names of all backups that both pools have now, by host, and returns them. Hosts that were not looked at, or that
+    """Records the names of all backups that both pools have now, by host, and returns them. Hosts that were not checked, or that
     the other pool does not list any more, keep what was recorded.
     """
     found = {host: set(names) for host, names in plan.present.items()}

@@ -95,7 +95,7 @@ class StreamGuard:
         if not data.startswith(_MAGIC):
             raise BadStream("this is no stream of btrfs send")
         if not 0 < _VERSION.unpack_from(data, len(_MAGIC))[0] <= self.newest:
-            raise BadStream("the stream has a version that nobody asked for")
+            raise BadStream("the stream has a version that was not requested")
         self._begun = True
 
     def _changed(self, number: int, payload: bytes, checksum: int) -> bytes:

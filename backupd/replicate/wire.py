@@ -143,7 +143,7 @@ class AnswerReader:
         """Yields the objects of one answer. Raises ConnectionBroken, Refused."""
         for kind, content in self.answer():
             if kind != OBJECT:
-                raise ConnectionBroken("the other side sends a stream that nobody asked for")
+                raise ConnectionBroken("the other server sent a stream that was not requested")
             yield parse_object(content)
 
     def _exactly(self, length: int, *, counts: bool = True) -> bytes:
@@ -277,7 +277,7 @@ def host_in(said: dict[str, Any]) -> FarHost:
     found, held = [], {}
     for one in backups:
         if not _is_backup(one):
-            raise ConnectionBroken(f"the other side lists what is no backup of {name}")
+            raise ConnectionBroken(f"the other server sent an invalid backup entry for {name}")
         found.append(FarBackup(one[0], one[1], intern(one[2])))
         if len(one) > 3:
             held[one[0]] = (one[3][0], one[3][1])

@@ -275,7 +275,7 @@ def _checked(record: Record) -> Record:
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a text field is not a string")
     if record.repaired is not None and not isinstance(record.repaired, dict):
-        raise TypeError("a repair is none")
+        raise TypeError("a repair is not an object")
     if not all(isinstance(number, float) or (isinstance(number, int) and abs(number) <= LARGEST_NUMBER) for number in numbers):
         raise ValueError("a number is missing, not a number or too large")
     return record

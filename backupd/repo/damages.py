@@ -202,6 +202,6 @@ def forget_recorded(pool: Pool, host: str, name: str, left: Iterable[Damage] = (
 
 
 def forget_gone(pool: Pool, host: str, name: str) -> None:
-    """The same, unless that backup is there: the next one of that name was not looked at yet. Raises OSError."""
+    """The same, unless that backup is there: the next one of that name was not checked yet. Raises OSError."""
     if pool.host(host).is_dir() and not is_there(pool.host(host) / name):
         forget_recorded(pool, host, name)

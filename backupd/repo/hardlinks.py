@@ -143,7 +143,7 @@ class _Folders:
         status = os.fstat(fd)
         if status.st_ino != ino:
             os.close(fd)
-            raise OperatorError(f"{printable(b'/'.join(path))} is not the folder it was: somebody else writes in this backup")
+            raise OperatorError(f"{printable(b'/'.join(path))} was replaced: another process writes in this backup")
         return _Folder(fd, (status.st_atime_ns, status.st_mtime_ns))
 
 

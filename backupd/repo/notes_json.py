@@ -172,7 +172,7 @@ def bounded_text(folder: Path, notes: Notes) -> str:
     text = text_of(notes)
     if not has_room(text):
         raise NotesFull(
-            f"{folder / NOTES} would be larger than {LARGEST >> 20} MiB, and then nobody could read it",
+            f"{folder / NOTES} would be larger than {LARGEST >> 20} MiB, and could not be read then",
             f"delete backups of {folder.name}, or release holds with long reasons",
         )
     return text

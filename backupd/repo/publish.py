@@ -33,7 +33,7 @@ def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Cloc
     except (CatalogueBusy, CatalogueUnusable) as error:
         _log.info("%s", printable(error.message))
     except OSError as error:
-        _log.info("the dashboard is not told where %s is: %s", printable(str(config.pool.state)), error.strerror)
+        _log.info("the dashboard does not know where %s is: %s", printable(str(config.pool.state)), error.strerror)
 
 
 def tell_alive(pool: Pool, catalogue: Catalogue) -> None:

@@ -36,7 +36,7 @@ _CONNECTION_ERRNOS = {"32", "104"}  # broken pipe, reset by peer: the other end 
 _ERROR = re.compile(r"rsync: (?:\[(?P<role>\w+)\] )?(?P<what>.*?)(?: \((?P<errno>\d+)\))?")
 _OWN_END = re.compile(r"rsync (?:error|warning): |rsync: (?:\[\w+\] )?connection unexpectedly closed ")
 _PROTOCOL = re.compile(r"\((?:Client|Server)\) Protocol versions: ")  # asked for by --debug=proto, no complaint
-# flist.c, acls.c and xattrs.c of rsync: what cannot be looked at or into is not listed, and neither is anything below it.
+# flist.c, acls.c and xattrs.c of rsync: what cannot be read or into is not listed, and neither is anything below it.
 _UNLISTED = re.compile(rb"rsync: (?:\[\w+\] )?(?:opendir |readdir\(|readlink|get_acl|get_xattr)")
 _AROUND_PATH = ((b'getxattr("', b'","'), (b'listxattr("', b'",'), (b"get_file(", b", ACL_TYPE_"), (b'"', b'"'))
 
@@ -116,8 +116,8 @@ def _shortened(line: bytes) -> bytes:
 class Messages:
     """What was read from one rsync's standard error, counted by class, with a few samples of each and the last lines.
 
-    `unlisted` are the paths that could not be looked at or into, as the sender calls them: what the backup has below them from
-    before was not looked at either. `unlisted_beyond`: so many more that are not remembered, or that a line did not name.
+    `unlisted` are the paths that could not be checked or into, as the sender calls them: what the backup has below them from
+    before was not checked either. `unlisted_beyond`: so many more that are not remembered, or that a line did not name.
     `answered`: rsync on the host has answered; what was printed before is a banner's, or of the startup files of the host's shell.
     """
 

@@ -86,4 +86,4 @@ def _refused(config_file: Path) -> str | None:
         return f"not run: {config_file} cannot be checked: {error.strerror}"
     if not step:
         return None
-    return f"not run: {printable(str(step.place))} {step.reason}, who could have root run anything: {printable(remedy(step))}"
+    return f"not run: {printable(str(step.place))} {step.reason}, who could run anything as root: {printable(remedy(step))}"

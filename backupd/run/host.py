@@ -219,7 +219,7 @@ class HostRun:
                 again = not checked and is_caused_by_damage(error) and await self._has_damaged_base(prepared)
             if not again:
                 raise
-            log.warning("%s: the base of the new backup cannot be read (%s); another one is looked for", self.host.name, error)
+            log.warning("%s: the base of the new backup cannot be read (%s); looking for another one", self.host.name, error)
         if again:
             return await self._fetch_and_finish(lock, running, disk, checked=True)
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)

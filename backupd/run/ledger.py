@@ -71,7 +71,7 @@ class Ledger:
             self._catalogue.wait_at_most(_PATIENCE)
         if self.trouble is None:
             self.trouble = error
-            self._say(f"{error.message}; backups are made all the same, and the next run enters them ({error.hint})")
+            self._say(f"{error.message}; backups continue, and the next run records them ({error.hint})")
 
     def _try(self, write: Callable[[], None]) -> None:
         try:

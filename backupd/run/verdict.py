@@ -267,7 +267,7 @@ _MISSED = {
     MessageClass.UNREADABLE: "could not be read",
     MessageClass.NOT_KEPT: "could not be kept as they are",
     MessageClass.VANISHED: "vanished while they were read",
-    MessageClass.PATH_BROKEN: "could not be looked at",
+    MessageClass.PATH_BROKEN: "could not be checked",
 }
 _NAMES = 3
 _QUOTED = re.compile(r'"(.+)"|^filename overflows max-path len by \d+: (.+)')

@@ -82,7 +82,7 @@ def recover_and_prepare(wanted: WorkRequest) -> tuple[Record | None, Prepared]:
     except (OSError, OperatorError) as error:
         if wanted.checked or not is_caused_by_damage(error):
             raise
-        log.warning("%s: the base of the new backup cannot be read (%s); another one is looked for", host, error)
+        log.warning("%s: the base of the new backup cannot be read (%s); looking for another one", host, error)
     return recovered, prepare(replace(wanted, checked=True))
 
 

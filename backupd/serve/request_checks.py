@@ -190,9 +190,7 @@ def viewer_of(request: Request, peer: Peer, login: Path) -> Viewer:
     if not request.who.strip() or len(request.who) > _LONGEST_WHO:
         raise RequestRefused(f"who must be a name, of {_LONGEST_WHO} characters at most", kind="usage")
     if peer.uid != ROOT:
-        raise RequestRefused(
-            "nobody is logged in", "log in at the dashboard; only root is answered without a session", "refused", own=True
-        )
+        raise RequestRefused("no user is logged in", "log in at the dashboard; only root needs no session", "refused", own=True)
     return Viewer(printable(request.who), "admin")
 
 
@@ -203,7 +201,7 @@ def _logged_in(word: str, login: Path) -> Viewer:
             return read_viewer(found)
     except Absent as error:
         raise RequestRefused(
-            "nobody can be asked who is logged in", "systemctl status 'btrkeep-login@*'", "unusable", own=True
+            "the login service does not answer", "systemctl status 'btrkeep-login@*'", "unusable", own=True
         ) from error
     except (KeyError, TypeError):
         raise RequestRefused("the login service says nothing that is understood", "is it of the same version?") from None

@@ -125,7 +125,7 @@ def report_trouble(state: Path, reason: str, now: datetime) -> None:
             since = before.partition(" ")[0] or format_time(now)
             _copy(uri_of(copy), copy, {TROUBLE: f"{since} {reason}", _MARK: ""})
     except (OSError, sqlite3.Error) as error:
-        log.info("the dashboard could not be told why the catalogue cannot be used: %s", error)
+        log.info("could not record for the dashboard why the catalogue cannot be used: %s", error)
 
 
 def _facts(copy: Path, *names: str) -> dict[str, str]:

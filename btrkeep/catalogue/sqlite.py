@@ -50,7 +50,7 @@ class CatalogueFull(CatalogueUnusable):
     """The disk of the catalogue is full. Existing rows are undamaged."""
 
 
-_REBUILD = "make it anew from the pool: `backupd rebuild`"
+_REBUILD = "rebuild it from the pool: `backupd rebuild`"
 _READ_ONLY = f"{'run this as root, and ' if os.geteuid() else ''}see that its filesystem is not read-only"
 _Meaning = tuple[type[OperatorError], str, str]
 _DAMAGED: _Meaning = (CatalogueDamaged, "the catalogue {path} is damaged: {error}", _REBUILD)

@@ -70,9 +70,9 @@ def _refuse_written_by_others(path: Path, problems: Problems) -> None:
     except OSError:
         return
     if there.st_uid:
-        problems.add(path, f"belongs to user {there.st_uid}, who could have root run anything: chown root it")
+        problems.add(path, f"belongs to user {there.st_uid}, who could run anything as root: chown root it")
     elif there.st_mode & stat.S_IWOTH:
-        problems.add(path, "can be written by everybody, who could have root run anything: chmod go-w it")
+        problems.add(path, "can be written by other users, who could run anything as root: chmod go-w it")
 
 
 def _hint(main: Path) -> str:

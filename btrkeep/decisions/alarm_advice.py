@@ -102,7 +102,7 @@ TABLE: Mapping[tuple[str, str], _Entry] = {
         "See why it ended; fragmented free space is not given back meanwhile.",
         "btrfs-balancer plan --pool {pool}", "jobs", example="balance failed: REASON"),
     (kinds.FAILURE, kinds.DRILL): _Entry(
-        "A backup did not come back as it was, or none was restored for long: see what differs, and try it again.",
+        "A restored backup differed, or none was restored for a long time: see what differs, and try again.",
         "backupd drill", example="drill: no restore was proven for 30d"),
     (kinds.FAILURE, kinds.VERIFICATION): _Entry(
         "Is the timer btrkeep-verify@ or btrkeep-scrub@ enabled? What is not read is not known to be there.",
@@ -157,12 +157,12 @@ TABLE: Mapping[tuple[str, str], _Entry] = {
         "It has lasted for several nights: let root read it on the host, or exclude it. What was deleted there may still be here.",
         "backupd status {name}", example="web1: something has lasted for several nights: REASON"),
     (ANY, kinds.HOST_KEY): _Entry(
-        "Compare the key with the host's own before you remove the recorded one: somebody else may answer there.",
+        "Compare the key with the host's own before you remove the recorded one: another machine may answer there.",
         "backupd host test {name}", example="web1: the host answers with another host key"),
     (ANY, kinds.STEP): _Entry(
         "It has not come to its end several times in a row. The alarm has the command; see its log.",
         "", "log", example="a step has failed several times in a row: REASON"),
-    (kinds.SERVICE, ANY): _Entry("Alarms do not reach anybody by this service: see its URL in [notify].", "backupd notify --test",
+    (kinds.SERVICE, ANY): _Entry("This service does not deliver alarms: check its URL in [notify].", "backupd notify --test",
         example="a service of [notify] urls does not work: REASON"),
 }  # fmt: skip
 """By event and kind of subject; ANY where one of them does not matter. docs/what-to-do.rst has the same entries."""

@@ -54,7 +54,7 @@ def _emptied(end: str) -> Callable[[Mapping[str, Any]], str]:
     return words
 
 
-_ANEW = "the next run begins anew while it does not allow more"
+_ANEW = "until it allows more, the next run starts from the beginning"
 _A_LIMIT = f"raise that, or `exclude` some of it; {_ANEW}"
 
 _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
@@ -68,7 +68,7 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.NO_STATISTICS: "rsync ended without its statistics (exit status {exit_code})".format_map,
     CauseCode.SOURCE_MISSING: "the source is missing or cannot be entered: {line}".format_map,
     CauseCode.NOTHING_READ: "nothing could be read: {line}".format_map,
-    CauseCode.NOT_LISTED: "files below {paths} paths that could not be read were not looked at, and cannot be counted".format_map,
+    CauseCode.NOT_LISTED: "files below {paths} paths that could not be read were not checked, and cannot be counted".format_map,
     CauseCode.UNREADABLE: _unreadable,
     CauseCode.DELETIONS_LIMITED: "deletions stopped at a limit, so files that are gone are still there",
     CauseCode.NO_FILE_LEFT: "no file is left of {before} (is something not mounted?)".format_map,

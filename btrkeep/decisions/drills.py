@@ -198,7 +198,7 @@ def proven_words(one: DrillResult) -> str:
 
 def failure_words(one: DrillResult) -> str:
     """Describes a failed drill in one line."""
-    what = "did not boot as it should" if one.kind == DrillKind.BOOT else "was not restored as it was"
+    what = "did not boot as it should" if one.kind == DrillKind.BOOT else "was restored with differences"
     return f"{one.host}@{one.backup} {what}: {one.text}"
 
 

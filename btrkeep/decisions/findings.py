@@ -84,7 +84,7 @@ CLOCK = "clock"
 
 OK, UNKNOWN, NOTE, WARNING, ERROR = "ok", "unknown", "note", "warning", "error"
 LEVELS = (OK, UNKNOWN, NOTE, WARNING, ERROR)
-"""From well to worst. Unknown: nothing was found, and something could not be looked at. A note is worth knowing and may stay as it
+"""From well to worst. Unknown: nothing was found, and something could not be checked. A note is worth knowing and may stay as it
 is; a warning is to be acted on; an error now."""
 
 

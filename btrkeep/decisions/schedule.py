@@ -156,7 +156,7 @@ def schedule_hint(verdict: ScheduleVerdict) -> str:
     if not verdict.by_units:
         return f"this line in /etc/cron.d/btrkeep-{verdict.pool} starts runs: {cron_line(verdict)}"
     if timer in verdict.starters:
-        return f"start runs more often: systemctl edit {timer}, or as it was shipped: systemctl revert {timer}"
+        return f"start runs more often: systemctl edit {timer}, or restore the shipped unit: systemctl revert {timer}"
     return f"systemctl enable --now {timer}"
 
 

@@ -36,7 +36,7 @@ def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> 
             with _beside(path, durable, mode) as file:
                 yield file
     except BrokenPipeError:  # whoever read it has had enough
-        raise OperatorError("nobody reads the output any more") from None
+        raise OperatorError("the program that reads the output has ended") from None
     except OSError as error:
         raise cannot_write(name, error) from None
 
@@ -63,7 +63,7 @@ def cannot_write(name: str, error: OSError) -> OperatorError:
         return OperatorError(f"{name} cannot be written: there is no folder {folder}", "make it, or name another place")
     if isinstance(error, IsADirectoryError):
         return OperatorError(f"{name} cannot be written: it is a folder", "name a file in it")
-    hint = "is there room? `df` tells" if error.errno in (28, 122) else "name another place"
+    hint = "check the free space with `df`" if error.errno in (28, 122) else "name another place"
     return OperatorError(f"{name} cannot be written: {error.strerror}", hint)
 
 

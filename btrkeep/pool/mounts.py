@@ -221,7 +221,7 @@ def _require_btrfs(path: Path, unusable: type[OperatorError]) -> None:
     try:
         kind, mount = path.stat().st_mode, mount_of(path)
     except PermissionError:
-        raise unusable(f"{path} may not be looked at", privilege_hint("CAP_DAC_READ_SEARCH")) from None
+        raise unusable(f"{path} may not be read", privilege_hint("CAP_DAC_READ_SEARCH")) from None
     except OSError as error:
         raise unusable(f"{path}: {error.strerror}", "name where a btrfs is mounted: `findmnt -t btrfs` lists them") from None
     if stat.S_ISBLK(kind):

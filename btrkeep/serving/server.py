@@ -121,7 +121,7 @@ def _clear_away(path: Path) -> None:
         return
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", "name another path") from None
-    raise UsageError(f"somebody listens at {path} already", "one service is enough for a pool")
+    raise UsageError(f"another process listens at {path} already", "one service is enough for a pool")
 
 
 def _give(path: Path, allowed: tuple[str, ...]) -> None:

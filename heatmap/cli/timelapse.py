@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def command(folder: Path, output: Path, fps: float, size: int | None, colour: str, sort: str, no_dates: bool, quiet: int) -> None:
     """Make an animation of the pictures and recorded states in FOLDER.
 
-    Recorded states (btrfs-heatmap --record) are drawn anew, with --colour and --sort, all to the scale of the largest, so that a
+    Recorded states (btrfs-heatmap --record) are drawn again, with --colour and --sort, all to the scale of the largest, so that a
     filesystem that grows stays where it was. Pictures are shown as they are, as wide as the others; of a picture and its own
     recorded state the state is shown.
 

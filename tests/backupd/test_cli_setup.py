@@ -119,7 +119,7 @@ def test_a_new_host_is_trusted_and_let_in_step_by_step(site: Site, sshd: Sshd) -
     """As somebody without a terminal meets it: each call says what is left, the next one goes on."""
     said = site.setup(*site.for_pool(), *site.for_web1(sshd), status=1).stdout
     assert host_key_of(sshd) in said
-    assert not site.known_hosts.exists(), "nobody said yes"
+    assert not site.known_hosts.exists(), "it was not confirmed"
     assert stat.S_IMODE(site.key.stat().st_mode) == 0o600
     line, key = line_in(said), site.key.read_bytes()
     assert line.split(" ssh-ed25519 ")[1].split()[0] in site.key.with_suffix(".pub").read_text()

@@ -268,7 +268,7 @@ def test_no_check_is_blind_where_all_is_known_and_a_blind_one_that_finds_somethi
 
 def test_nothing_is_called_mended_that_cannot_be_looked_at_afterwards() -> None:
     (found,) = findings_of(fs(mount_options=frozenset({"rw", "relatime", "nosuid", "nodev"})))
-    with pytest.raises(OperatorError, match="not looked at"):
+    with pytest.raises(OperatorError, match="not checked"):
         fix(replace(found, remedy=Remedy(steps=(FixCommand(("true",)),))), lambda: fs(mount_options=None))
 
 

@@ -294,7 +294,7 @@ def test_a_backup_of_which_nothing_can_be_read_is_damaged_and_hides_no_other_dam
     damage(nights.top, content[4096:8192])
     damage(nights.top, lost[4096:8192])
     done = nights.backupd("scrub", "--json", check=False)
-    assert "could not be looked up" not in done.stderr
+    assert "could not be read" not in done.stderr
     found = json.loads(done.stdout)
     assert found["unnamed"] > 0  # whose file it is nobody can know
     assert [(one["path"], one["backups"]) for one in found["damaged"]] == [(f"{tree}/file", [first])]

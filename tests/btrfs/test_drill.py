@@ -135,7 +135,7 @@ def test_a_difference_between_the_backup_and_what_came_back_is_found(web: Nights
     assert told["outcome"] == "failed"
     assert said in told["text"]
     assert scratch(web) == []
-    assert "was not restored as it was" in web.backupd("status").stdout
+    assert "was restored with differences" in web.backupd("status").stdout
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -133,7 +133,7 @@ def test_a_clock_that_ran_ahead_ends_no_grace_in_this_run_and_does_a_night_later
     assert rehearsal["clock"]
     assert rehearsal["delete"] == []
     said = real.backupd("expire", "--dry-run").stdout
-    assert said.count("is restorable until the clock is believed: by it its grace is over since ") == 2
+    assert said.count("is restorable until the clock is right: by this clock its grace period ended at ") == 2
     killed(real, "before", "fact written", "expire")  # is not the run that had to be waited for
     done = run(real)
     assert "ahead" in done["clock"]

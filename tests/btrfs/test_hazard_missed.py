@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_read_counts_for_all_that_the_base_has_below_it(
 
 
 def test_what_lies_below_two_folders_that_cannot_be_read_is_counted_once(nights: Nights, tree: Path) -> None:
-    """The inner one cannot be looked at by a real rsync; a host says so all the same."""
+    """The inner one cannot be read by a real rsync; a host says so all the same."""
     top = nested(tree, 80)
     nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="100%")
     nights.run("web")

@@ -223,7 +223,7 @@ def test_a_folder_that_another_user_moves_to_the_name_of_a_new_one_does_not_get_
         if way == "in a group":
             assert make_folder(source, b"theirs", entry, to.folder(()), privileged=True) is None
         else:
-            with pytest.raises(OSError, match="somebody else"):
+            with pytest.raises(OSError, match="something else is in its place"):
                 Writer(to, lambda _: None).make(Visit(entry, source, b"theirs", (b"theirs",), left=False), None)
     (held,) = (tmp_path / "to").iterdir()
     assert ([path.name for path in held.iterdir()], held.stat().st_uid) == (["secret"], 0)

@@ -123,7 +123,7 @@ def test_somebodys_cancellation_is_told(nights: Nights, backupd_running: Callabl
         time.sleep(0.1)
     out, _ = running.communicate(timeout=30)
     assert running.returncode == 1
-    assert out.startswith("stopped (somebody cancelled it (`btrfs scrub cancel`)): ")
+    assert out.startswith("stopped (it was cancelled (`btrfs scrub cancel`)): ")
 
 
 def test_a_pool_that_is_not_there_is_not_scrubbed(nights: Nights) -> None:

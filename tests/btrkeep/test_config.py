@@ -319,7 +319,7 @@ def test_root_takes_no_configuration_that_others_may_write(tmp_path: Path, spoil
     drop_in.write_text('[host.web]\naddress = "web"\npaths = ["/etc"]\n')
     assert set(load("pool", folder=tmp_path).hosts) == {"web"}
     spoil(tmp_path / which)
-    with pytest.raises(ConfigError, match="could have root run anything") as refused:
+    with pytest.raises(ConfigError, match="could run anything as root") as refused:
         load("pool", folder=tmp_path)
     assert str(tmp_path / which) in str(refused.value)
 

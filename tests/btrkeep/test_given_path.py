@@ -1,4 +1,4 @@
-"""Paths of the command line that cannot be looked at."""
+"""Paths of the command line that cannot be read."""
 
 import subprocess
 import sys

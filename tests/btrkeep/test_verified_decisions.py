@@ -1,4 +1,4 @@
-"""What is known of a backup by the looks at its data, and whose was not looked at for long; and its rows in the catalogue."""
+"""What is known of a backup by the looks at its data, and whose was not checked for long; and its rows in the catalogue."""
 
 from collections import Counter
 from collections.abc import Callable

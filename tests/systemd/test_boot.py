@@ -295,7 +295,7 @@ def test_a_dashboard_that_was_taken_over_does_what_its_present_users_may_and_not
     assert web.read("holds").count('"hold":') == 1  # olga's
     said = web.read("journal-serve")
     assert re.search(r'browse .*"here".* for carol \(session [0-9a-f]{8}, user \d+\): there is no such host', said)
-    assert "nobody is logged in" in said
+    assert "no user is logged in" in said
 
 
 def test_the_dashboard_comes_back_after_a_kill_and_ends_at_once_when_it_is_stopped(web: Booted) -> None:

@@ -314,7 +314,7 @@ def test_who_came_and_who_did_not_is_logged_and_no_password(here: Gate, caplog: 
     said = [record.getMessage() for record in caplog.records if record.name == "btrkeep.audit"]
     assert [re.sub(r" \(session [0-9a-f]{8}\)$", "", line) for line in said] == [
         "login failed: alice from 127.0.0.1",
-        "login failed: a name that nobody has from 127.0.0.1",
+        "login failed: an unknown name from 127.0.0.1",
         "login: alice from 127.0.0.1",
         "logout: alice from 127.0.0.1",
     ]

@@ -360,7 +360,7 @@ def test_what_is_wrong_with_the_pool_is_on_the_page_and_in_the_metrics(tmp_path:
     sleep(1.1)  # a page is kept for a second
     words = text_of(page.get("/").text)
     assert "error no transfer starts any more: &lt;b&gt;full backupd expire deletes what is due" in words
-    assert "unknown not looked at: missing-device" in words
+    assert "unknown not checked: missing-device" in words
     limited = text_of(client(tmp_path / "state", hosts=("web1",)).get("/").text)
     assert "no transfer starts" not in limited
     catalogue.close()

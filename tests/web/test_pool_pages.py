@@ -233,7 +233,7 @@ def test_findings_are_told_the_worst_first_with_commands_as_text(bed: Bed) -> No
     assert page.index("errors &amp; &lt;script&gt;") < page.index("mounted with ssd")
     assert "a &#39;b&#39; &amp;&amp; c" in page
     assert "<script>" not in page
-    assert "4 checks: 1 error, 1 note; 1 not looked at." in plain(page)
+    assert "4 checks: 1 error, 1 note; 1 not checked." in plain(page)
     assert "clock: a service may not &lt;ask&gt;" in page
     assert "1 check found nothing" in plain(page)
     assert "<li>clock</li>" not in page, "it is not among those that found nothing"

@@ -78,8 +78,8 @@ _OF_ERROR: tuple[tuple[type[OperatorError], int], ...] = (
 MEANINGS = {
     400: "The request does not fit: the error names what.",
     401: "Nobody is logged in, or the token is not known.",
-    403: "The role or the limits of whoever asks do not allow it, or a write came without its CSRF token.",
-    404: "There is no such thing, or whoever asks may not see it.",
+    403: "The user's role or limits do not allow it, or a write came without its CSRF token.",
+    404: "It does not exist, or the user may not see it.",
     409: "Something else is going on with it (a run, an expiry), or it does not fit how it is: to accept a complete backup.",
     413: "The body is too long.",
     426: "It needs HTTP/1.1.",

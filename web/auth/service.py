@@ -155,7 +155,7 @@ class LoginService:
                 self.store.set_hash(user.name, text, datetime.now(UTC), before=user.hash, log_out=False)
                 user = replace(user, hash=text)
             return user
-        audit.warning("login failed: %s from %s", user.name if user else "a name that nobody has", address)
+        audit.warning("login failed: %s from %s", user.name if user else "an unknown name", address)
         return None
 
 

@@ -37,7 +37,7 @@ def cookie_key(data: Path) -> bytes:
     except OSError as error:
         raise OperatorError(f"{path} cannot be used: {error.strerror}", "it belongs to the dashboard's user; see --data") from error
     if len(found) != _LENGTH:
-        raise OperatorError(f"{path} is no key of {_LENGTH} bytes", "remove it, and everybody logs in again")
+        raise OperatorError(f"{path} is no key of {_LENGTH} bytes", "remove it; all users then log in again")
     return found
 
 
@@ -77,7 +77,7 @@ def ask(verb: str, word: str = "", **arguments: Any) -> Any:
     try:
         return RootServiceClient(settings.logins, "", _PATIENCE, word).ask(verb, **arguments)
     except Absent as error:
-        raise Absent("nobody can be asked who is logged in", "systemctl status 'btrkeep-login@*'") from error
+        raise Absent("the login service does not answer", "systemctl status 'btrkeep-login@*'") from error
 
 
 def load() -> None:

@@ -97,7 +97,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         return echo_json([_object(user) for user in users])
     if not users:
-        click.echo("nobody may log in yet: btrkeep-web user add NAME", err=True)
+        click.echo("there is no user yet: btrkeep-web user add NAME", err=True)
         return None
     rows = [[printable(user.name), printable(user.role), hosts_words(user.hosts, "all")] for user in users]
     click.echo(table(rows, ["USER", "ROLE", "HOSTS"]))
@@ -248,20 +248,20 @@ def _limits(hosts: Any) -> tuple[str, ...] | None:
     limits = [parse_hosts(one) for one in hosts] if isinstance(hosts, list) else []
     # None is the word "all", which as a list of patterns names a host; one pattern with a comma would be two.
     if not limits or any(limit is None or len(limit) != 1 for limit in limits):
-        raise ValueError("a pattern of hosts is none")
+        raise ValueError("a pattern of hosts is not a string")
     return tuple(hosts)
 
 
 def _hash(text: str) -> str:
     if not text.startswith(_HASH) or not text.isascii():
-        raise ValueError("a password's hash is none")
+        raise ValueError("a password hash is not a string")
     return text
 
 
 def _key(text: str) -> bytes:
     key = bytes.fromhex(text)
     if len(key) != _KEY:
-        raise ValueError("a digest is none")
+        raise ValueError("a digest is not a string")
     return key
 
 

@@ -83,7 +83,7 @@ def download(asked: ApiRequest) -> Response:
     """Returns a stream of any size."""
     one, who = asked.given, asked.viewer
     if one.form != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
-        abort(426, "an archive needs HTTP/1.1: over HTTP/1.0 nobody could see whether all of it came")
+        abort(426, "an archive needs HTTP/1.1: over HTTP/1.0 a client cannot see whether it is complete")
     words = {"host": one.host, "backup": one.backup, "path": data.text_of(one.path), "as": one.form}
     with downloads.place(who) as places:
         stream = agent().stream("download", **words)

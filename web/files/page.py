@@ -109,7 +109,7 @@ def download(host: str) -> Answer:
         return redirect(PageLinks(host, which_of_request("backup")).browse(data.text_of(path_of_request())), 303)
     if kind != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
         return errors.page(
-            426, "An archive needs HTTP/1.1: over 1.0 nobody sees whether it is whole", "nginx: proxy_http_version 1.1"
+            426, "An archive needs HTTP/1.1: over 1.0 a client cannot see whether it is complete", "nginx: proxy_http_version 1.1"
         )
     path, which, who = path_of_request(), which_of_request("backup") or "latest", viewer()
     with downloads.place(who) as places:

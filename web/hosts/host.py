@@ -248,7 +248,7 @@ def sentence(row: HostRow, config: HostConfig | None) -> str:
     if config.fault:
         return f"It is not backed up until its configuration is mended; {ago}."
     if row.state == "suspect":
-        return f"The newest backup lost or missed too much, so it counts for nothing until somebody accepts it; {ago}."
+        return f"The newest backup lost or missed too much, so it does not count until an operator accepts it; {ago}."
     if row.state == "failing":
         return f"The newest run brought no complete backup; {ago}."
     if row.state == "late":

@@ -74,7 +74,7 @@ def pool(asked: ApiRequest) -> PoolNow:
     """Returns the present state."""
     found = pool_now(asked.source.catalogue, filesystem_of(asked))
     if found is None:
-        abort(404, "nobody has taken a sample of the pool yet")
+        abort(404, "there is no sample of the pool yet")
     return found
 
 

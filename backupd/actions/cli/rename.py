@@ -84,7 +84,7 @@ def _todo(context: PoolContext, old: str, new: str) -> list[str]:
     folder = Path(file).with_suffix(".d")
     where = f"{file} or {folder}/" if folder.is_dir() else str(file)
     if old in hosts and new in hosts:
-        return [f"remove [{before}] from {where}, or a run begins {old} anew"]
+        return [f"remove [{before}] from {where}, or a run backs up {old} again from the start"]
     if old in hosts:
-        return [f"change [{before}] to [{after}] in {where} before the next run, or it begins {old} anew, from nothing"]
+        return [f"change [{before}] to [{after}] in {where} before the next run, or it backs up {old} again from the start"]
     return [] if new in hosts else [f"{new} is not configured: add [{after}] to {file} for it to be backed up again"]

@@ -142,13 +142,13 @@ def _show(facts: DoctorFacts, found: DoctorReport, all_checks: bool) -> None:
         well = [(name, BY_NAME[name].looks) for name in found.well]
         click.echo(table(well, ["WELL", "NOT FOUND"]) + "\n")
     for one in found.unlooked:
-        prose(f"{click.style(f'not looked at {one.name}', fg='yellow')}: {printable(one.why)}", "  ")
+        prose(f"{click.style(f'not checked {one.name}', fg='yellow')}: {printable(one.why)}", "  ")
     counts = ", ".join(
         counted(number, severity)
         for severity in ("error", "warning", "note")
         if (number := sum(finding.level == severity for finding in found.findings))
     )
-    blind = f"; {len(found.unlooked)} not looked at" if found.unlooked else ""
+    blind = f"; {len(found.unlooked)} not checked" if found.unlooked else ""
     click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to say'}{blind}")
     if fixable := [finding.check for finding in found.findings if finding.remedy.fixable]:
         prose(f"`backupd doctor --fix NAME` can mend: {', '.join(dict.fromkeys(fixable))}", "  ")

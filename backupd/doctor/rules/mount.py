@@ -82,7 +82,7 @@ def _read_only(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     for one in facts.verdict.of(health.READ_ONLY):
         remedy = Remedy(
-            "somebody mounted it so, or the kernel has stopped all writing after an error",
+            "it was mounted read-only, or the kernel stopped all writing after an error",
             "after an error every further write can make it worse: find out first, and have a copy of what matters",
             ("dmesg | grep -i btrfs", f"umount {_q(fs)}", f"btrfs check --readonly {_device(fs)}", f"mount {_q(fs)}"),
             unmounted=True,
@@ -98,7 +98,7 @@ def _degraded(facts: DoctorFacts) -> Iterator[Finding]:
         "degraded",
         "warning",
         "the pool is mounted with degraded although no device is missing",
-        "should a device fail to come up one day, it would be mounted without it and nobody would notice",
+        "if a device is missing one day, the pool is mounted without it, unnoticed",
         "none; it has to be unmounted for it",
         ("# take degraded out of the options in /etc/fstab", f"umount {_q(fs)}", f"mount {_q(fs)}"),
         unmounted=True,
@@ -165,7 +165,7 @@ def _commit(facts: DoctorFacts) -> Iterator[Finding]:
     why = (
         "each commit writes the changed part of every tree; the same blocks are written again and again"
         if int(value) < SHORTEST_COMMIT
-        else "a power cut takes back what was written since; a commit of so much holds everybody up, and the cleaner sleeps as long"
+        else "a power cut takes back what was written since; such a large commit delays all writes, and the cleaner sleeps as long"
     )
     yield diagnosis(
         "commit",
@@ -211,7 +211,7 @@ def _no_checksums(facts: DoctorFacts) -> Iterator[Finding]:
 
 _BLIND_TO_MOUNT = unless(
     lambda facts: facts.filesystem.mount_options is not None,
-    "this process sees a mount of its own in place of the machine's, and /proc/1/mountinfo tells nothing of that",
+    "this process sees a mount of its own instead of the machine's, and /proc/1/mountinfo does not show that",
 )
 _BLIND_TO_MISSING = unless(
     lambda facts: facts.filesystem.missing is not None or facts.filesystem.option("degraded") is None,
@@ -278,7 +278,7 @@ def _guessed(fs: FilesystemFacts, doubtful: list[DeviceFacts]) -> Finding:
         "ssd",
         "note",
         f"ssd holds because {names} says that it does not rotate",
-        "the flag of such a device tells nothing about the disks behind it. With ssd metadata goes where 2 MiB are free in one "
+        "the flag of such a device does not show which disks are behind it. With ssd metadata goes where 2 MiB are free in one "
         "piece, which suits flash and the removal of snapshots, but fills fewer holes",
         "where the disks are flash there is nothing to mend. With nossd snapshots are removed more slowly; [expiry] mount_option = "
         '"ssd" switches for the time of it',

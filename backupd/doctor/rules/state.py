@@ -41,7 +41,7 @@ def _qgroups(facts: DoctorFacts) -> Iterator[Finding]:
         if simple
         else "for every extent that changes hands all snapshots that refer to it are found, again and again: to delete snapshots "
         "takes many times as long and can stop the whole filesystem",
-        "limits and numbers of qgroups are gone; btrkeep needs none (`backupd usage` tells where the space goes)",
+        "limits and numbers of qgroups are gone; btrkeep needs none (`backupd usage` shows what uses the space)",
         (),
         (FixCommand(("btrfs", "quota", "disable", str(site.pool))),),
     )
@@ -62,7 +62,7 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
             "quotas",
             "warning",
             idle,
-            "without simple quotas nobody counts what a host wrote, so nothing stops it at its quota; with them btrfs does",
+            "without simple quotas the data of a host are not counted, so its quota has no effect; with them btrfs enforces it",
             "; ".join(costs(release(), version)),
             enable if known else ("# take `quota` out of the configuration, or use a newer kernel",),
         )
@@ -89,7 +89,9 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 QUOTA_RULES = (
-    DoctorRule("qgroups", ("note", "warning"), "qgroups, or simple quotas that nobody asked for here", _qgroups, fixable=True),
+    DoctorRule(
+        "qgroups", ("note", "warning"), "qgroups, or simple quotas that the configuration does not use", _qgroups, fixable=True
+    ),
     DoctorRule(
         "quotas", ("warning",), "quotas that do not hold or are counted wrong; btrfs-progs too old for simple quotas", _quotas
     ),
@@ -122,7 +124,7 @@ def _shortage_remedy(facts: DoctorFacts) -> Remedy:
         case Shortage.DATA:
             why = f"{_ENDS}; balance cannot help, because no data block group has free space to give back"
             more = fill or (_add_devices(facts),)
-            return Remedy(why, "expire deletes backups whose grace is over; a device stays", (*ours, *more))
+            return Remedy(why, "expire deletes backups whose grace period has ended; a device stays", (*ours, *more))
         case Shortage.METADATA:
             why = f"{_ENDS}, even where data has free space. A balance needs metadata itself, and would fail now"
             risk = "do not restart the machine while it runs: it adds a temporary device and removes it again"
@@ -144,7 +146,7 @@ def _used(facts: DoctorFacts) -> Iterator[Finding]:
 
 def _too_full(facts: DoctorFacts, check: str, why: str) -> Iterator[Finding]:
     for one in facts.verdict.of(check):
-        risk = "expire deletes backups whose grace is over; a new device is used evenly only after a balance"
+        risk = "expire deletes backups whose grace period has ended; a new device is used evenly only after a balance"
         more = _fill(facts) or (_add_devices(facts),)
         ours = (*_discard(facts), *(backupd(facts.site, words) for words in ("expire --dry-run", "expire", "usage")))
         yield replace(one, remedy=Remedy(why, risk, (*ours, *more)))
@@ -241,7 +243,7 @@ def _scrub(facts: DoctorFacts) -> Iterator[Finding]:
         "scrub",
         "warning",
         what + (" (a later one was broken off)" if scrub.unfinished else ""),
-        "old backups are read by nobody else: damage is found while there is another copy, or when it is needed",
+        "nothing else reads old backups: damage is found now, while there is another copy, or when the backup is needed",
         risk,
         (f"btrfs scrub {'resume' if scrub.unfinished else 'start'} {pool}",),
     )

@@ -53,11 +53,11 @@ def summary_lines(summary: Summary) -> Iterator[str]:
         yield f"ended before its time: {summary.error}"
     yield ", ".join(_counts(summary)) + f" in {format_duration(summary.seconds)}"
     if summary.busy:
-        yield f"left to the next run, since somebody works on them: {names_in_words(summary.busy)}"
+        yield f"left to the next run, because other commands use them: {names_in_words(summary.busy)}"
     if summary.rest:
         yield f"{summary.rest:,} that are due are left to the next run"
     if summary.written_each is not None:
-        written = f"{format_size(summary.written_bytes)} were written to the pool's devices meanwhile, by everybody"
+        written = f"{format_size(summary.written_bytes)} were written to the pool's devices meanwhile, by all programs"
         yield f"{written}: {format_size(summary.written_each)} per deleted subvolume"
     if summary.mount_option:
         yield f"mount option meanwhile: {summary.mount_option}"
@@ -156,7 +156,7 @@ def _until(expires: datetime, now: datetime) -> str:
     """Returns until when it can be restored. A grace that is over by a clock in doubt does not end yet."""
     if expires > now:
         return f"until {local_time(expires)}, then it is deleted"
-    return f"until the clock is believed: by it its grace is over since {local_time(expires)}"
+    return f"until the clock is right: by this clock its grace period ended at {local_time(expires)}"
 
 
 def dry_run_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mapping[str, Any]:

@@ -49,7 +49,7 @@ _NARROWEST = 8
 )
 @click.pass_context
 def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: bool, interval: float) -> int:
-    """Watch the kernel drop deleted subvolumes, whoever deleted them, until Ctrl-C.
+    """Watch the kernel drop deleted subvolumes, of any program, until Ctrl-C.
 
     In a pipe or into a file it prints the state once and ends; with --interval it goes on there, too.
 

@@ -118,7 +118,7 @@ def _gone_row(gone: Absence) -> tuple[str, ...]:
 
 def _notes(history: PathHistory) -> Iterator[str]:
     if any(not one.certain for one in history.versions):
-        yield "~: the same by size and time, and written anew meanwhile: --content compares what is in them"
+        yield "~: same size and time, but written again meanwhile: --content compares the contents"
     if history.versions[-1].entry.kind == "folder" and not history.by_content:
         yield "of a folder only its own names count here: with --content all that is below"
     silent: dict[str, list[str]] = {}

@@ -136,7 +136,7 @@ def _as_json(run: Run, deleted: Mapping[str, str | None] | None) -> dict[str, An
     }
 
 
-_WITHOUT_STATUS = {"running": "rsync has not ended", KILLED: "nobody knows how rsync ended"}
+_WITHOUT_STATUS = {"running": "rsync has not ended", KILLED: "rsync's exit status is unknown"}
 
 
 def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> None:

@@ -190,7 +190,7 @@ def show_pool(verdict: health.PoolVerdict) -> None:
     for one in verdict.findings:
         click.echo(f"pool: {click.style(one.level, fg=colours.LEVEL[one.level], bold=True)}: {printable(one.text)}")
     if verdict.unlooked:
-        click.echo(f"pool: {click.style('not looked at', fg=colours.LEVEL[health.UNKNOWN])}: {', '.join(verdict.unlooked)}")
+        click.echo(f"pool: {click.style('not checked', fg=colours.LEVEL[health.UNKNOWN])}: {', '.join(verdict.unlooked)}")
     if verdict.level != health.OK:
         prose("`backupd check` says what to do")
 

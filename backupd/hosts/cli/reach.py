@@ -67,7 +67,7 @@ def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool
     prompter.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says which one is right.")
     if not accept:
         if not prompter.asks:
-            prompter.say(f"it is not written into {known_hosts}: nobody said yes. When you have compared it:")
+            prompter.say(f"it is not written into {known_hosts}: it was not confirmed. When you have compared it:")
             prompter.say(f"    {call_of('backupd')} setup --host {host.name} --accept-host-key --no-run")
             return False
         if not prompter.agrees("Is it the same?", default=False):

@@ -43,7 +43,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
             found = sampling.look(context.pool)
         except OSError as error:
             raise PoolUnusable(
-                f"{context.pool.path} cannot be looked at: {error.strerror}", "see the kernel's messages (dmesg)"
+                f"{context.pool.path} cannot be read: {error.strerror}", "see the kernel's messages (dmesg)"
             ) from error
         try:
             sample = _keep(context, context.clock.now(), found)

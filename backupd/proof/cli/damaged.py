@@ -66,9 +66,7 @@ def _look(context: PoolContext) -> str:
         complain(error)
         return ""
     except OSError as error:
-        complain(
-            OperatorError(f"errors of the devices could not be looked up: {error}", "`backupd verify` finds what they damaged")
-        )
+        complain(OperatorError(f"errors of the devices could not be read: {error}", "`backupd verify` finds what they damaged"))
         return ""
     if not found.seen.unnamed or not found.seen.since:
         return ""

@@ -105,7 +105,7 @@ def _note_begin(ctx: click.Context, pool: Pool) -> None:
     except OperatorError as error:  # a scrub is as good as it was, whatever becomes of the catalogue
         complain(error)
     except OSError as error:
-        complain(OperatorError(f"errors of the devices could not be looked up: {error}", "the scrub finds what they damaged"))
+        complain(OperatorError(f"errors of the devices could not be read: {error}", "the scrub finds what they damaged"))
 
 
 def _recorded(ctx: click.Context, done: Scrubbed) -> tuple[ScrubDamage | None, list[DamagedFile]]:
@@ -117,7 +117,7 @@ def _recorded(ctx: click.Context, done: Scrubbed) -> tuple[ScrubDamage | None, l
     except OperatorError as error:
         complain(error)
     except OSError as error:
-        complain(OperatorError(f"what is damaged could not be looked up: {error}", "`backupd verify` finds it as well"))
+        complain(OperatorError(f"what is damaged could not be read: {error}", "`backupd verify` finds it as well"))
     return None, []
 
 

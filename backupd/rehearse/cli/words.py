@@ -220,4 +220,4 @@ def caveats(plan: RehearsalPlan, facts: ServerFacts) -> Iterator[str]:
         some = ", ".join(plan.fleet.assumed[:5]) + (", ..." if len(plan.fleet.assumed) > 5 else "")
         yield printable(f"of {some} the catalogue has fewer than three complete backups: changes are as of other hosts, or typical")
     if plan.seeds < FEWEST:
-        yield f"with fewer than {FEWEST} seeds no difference can be told from chance"
+        yield f"with fewer than {FEWEST} seeds no difference can be distinguished from chance"

@@ -94,7 +94,7 @@ def _tell_dashboard(context: PoolContext, notice: Callable[[str], None]) -> None
         tell_copies(context.pool, context.catalogue)
     except (OSError, CatalogueBusy, CatalogueUnusable) as error:
         why = error.strerror if isinstance(error, OSError) else error.message
-        notice(f"the dashboard is not told what is a copy now: {why}")
+        notice(f"the dashboard does not show the new replicas: {why}")
 
 
 def _observer(wanted: ReplicationOptions, running: RunningRecord, held: ExitStack) -> Observer:
@@ -214,7 +214,7 @@ def _say_plan(replica: ReplicaSettings, plan: ReplicationPlan, as_json: bool) ->
         for host in plan.hosts:
             for fetch in host.fetches:
                 how = f"as a difference to {fetch.parent.name}" if fetch.parent else "all of it"
-                how += ", in the place of the damaged copy" if fetch.again else ""
+                how += ", replacing the damaged copy" if fetch.again else ""
                 prose(f"{host.host}@{fetch.backup.name}: would be fetched, {how}")
         for host in plan.obstacles:
             prose(f"{host.host}: would not be fetched: {printable(obstacle_words(host))}")

@@ -140,7 +140,9 @@ def _chosen(context: PoolContext, name: str | None, *, is_asked: bool) -> list[R
         return [pushes[name]]
     found = chosen_replicas(context, name, is_asked=is_asked and not pushes)
     if name and found[0].is_pushed:
-        raise UsageError(f"{name} is sent from there, and nobody is asked from here", "`backupd replicate` on that server sends it")
+        raise UsageError(
+            f"{name} is sent by that server, so this one does not fetch it", "`backupd replicate` on that server sends it"
+        )
     return [*(one for one in found if not one.is_pushed), *(pushes.values() if name is None else ())]
 
 

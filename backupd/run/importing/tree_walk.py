@@ -88,7 +88,7 @@ def digest_of(folder: WalkedFolder) -> bytes:
 
 def require_one_numbering(tree: int) -> None:
     """Raises UnprovenTree for an overlay of several subvolumes of btrfs. overlayfs takes them for one filesystem, and gives out the
-    inode numbers that they have, of which each subvolume has its own. Layers that are not to be seen here are not looked at.
+    inode numbers that they have, of which each subvolume has its own. Layers that are not to be seen here are not checked.
     """
     number, known = mount_id(tree), mounts()
     if not (mount := next((one for one in known if one.id == number), None)) or mount.filesystem != "overlay":

@@ -47,7 +47,7 @@ from btrkeep.process.threads import running_threads
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
 _ATTEMPTS = 3  # at a tree that somebody changes meanwhile
-_AGAIN = "the same command tries again. If somebody changes files there, have him stop, or make the history read-only meanwhile"
+_AGAIN = "the same command tries again. If a program changes files there, stop it, or make the history read-only meanwhile"
 _DIFFERS = (
     "if a file was changed in place there, since its first tree was imported, the backup has what it was before. `backupd delete "
     "--now-without-grace {}` and this command again make it from the tree as it is now"
@@ -300,7 +300,7 @@ class _Import:
         raise AssertionError
 
     def _say_nested(self, tree: OldTree, made: ImportedBackup) -> None:
-        said = f"{counted(made.nested, 'empty folder')} in the place of subvolumes left out"
+        said = f"{counted(made.nested, 'empty folder')} in place of omitted subvolumes"
         prose(f"{printable(str(tree.folder))}: {said}", err=True)
 
     def _is_unproven(self, record: Record) -> bool:
