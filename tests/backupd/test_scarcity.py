@@ -90,11 +90,14 @@ def test_the_host_that_wrote_most_is_the_one() -> None:
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A program of a group of its own that writes a mebibyte for each line that it is given, and says so."""
+def writer() -> Iterator["subprocess.Popen[str]"]:
+    """A program of a group of its own that writes a mebibyte for each line that it is given, and says so.
+
+    To a disk: what is written to memory, where the folders of tests may lie, the kernel does not count.
+    """
     code = f"""
-import os, sys
-with open({str(tmp_path / "file")!r}, "wb", buffering=0) as file:
+import os, sys, tempfile
+with tempfile.TemporaryFile(dir="/var/tmp", buffering=0) as file:
     for line in sys.stdin:
         file.write(os.urandom({MIB})); os.fsync(file.fileno()); print("written", flush=True)
 """

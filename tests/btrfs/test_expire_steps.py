@@ -7,6 +7,7 @@ everything of the others is kept. Turns follow each other in time, since no cloc
 import itertools
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,8 @@ GIVEN_UP = tuple(
     )
     for when in ("before", "after")
 )
+TURNS = count()
+"""In the order in which this process comes to them: a step that was another worker's may come after one that stands below it."""
 
 
 TURNS = itertools.count()
