@@ -24,27 +24,30 @@ class Metric:
         return self.name
 
 
-INFO = Metric("btrkeep_info", "gauge", "Always 1; its labels say which version runs.", ("version",))
+INFO = Metric("btrkeep_info", "gauge", "Always 1; its labels have the running version.", ("version",))
 LOOKED = Metric("btrkeep_look_timestamp_seconds", "gauge", "When these metrics were collected.")
-USABLE = Metric("btrkeep_pool_usable", "gauge", "1 when the pool is mounted and the right one, else 0.")
-LOST = Metric("btrkeep_catalogue_lost", "gauge", "1 when the catalogue knows none of the backups that are in the pool, else 0.")
+USABLE = Metric("btrkeep_pool_usable", "gauge", "1 if the right pool is mounted, else 0.")
+LOST = Metric("btrkeep_catalogue_lost", "gauge", "1 if the catalogue has none of the backups in the pool, else 0.")
 
 CONFIG_FAULTS = Metric(
-    "btrkeep_config_faults", "gauge", "Mistakes in the configuration; what they concern is left out, or nothing runs."
+    "btrkeep_config_faults", "gauge", "Mistakes in the configuration; the hosts or copies concerned are skipped, or nothing runs."
 )
 CATALOGUE_USABLE = Metric(
-    "btrkeep_catalogue_usable", "gauge", "1 when the catalogue can be read, else 0: then hosts have no samples."
+    "btrkeep_catalogue_usable", "gauge", "1 if the catalogue can be read, else 0: then hosts have no samples."
 )
 POOL_LOOKED = Metric("btrkeep_pool_look_timestamp_seconds", "gauge", "When the pool itself could last be read.")
 
 HOST_INFO = Metric(
-    "btrkeep_host_info", "gauge", "Always 1; its labels say how a host is configured.", ("host", "group", "enabled", "optional")
+    "btrkeep_host_info", "gauge", "Always 1; its labels have the host's configuration.", ("host", "group", "enabled", "optional")
 )
 HOST_STATE = Metric(
-    "btrkeep_host_state", "gauge", "1 for the state that the host is in, 0 for the others, as in backupd status.", ("host", "state")
+    "btrkeep_host_state", "gauge", "1 for the state of the host, 0 for the others, as in backupd status.", ("host", "state")
 )
 HOST_SUCCESS = Metric(
-    "btrkeep_host_last_success_timestamp_seconds", "gauge", "When the newest complete backup started; none: no sample.", ("host",)
+    "btrkeep_host_last_success_timestamp_seconds",
+    "gauge",
+    "When the newest complete backup started; no sample without one.",
+    ("host",),
 )
 HOST_AGE = Metric(
     "btrkeep_host_last_success_age_seconds",
@@ -61,17 +64,17 @@ HOST_FILES = Metric("btrkeep_host_last_success_files", "gauge", "Files in the ne
 HOST_ALIVE = Metric(
     "btrkeep_host_alive_bytes",
     "gauge",
-    "What a host wrote and is still alive; without simple quotas: no sample.",
+    "Existing bytes that a host wrote; no sample without simple quotas.",
     ("host",),
 )
-HOST_QUOTA = Metric("btrkeep_host_quota_bytes", "gauge", "How much of that `quota` allows; without one: no sample.", ("host",))
+HOST_QUOTA = Metric("btrkeep_host_quota_bytes", "gauge", "The host's `quota` for them; no sample without one.", ("host",))
 HOST_DAMAGED = Metric(
     "btrkeep_host_damaged_backups", "gauge", "Backups in which a verification or a scrub found damaged files.", ("host",)
 )
 HOST_VERIFIED = Metric(
     "btrkeep_host_last_verified_timestamp_seconds",
     "gauge",
-    "When data of the host's backups was last read, by verify or a scrub; never: no sample.",
+    "When data of the host's backups were last read, by verify or a scrub; no sample if never.",
     ("host",),
 )
 HOSTS = Metric("btrkeep_hosts", "gauge", "Hosts that are enabled, by state.", ("state",))
@@ -84,7 +87,7 @@ POOL_SIZE = Metric("btrkeep_pool_size_bytes", "gauge", "Bytes of data that the p
 POOL_AVAILABLE = Metric(
     "btrkeep_pool_available_bytes",
     "gauge",
-    'Bytes of data that still fit, by where: "allocated" in existing block groups, "unallocated" in none yet.',
+    'Bytes of data that still fit: "allocated" in existing block groups, "unallocated" in new ones.',
     ("where",),
 )
 DEVICES_SIZE = Metric(
@@ -99,15 +102,15 @@ SPACE_USED = Metric("btrkeep_space_used_bytes", "gauge", "Bytes of them that are
 COPIES = Metric(
     "btrkeep_stored_bytes",
     "gauge",
-    "Bytes in use, by type and by how many good copies the present devices have of them; 0: they cannot be read.",
+    "Bytes in use, by type and number of good copies on the present devices; 0: unreadable.",
     ("type", "copies"),
 )
 DEVICE_ERRORS = Metric("btrkeep_device_errors_total", "counter", "Errors that btrfs has counted on a device.", ("devid", "error"))
-MISSING = Metric("btrkeep_devices_missing", "gauge", "Devices that the pool is mounted without.")
+MISSING = Metric("btrkeep_devices_missing", "gauge", "Missing devices of the mounted pool.")
 ORPHANS = Metric("btrkeep_orphans", "gauge", "Deleted subvolumes that wait for the kernel's cleaner.")
 SAMPLED = Metric("btrkeep_pool_timestamp_seconds", "gauge", "When the numbers of devices, space and orphans were taken.")
 
-SCORE = Metric("btrkeep_free_space_score", "gauge", "How fragmented free space is: the sum of all data block groups' scores.")
+SCORE = Metric("btrkeep_free_space_score", "gauge", "Fragmentation of free space: the sum of all data block groups' scores.")
 BAD = Metric("btrkeep_free_space_bad_block_groups", "gauge", "Data block groups whose score is above 250.")
 FRAGMENTS = Metric("btrkeep_free_space_fragments", "gauge", "Free extents in data block groups.")
 FREE_LARGE = Metric("btrkeep_free_space_large_bytes", "gauge", "Bytes that are free in extents of 16 MiB and more.")
@@ -121,22 +124,25 @@ BALANCE_AMPLIFICATION = Metric(
     "btrkeep_balance_amplification_ratio", "gauge", "Bytes written for each byte moved, in the newest run of balance."
 )
 BALANCE_END = Metric("btrkeep_balance_last_end_timestamp_seconds", "gauge", "When the newest run of balance ended.")
-BALANCE_OK = Metric("btrkeep_balance_last_success", "gauge", "1 when the newest run of balance ended as it should, else 0.")
+BALANCE_OK = Metric("btrkeep_balance_last_success", "gauge", "1 if the newest run of balance succeeded, else 0.")
 
 EXPIRY_RUNS = Metric("btrkeep_expiry_runs_total", "counter", "Runs of expire.")
 EXPIRY_DELETED = Metric("btrkeep_expiry_deleted_backups_total", "counter", "Backups that expire has deleted.")
 EXPIRY_DURATION = Metric("btrkeep_expiry_last_duration_seconds", "gauge", "How long the newest run of expire for all hosts took.")
 EXPIRY_END = Metric("btrkeep_expiry_last_end_timestamp_seconds", "gauge", "When the newest run of expire for all hosts ended.")
-EXPIRY_OK = Metric("btrkeep_expiry_last_success", "gauge", "1 when the newest run of expire for all hosts did not fail, else 0.")
+EXPIRY_OK = Metric("btrkeep_expiry_last_success", "gauge", "1 if the newest run of expire for all hosts did not fail, else 0.")
 
 REPLICA_STATE = Metric(
     "btrkeep_replica_state",
     "gauge",
-    "1 for the state that a replica or an offsite repository is in, 0 for the others, as in backupd status.",
+    "1 for the state of a replica or an offsite repository, 0 for the others, as in backupd status.",
     ("replica", "state"),
 )
 REPLICA_FETCHED = Metric(
-    "btrkeep_replica_last_fetch_timestamp_seconds", "gauge", "When it was last fetched, or sent to; never: no sample.", ("replica",)
+    "btrkeep_replica_last_fetch_timestamp_seconds",
+    "gauge",
+    "When it was last fetched, or sent to; no sample if never.",
+    ("replica",),
 )
 REPLICA_MAX_AGE = Metric("btrkeep_replica_max_age_seconds", "gauge", "The age at which it counts as late.", ("replica",))
 REPLICA_BYTES = Metric(
@@ -149,24 +155,22 @@ REPLICA_DURATION = Metric("btrkeep_replica_last_fetch_duration_seconds", "gauge"
 REPLICA_NEWEST = Metric(
     "btrkeep_replica_host_newest_timestamp_seconds", "gauge", "When the newest copy of a host began.", ("replica", "host")
 )
-REPLICA_GONE = Metric(
-    "btrkeep_replica_hosts_gone", "gauge", "Hosts that were fetched, and that the other pool does not list any more.", ("replica",)
-)
-REPLICA_BEHIND = Metric("btrkeep_replica_hosts_behind", "gauge", "Hosts of which not everything could be copied.", ("replica",))
+REPLICA_GONE = Metric("btrkeep_replica_hosts_gone", "gauge", "Fetched hosts that the other pool no longer lists.", ("replica",))
+REPLICA_BEHIND = Metric("btrkeep_replica_hosts_behind", "gauge", "Hosts with incomplete copies.", ("replica",))
 
 DRILL_STATE = Metric(
-    "btrkeep_drill_state", "gauge", "1 for how restore drills are, 0 for the others, as in backupd status.", ("state",)
+    "btrkeep_drill_state", "gauge", "1 for the state of restore drills, 0 for the others, as in backupd status.", ("state",)
 )
 DRILL_PROVEN = Metric(
     "btrkeep_drill_last_proven_timestamp_seconds",
     "gauge",
-    "When a restore was last proven; never: no sample.",
+    "When a restore was last proven; no sample if never.",
 )
-UNVERIFIED = Metric("btrkeep_unverified_hosts", "gauge", "Hosts of which no data was read for longer than [verify] max_age.")
+UNVERIFIED = Metric("btrkeep_unverified_hosts", "gauge", "Hosts whose data were not read for longer than [verify] max_age.")
 IN_DOUBT = Metric(
     "btrkeep_hosts_in_doubt",
     "gauge",
-    "Hosts with a backup that a crash of this server may have damaged, and that was not read since.",
+    "Hosts with a backup that a crash of this server may have damaged, not read since.",
 )
 VERIFIED = Metric("btrkeep_backups_verified", "gauge", "Backups in the pool, by verification state.", ("state",))
 DRILL_FAILED = Metric("btrkeep_drill_failed_hosts", "gauge", "Hosts whose newest drill has failed.")
@@ -174,7 +178,7 @@ DRILL_FAILED = Metric("btrkeep_drill_failed_hosts", "gauge", "Hosts whose newest
 HEALTH = Metric(
     "btrkeep_pool_health",
     "gauge",
-    "State of the pool, by check: 0 ok, 1 a warning, 2 an error. A check that could not look has no sample.",
+    "State of the pool, by check: 0 ok, 1 a warning, 2 an error. A check that could not run has no sample.",
     ("check",),
 )
 
