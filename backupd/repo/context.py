@@ -11,10 +11,10 @@ from btrkeep.config import Config
 from btrkeep.decisions.pool_health import MAKE_ROOM, lacks_room
 from btrkeep.decisions.privileges import NEEDS, missing_privileges, privilege_advice, privilege_words
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool.allocation import mount_options, read_room
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.marker import Pool, PoolMissing, open_pool
 from btrkeep.pool.model import Room
-from btrkeep.pool.mounts import mount_pool_words
+from btrkeep.pool.mounts import mount_options, mount_pool_words
 from btrkeep.procfs import SYS_ADMIN, read_capabilities
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool

@@ -50,9 +50,9 @@ from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.lasting import follow
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, is_caused_by_damage, is_damage
 from btrkeep.fs.openat import is_there
-from btrkeep.pool.allocation import mount_options
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.mounts import mount_options
 from btrkeep.pool.subvolume import describe
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.cancellation import Cancelled

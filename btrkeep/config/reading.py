@@ -90,7 +90,7 @@ def main_and_name(pool: str, file: Path | None, folder: Path = FOLDER) -> tuple[
     return main, name
 
 
-FILE = "configuration.json"
+LAST_VALID = "configuration.json"
 _FORMAT = 1
 _LONGEST = 64 << 20  # bytes
 
@@ -114,7 +114,7 @@ def keep_valid(config: Config, now: datetime) -> None:
         return
     before = None
     with suppress(OSError, ValueError):
-        before = _read(state / FILE, config.file)
+        before = _read(state / LAST_VALID, config.file)
     with suppress(OSError):
         texts = config.texts
         if config.faults:
@@ -135,7 +135,7 @@ def last_valid(state: Path, file: Path, name: str) -> LastValid | None:
     if not answers(state):
         return None
     try:
-        kept = _read(state / FILE, file)
+        kept = _read(state / LAST_VALID, file)
     except (OSError, ValueError):
         return None
     config = _parsed(file, name, kept[0]) if kept else None
@@ -172,7 +172,7 @@ def _read(path: Path, file: Path) -> tuple[dict[Path, str], datetime] | None:
 
 def _replace(state: Path, kept: Mapping[str, Any]) -> None:
     """Writes the file for its owner alone, whatever the umask, and only if the state folder exists. Raises OSError."""
-    beside = state / f".{FILE}.{os.getpid()}"
+    beside = state / f".{LAST_VALID}.{os.getpid()}"
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as stream:
@@ -180,7 +180,7 @@ def _replace(state: Path, kept: Mapping[str, Any]) -> None:
             json.dump(kept, stream)
             stream.flush()
             os.fsync(fd)
-        beside.replace(state / FILE)
+        beside.replace(state / LAST_VALID)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

@@ -15,7 +15,6 @@ import btrfs
 from btrfs import ctree, ioctl
 
 from btrkeep.pool.model import PROFILES, Room, data_that_fits, space_for_chunks
-from btrkeep.pool.mounts import mount_of
 from btrkeep.pool.subvolume import opened
 
 _TYPES = {
@@ -239,14 +238,3 @@ def _waiting(filesystem: uuid.UUID) -> int:
     with contextlib.suppress(OSError):
         return sum(int((data / f"bytes_{state}").read_text()) for state in ("may_use", "reserved"))
     return 0
-
-
-def statfs_type(path: Path) -> str:
-    """The filesystem's name of the mount that holds `path`. Raises OSError."""
-    return mount_of(path).filesystem
-
-
-def mount_options(path: Path) -> frozenset[str]:
-    """The options of the mount and of the filesystem that hold `path`: ro, noatime, nossd, ... Raises OSError."""
-    mount = mount_of(path)
-    return frozenset((*mount.mount_options, *mount.super_options))

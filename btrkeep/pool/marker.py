@@ -17,9 +17,8 @@ import btrfs
 from btrkeep.errors import PoolUnusable, UsageError
 from btrkeep.hung_storage import HINT, PATIENCE, answers
 from btrkeep.pool import subvolume
-from btrkeep.pool.allocation import statfs_type
 from btrkeep.pool.atomic import write_atomically
-from btrkeep.pool.mounts import mount_pool_words
+from btrkeep.pool.mounts import mount_pool_words, statfs_type
 from btrkeep.procfs import privilege_hint
 from btrkeep.units import backup_name, format_time
 

@@ -61,6 +61,17 @@ def mount_of(path: Path) -> Mount:
         return _mount_of_descriptor(fd, path)
 
 
+def statfs_type(path: Path) -> str:
+    """The filesystem's name of the mount that holds `path`. Raises OSError."""
+    return mount_of(path).filesystem
+
+
+def mount_options(path: Path) -> frozenset[str]:
+    """The options of the mount and of the filesystem that hold `path`: ro, noatime, nossd, ... Raises OSError."""
+    mount = mount_of(path)
+    return frozenset((*mount.mount_options, *mount.super_options))
+
+
 def _opened(path: Path) -> ClosingFd:
     """O_PATH opens nothing: neither permission to read is needed nor a device woken up."""
     return ClosingFd(os.open(path, os.O_PATH | os.O_CLOEXEC))

@@ -10,7 +10,7 @@ import pytest
 
 from btrkeep.config import Config, keep_valid, load_for_reports, load_usable
 from btrkeep.config.problems import line_of
-from btrkeep.config.reading import FILE
+from btrkeep.config.reading import LAST_VALID
 from btrkeep.errors import ConfigError
 
 NOW = datetime(2026, 11, 28, 22, tzinfo=UTC)
@@ -187,7 +187,7 @@ def test_what_is_kept_is_for_root_alone_and_holds_the_last_valid_state(files: Fi
         keep_valid(files.usable(), NOW)
     finally:
         os.umask(before)
-    assert stat.S_IMODE((files.state / FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((files.state / LAST_VALID).stat().st_mode) == 0o600
     files.write(f"{GOOD}[retention]\ndaily = 'x'\n")
     found = load_for_reports(file=files.main)
     assert (set(found.config.hosts), found.kept) == ({"good"}, NOW)

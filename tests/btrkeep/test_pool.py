@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 from btrkeep.errors import Exit, PoolUnusable, UsageError
-from btrkeep.pool.allocation import mount_options, read_room, statfs_type
+from btrkeep.pool.allocation import read_room
 from btrkeep.pool.marker import Pool, create_pool, open_pool
+from btrkeep.pool.mounts import mount_options, statfs_type
 from btrkeep.pool.subvolume import commit, create, delete, describe, set_read_only, snapshot
 from tests.beds import TOP, work
 from tests.beds import btrfs as beds

@@ -16,7 +16,7 @@ from backupd.serve.verbs.files import reading
 from btrkeep.catalogue import PastRuns
 from btrkeep.decisions.due import A_DAY, RequestDelay, RequestedRun, next_request
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool.allocation import mount_options
+from btrkeep.pool.mounts import mount_options
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.viewer import AnswerSize
 from btrkeep.units import counted, local_time
