@@ -1,1 +1,0 @@
-"""The commands of this feature, and what they print."""
