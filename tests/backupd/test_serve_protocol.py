@@ -276,7 +276,7 @@ def test_a_fault_of_ours_is_told_without_its_traceback_and_raised(tmp_path: Path
         def function(self, name: str) -> verbs.Function:
             return function
 
-    monkeypatch.setattr(answering, "VERBS", {"browse": Broken("x", {}, Right.HOST, 60, ConcurrencyLimit(1, 1))})
+    monkeypatch.setattr(answering, "VERBS", {"browse": Broken("x", {}, Right.HOST, ConcurrencyLimit(1, 1))})
     file = tmp_path / "main.toml"
     file.write_text('[pool]\npath = "/srv/backup"\n')
     ours, theirs = socket.socketpair()
