@@ -11,12 +11,12 @@ from backupd.files.conflict_policy import NEW, LinkPlacer
 from backupd.files.destination import Destination
 from backupd.files.group_workers import GroupWorkers
 from backupd.files.place_comparer import PlacedFolder
-from backupd.files.placing import AnyVisit, Names, PlainFolderVisit, PlainVisits, Visit
+from backupd.files.placing import AnyVisit, FolderVisits, Names, PlainVisits, Visit
 from backupd.files.plain_files import Handled
 from backupd.files.restore_types import Restored, RestoreProgress
 from backupd.files.tree import identity
 from backupd.files.walk_record import NumberSet
-from backupd.files.walking import PlainFile, Unreadable
+from backupd.files.walking import PlainFile, PlainFolder, Unreadable
 from backupd.files.writing import Writer
 from btrkeep.descriptors import ClosingFd
 
@@ -72,34 +72,44 @@ class GroupWriter:
                 self.links.forget(file.inode)
         return False
 
-    def copy_folder(self, visit: PlainFolderVisit, above: PlacedFolder) -> None:
-        """Has a folder copied into the folder `above`, which is fresh."""
+    def copy_folders(self, visits: FolderVisits, above: PlacedFolder) -> bool:
+        """Has folders copied into the folder `above`, which is fresh; returns False if that cannot be opened."""
 
-        def copied(visit: PlainFolderVisit, handled: Handled) -> Callable[[], None]:
-            if not handled.is_folder_done:
-                return lambda: restore_rest(visit, None)
-            self.result.counts[NEW].add_at(self.name, visit.place)
-            self.progress.files += 1
-            if handled.is_bare:
-                self.bare.add(visit.plain.number)
-            left_over = self._count(visit.group(), visit.plain.files, handled)
-            return lambda: restore_rest(visit, left_over)
-
-        def restore_rest(visit: PlainFolderVisit, left_over: Sequence[PlainFile] | None) -> None:
-            """Restores those files by themselves, or, for None, the folder too. A full destination ends it."""
-            if left_over is None and not self.is_ended():
-                for part in visit.parts(self.unreadable):
-                    self.restore_part(part)
-            elif left_over and not self.is_ended():
-                for part in visit.parts(self.unreadable):
-                    if isinstance(part, PlainVisits):
-                        for single in self.each(part, left_over):
-                            self.restore(single)
-                self.give_time(visit.of_folder(left=True))
+        def copied(visits: FolderVisits, results: Sequence[Handled]) -> None:
+            rest = list[tuple[PlainFolder, Sequence[PlainFile] | None]]()  # None: the folder, too
+            for folder, handled in zip(visits.group.folders, results, strict=True):
+                left_over: Sequence[PlainFile] | None = None
+                if handled.is_folder_done:
+                    self.result.counts[NEW].add_at(self.name, (*visits.place, folder.name))
+                    self.progress.files += 1
+                    left_over = self._count(visits.files_of(folder), folder.files, handled) if folder.files else ()
+                if left_over is None or left_over:
+                    rest.append((folder, left_over))
+            if visits.group.number >= 0 and all(handled.is_bare for handled in results):
+                self.bare.add(visits.group.number)
+            self.progress.names = visits.place
+            self.writer.moved(0)
+            for folder, left_over in rest:
+                if not self.is_ended():
+                    self._restore_rest(visits, folder, left_over)
             above.waiting -= 1
 
         above.waiting += 1
-        self.workers.do_folder(visit, copied)
+        if self.workers.do_folders(visits, copied):
+            return True
+        above.waiting -= 1
+        return False
+
+    def _restore_rest(self, visits: FolderVisits, folder: PlainFolder, left_over: Sequence[PlainFile] | None) -> None:
+        """Restores those files of a folder by themselves, or, for None, the folder too."""
+        for part in visits.parts([folder], self.unreadable):
+            if left_over is None:
+                self.restore_part(part)
+            elif isinstance(part, PlainVisits):
+                for single in self.each(part, left_over):
+                    self.restore(single)
+        if left_over is not None:
+            self.give_time(visits.of_folder(folder, left=True))
 
     def _without_further(self, plain: PlainVisits) -> tuple[list[PlainFile], list[PlainFile]]:
         """Returns the files of a group to copy; and further names of these, or of earlier ones, which are all written then."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from backupd.files.attributes import attributes
 from backupd.files.conflict_policy import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, LinkPlacer, RestoreStep, decide, differing
 from backupd.files.destination import Destination
-from backupd.files.placing import Names, PlainVisits, Visit
+from backupd.files.placing import FolderVisits, Names, PlainVisits, Visit
 from backupd.files.privileged_attributes import given_attributes
 from backupd.files.restore_types import RestorePreview
 from backupd.files.tree import Entry, open_plain
@@ -309,6 +309,11 @@ class PreviewCounter:
                 self._links.place(file.inode, file.links, (*plain.place, file.name), 0)
             else:
                 self._needed += file.allocated
+
+    def add_folders(self, visits: FolderVisits) -> None:
+        """Counts folders in whose places nothing is, with their files."""
+        self._preview.count_new_folders(visits)
+        self._needed += sum(file.allocated for folder in visits.group.folders for file in folder.files)
 
     def leave(self) -> None:
         """The walk has left a folder."""

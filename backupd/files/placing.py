@@ -2,6 +2,7 @@
 end.
 """
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 from backupd.files.archive import outermost
 from backupd.files.tree import Entry, Tree, components, joined, look
-from backupd.files.walking import PlainFile, PlainFiles, PlainFolder, Unreadable, WalkEntry, parent_of
+from backupd.files.walking import PlainFile, PlainFiles, PlainFolder, PlainFolders, Unreadable, Walked, parent_of, report
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 from btrkeep.fs.openat import open_on_same_device
@@ -17,8 +18,8 @@ from btrkeep.units import printable
 
 Names = tuple[bytes, ...]
 """A place beneath the destination folder; () is that folder itself."""
-Walk = Callable[[Tree, bytes, Unreadable | None], Iterator[WalkEntry | PlainFiles | PlainFolder]]
-"""A walk in groups, with symlinks and further names of files in these, as of RepeatedWalk."""
+Walk = Callable[[Tree, bytes, Unreadable | None], Iterator[Walked]]
+"""A batched walk, as of RepeatedWalk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,38 +75,40 @@ class PlainVisits(NamedTuple):
             yield Visit(entry, self.group.folder, file.name, (*self.place, file.name), left=False)
 
 
-class PlainFolderVisit(NamedTuple):
-    """A folder being restored at a place, with plain files and symlinks in it and nothing else."""
+class FolderVisits(NamedTuple):
+    """Folders with plain files and symlinks in them and nothing else, being restored into the folder at `place`."""
 
-    plain: PlainFolder
+    group: PlainFolders
     place: Names
     privileged: bool = True
 
-    def of_folder(self, *, left: bool) -> Visit:
-        """Returns the visit of the folder itself."""
-        entry, folder, name, *_ = self.plain
-        return Visit(entry, folder, name, self.place, left, self.privileged)
+    def of_folder(self, folder: PlainFolder, *, left: bool) -> Visit:
+        """Returns the visit of one of them itself. Its entry has what a restore needs of a folder."""
+        path = self.group.above + b"/" + folder.name
+        entry = Entry(path, "folder", 0, 0, *folder[1:5], inode=0, links=1, device=0)
+        return Visit(entry, self.group.folder, folder.name, (*self.place, folder.name), left, self.privileged)
 
-    def group(self) -> PlainVisits:
-        """Returns its files, without an open folder."""
-        return PlainVisits(PlainFiles(self.plain.entry.path, -1, self.plain.files), self.place)
+    def files_of(self, folder: PlainFolder) -> PlainVisits:
+        """Returns the files of one of them, without an open folder."""
+        return PlainVisits(PlainFiles(self.group.above + b"/" + folder.name, -1, folder.files), (*self.place, folder.name))
 
-    def parts(self, unreadable: Unreadable) -> Iterator[Visit | PlainVisits]:
-        """Yields the folder, what is in it, and the folder once more."""
-        yield self.of_folder(left=False)
-        entry, above, name, files, _ = self.plain
-        if files:
-            try:
-                opened = open_on_same_device(above, name)
-            except OSError as error:
-                unreadable(entry.path, error)
-            else:
-                with ClosingFd(opened) as folder:
-                    yield PlainVisits(PlainFiles(entry.path, folder, files), self.place)
-        yield self.of_folder(left=True)
+    def parts(self, folders: Iterable[PlainFolder], unreadable: Unreadable) -> Iterator[Visit | PlainVisits]:
+        """Yields some of its folders, after each what is in it, and the folder once more."""
+        for folder in folders:
+            yield self.of_folder(folder, left=False)
+            if folder.files:
+                try:
+                    opened = open_on_same_device(self.group.folder, folder.name)
+                except OSError as error:
+                    unreadable(self.group.above + b"/" + folder.name, error)
+                else:
+                    with ClosingFd(opened) as fd:
+                        files = self.files_of(folder)
+                        yield files._replace(group=files.group._replace(folder=fd))
+            yield self.of_folder(folder, left=True)
 
 
-AnyVisit = Visit | PlainVisits | PlainFolderVisit
+AnyVisit = Visit | PlainVisits | FolderVisits
 
 
 def placed(paths: Sequence[bytes], parents: bool) -> list[Root]:
@@ -132,7 +135,7 @@ def visits(
     tree: Tree, roots: Sequence[Root], walk: Walk, unreadable: Unreadable | None = None, *, privileged: bool = True
 ) -> Iterator[AnyVisit]:
     """Yields everything to be restored, folders before and after their contents. Folders above a root that were not requested
-    themselves come first, from the top down. Raises OSError; `unreadable` as for walk_grouped.
+    themselves come first, from the top down. Raises OSError; `unreadable` as for walk_batched.
     """
     above = _above(roots)
     for path in above:
@@ -144,8 +147,8 @@ def visits(
             if isinstance(found, PlainFiles):
                 yield PlainVisits(found, folders[-1])
                 continue
-            if isinstance(found, PlainFolder):
-                yield PlainFolderVisit(found, (*folders[-1], found.name), privileged)
+            if isinstance(found, PlainFolders):
+                yield FolderVisits(found, folders[-1], privileged)
                 continue
             entry, folder, name, left = found
             if left:
@@ -154,6 +157,9 @@ def visits(
                 place = (*folders[-1], name) if folders else root.names
                 if entry.kind == "folder":
                     folders.append(place)
+                elif not tree.owns(entry.device):
+                    report(unreadable, entry.path, OSError(errno.EXDEV, "something else is mounted there"))
+                    continue
             yield Visit(entry, folder, name, place, left, privileged)
     for path in reversed(above):
         with parent_of(tree, path) as (folder, name):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from backupd.files.attributes import LABEL, attribute_names, attributes, is_power
-from backupd.files.placing import AnyVisit, PlainFolderVisit, PlainVisits, Visit, place_path
+from backupd.files.placing import AnyVisit, FolderVisits, PlainVisits, Visit, place_path
 from backupd.files.restore_types import Withheld
 from backupd.files.tree import Entry
 
@@ -22,7 +22,7 @@ def harmless(visits: Iterable[AnyVisit], withheld: Withheld, to: str) -> Iterato
     Plain files that come together have no such bits. They are passed on as they are, and their attributes not checked.
     """
     for visit in visits:
-        if isinstance(visit, PlainVisits | PlainFolderVisit) or (visit.entry.kind == "folder" and not visit.privileged):
+        if isinstance(visit, PlainVisits | FolderVisits) or (visit.entry.kind == "folder" and not visit.privileged):
             yield visit
             continue
         entry = visit.entry

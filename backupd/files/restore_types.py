@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from backupd.files.conflict_policy import CONTENT_ONLY, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, differs_words
-from backupd.files.placing import Names, PlainVisits, place_path
+from backupd.files.placing import FolderVisits, Names, PlainVisits, place_path
 from backupd.files.tree import Entry
 from backupd.files.walking import PlainFile
 from btrkeep.config import Config, HostConfig
@@ -167,6 +167,14 @@ class RestorePreview:
         self.folders += entry.kind == "folder"
         self.others += entry.kind not in ("file", "folder")
         self.size += entry.size if entry.kind == "file" else 0
+
+    def count_new_folders(self, visits: FolderVisits) -> None:
+        """Counts folders in whose places nothing is, with their files."""
+        self.folders += len(visits.group.folders)
+        for folder in visits.group.folders:
+            self.counts[NEW].add_at(self.to, (*visits.place, folder.name))
+            if folder.files:
+                self.count_new(visits.files_of(folder))
 
     def count_new(self, plain: PlainVisits) -> None:
         """Counts a group of files in whose places nothing is."""

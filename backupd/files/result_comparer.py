@@ -8,12 +8,12 @@ from typing import NamedTuple, Protocol
 from backupd.files.group_workers import GroupWorkers
 from backupd.files.new_folders import same_folder
 from backupd.files.place_comparer import FileComparer, PlaceComparer
-from backupd.files.placing import AnyVisit, Names, PlainFolderVisit, PlainVisits, Visit, place_path
+from backupd.files.placing import AnyVisit, FolderVisits, Names, PlainVisits, Visit, place_path
 from backupd.files.plain_files import Handled
 from backupd.files.restore_types import RestoreCount, RestoreProgress
 from backupd.files.tree import identity
 from backupd.files.walk_record import NumberSet
-from backupd.files.walking import PlainFile, Unreadable
+from backupd.files.walking import PlainFile, PlainFolder, Unreadable
 
 
 class Exempt(NamedTuple):
@@ -75,25 +75,31 @@ class ResultComparer:
         for visit in self._each(plain):
             self.compare(visit)
 
-    def compare_folder(self, visit: PlainFolderVisit, workers: GroupWorkers) -> None:
-        """Has a folder compared with its files, as `compare_group`."""
-        is_exempt = hash(visit.place) in self._exempt.left_alone or self._is_any_exempt(visit.group())
-        if not is_exempt:
-            workers.do_folder(visit, self._take_folder, is_bare=visit.plain.number in self._bare)
-            return
-        for single in self._each(visit):
-            self.compare(single)
+    def compare_folders(self, visits: FolderVisits, workers: GroupWorkers) -> None:
+        """Has folders compared with their files, as `compare_group`."""
+        left_alone, proven, damaged = self._exempt
+        is_exempt = (left_alone or proven or damaged) and any(self._is_exempt(visits, folder) for folder in visits.group.folders)
+        if is_exempt or not workers.do_folders(visits, self._take_folders, is_bare=visits.group.number in self._bare):
+            for single in self._each(visits):
+                self.compare(single)
 
-    def _take_folder(self, visit: PlainFolderVisit, handled: Handled) -> None:
-        left_over = self._count(visit.place, visit.plain.files, handled)
-        if handled.is_folder_done:
-            self._progress.files += 1
-        else:
-            self.compare(visit.of_folder(left=False))
-        if left_over:
-            for part in visit.parts(self._unreadable):
-                if isinstance(part, PlainVisits):
-                    self._compare_each(part, left_over)
+    def _is_exempt(self, visits: FolderVisits, folder: PlainFolder) -> bool:
+        is_left = hash((*visits.place, folder.name)) in self._exempt.left_alone
+        return is_left or self._is_any_exempt(visits.files_of(folder))
+
+    def _take_folders(self, visits: FolderVisits, results: Sequence[Handled]) -> None:
+        for folder, handled in zip(visits.group.folders, results, strict=True):
+            left_over = self._count(visits.place, folder.files, handled) if folder.files else ()
+            if handled.is_folder_done:
+                self._progress.files += 1
+            else:
+                self.compare(visits.of_folder(folder, left=False))
+            if left_over:
+                for part in visits.parts([folder], self._unreadable):
+                    if isinstance(part, PlainVisits):
+                        self._compare_each(part, left_over)
+        self._progress.names = visits.place
+        self._contents.moved(0)
 
     def compare(self, visit: Visit) -> None:
         """Compares a name by itself."""

@@ -18,7 +18,7 @@ from backupd.files.group_workers import FolderWork, GroupWorkers, Work
 from backupd.files.group_writer import GroupWriter
 from backupd.files.new_folders import STAGING, Staging, compare_folder, copy_folder, make_folder
 from backupd.files.place_comparer import FileComparer, PlaceComparer, PlacedFolder, PreviewCounter, is_in_fresh, placed_folder
-from backupd.files.placing import AnyVisit, PlainFolderVisit, PlainVisits, Visit, place_path, placed, visits
+from backupd.files.placing import AnyVisit, FolderVisits, PlainVisits, Visit, place_path, placed, visits
 from backupd.files.plain_files import compare, copy
 from backupd.files.privileged_attributes import count_powers, harmless
 from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell, Withheld
@@ -108,21 +108,37 @@ class LocalRestore:
             compares = content and self.request.overwrite == ALL
             comparer = PlaceComparer(to, self.request.overwrite, FileComparer(to, self._reflinks, read) if compares else None)
             counter = PreviewCounter(found, comparer)
-            for visit in self._visits(found.withheld, _ignored):
-                if isinstance(visit, PlainVisits) and counter.is_in_fresh:
+            counts_powers = content and not self.request.privileged
+
+            def count(visit: AnyVisit) -> None:
+                if isinstance(visit, FolderVisits):
+                    if counts_powers or not counter.is_in_fresh:
+                        for part in visit.parts(visit.group.folders, _ignored):
+                            count(part)
+                        return
+                    counter.add_folders(visit)
+                    names = sum(1 + len(folder.files) for folder in visit.group.folders)
+                elif isinstance(visit, PlainVisits):
+                    if not counter.is_in_fresh:
+                        for single in self._each(visit, found.withheld, _ignored):
+                            count(single)
+                        return
                     counter.add_group(visit)
-                    if content and not self.request.privileged:
+                    if counts_powers:
                         count_powers(visit, found.withheld, self.to)
-                    progress.files, progress.names = progress.files + len(visit.group.files), visit.place
-                    self._tell(progress)
-                    continue
-                for single in self._each(visit, found.withheld, _ignored):
-                    if single.left:
-                        counter.leave()
-                        continue
-                    progress.files, progress.names = progress.files + 1, single.place
-                    self._tell(progress)
-                    counter.add(single)
+                    names = len(visit.group.files)
+                elif visit.left:
+                    counter.leave()
+                    return
+                else:
+                    names = 1
+                progress.files, progress.names = progress.files + names, visit.place
+                self._tell(progress)
+                if isinstance(visit, Visit):
+                    counter.add(visit)
+
+            for visit in self._visits(found.withheld, _ignored):
+                count(visit)
             if self._has_untidy_top(to):
                 counter.add_unfinished(())
             free = to.free()
@@ -157,10 +173,9 @@ class LocalRestore:
             hint = "look at its filesystem and the kernel's messages (dmesg); the same command goes on"
             raise OperatorError(f"{self.to}: {error.strerror or error}", hint) from error
 
-    def _visits(self, withheld: Withheld, unreadable: Unreadable, *, with_folders: bool = False) -> Iterator[AnyVisit]:
+    def _visits(self, withheld: Withheld, unreadable: Unreadable) -> Iterator[AnyVisit]:
         """Yields the entries to restore; counts in `withheld` those that need --privileged."""
-        walk = partial(self._walks.walk, with_folders=with_folders)
-        found = visits(self.tree, self.roots, walk, unreadable, privileged=self.request.privileged)
+        found = visits(self.tree, self.roots, self._walks.walk, unreadable, privileged=self.request.privileged)
         try:
             yield from found if self.request.privileged else harmless(found, withheld, self.to)
         except OSError as error:
@@ -176,8 +191,8 @@ class LocalRestore:
         if isinstance(visit, Visit):
             yield visit
             return
-        if isinstance(visit, PlainFolderVisit):
-            for part in visit.parts(unreadable):
+        if isinstance(visit, FolderVisits):
+            for part in visit.parts(visit.group.folders, unreadable):
                 yield from self._each(part, withheld, unreadable)
             return
         found = visit.each(visit.group.files if files is None else files, unreadable)
@@ -226,13 +241,11 @@ class LocalRestore:
             each, restore, restore_part, give_time, lambda: self._is_ended, self._unreadable, reflinks, self._bare,
         )  # fmt: skip
         is_staged = self._staging is not None and self._staging.fd is not None
-        for visit in self._visits(self.result.withheld, self._unreadable, with_folders=is_staged):
-            if not isinstance(visit, PlainFolderVisit):
+        for visit in self._visits(self.result.withheld, self._unreadable):
+            if not isinstance(visit, FolderVisits):
                 restore_part(visit)
-            elif self._folders[-1].is_fresh:
-                groups.copy_folder(visit, self._folders[-1])
-            else:
-                for part in visit.parts(self._unreadable):
+            elif not is_staged or not self._folders[-1].is_fresh or not groups.copy_folders(visit, self._folders[-1]):
+                for part in visit.parts(visit.group.folders, self._unreadable):
                     restore_part(part)
             self.result.reflinked, self.result.copied = writer.reflinked, writer.copied
         self._finish_late(writer, workers)
@@ -455,11 +468,11 @@ class LocalRestore:
         files = partial(compare, reflinks=reflinks, privileged=privileged, content=content)
         folders = partial(compare_folder, reflinks=reflinks, privileged=privileged, content=content)
         with self._workers(to, files, folders, at_once=not content) as workers:
-            for visit in self._visits(Withheld(), self._unread_since, with_folders=True):
+            for visit in self._visits(Withheld(), self._unread_since):
                 if isinstance(visit, PlainVisits):
                     comparer.compare_group(visit, workers)
-                elif isinstance(visit, PlainFolderVisit):
-                    comparer.compare_folder(visit, workers)
+                elif isinstance(visit, FolderVisits):
+                    comparer.compare_folders(visit, workers)
                 else:
                     comparer.compare(visit)
             workers.finish()

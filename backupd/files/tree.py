@@ -251,7 +251,11 @@ class Descent:
 
     def enter(self, name: bytes) -> None:
         """Goes one step down."""
-        self._open.append(os.open(name, FOLDER, dir_fd=self.fd))
+        self.enter_open(os.open(name, FOLDER, dir_fd=self.fd), name)
+
+    def enter_open(self, fd: int, name: bytes) -> None:
+        """Goes one step down, to the open folder of that name."""
+        self._open.append(fd)
         self._names.append(name)
         self._above += b"/" + name
         far = len(self._open) - _KEPT_OPEN - 1

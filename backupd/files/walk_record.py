@@ -14,46 +14,45 @@ from typing import Any
 from backupd.files.spool import MOST, unnamed_file
 from backupd.files.tree import Descent, Entry, Tree, components, joined
 from backupd.files.walking import (
-    MUCH,
-    WHOLE,
     PlainFile,
     PlainFiles,
-    PlainFolder,
+    PlainFolders,
     Unreadable,
+    Walked,
     WalkEntry,
+    packed,
     parent_of,
     report,
-    walk_grouped,
+    unpacked,
+    walk_batched,
 )
 
 _NAMES = 1000  # of one piece of the record; it is in memory
 _LENGTH = 4  # bytes, before each piece
 _LEFT = None
-"""The event after all that is in a folder. The others: a tuple of the name and Entry's further fields; a list of plain files."""
+"""The event after all that is in a folder. The others: a tuple of the name and Entry's further fields; a list of plain files; a
+tuple of _FOLDERS and a list of plain folders.
+"""
+_FOLDERS = None
 
 
 class RepeatedWalk:
-    """Grouped walks with symlinks and links through one backup, as `walk_grouped` has them. Not for a folder that may change."""
+    """Batched walks through one backup, as `walk_batched` has them. Not for a folder that may change."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._record: _Record | None = None
         self._spans: dict[bytes, tuple[int, int]] = {}
 
-    def walk(
-        self, tree: Tree, path: bytes, unreadable: Unreadable | None = None, *, with_folders: bool = False
-    ) -> Generator[WalkEntry | PlainFiles | PlainFolder, None, None]:
-        """The entry at `path` and all below it, as `walk_grouped` with its links. Raises OSError.
-
-        `with_folders`, a PlainFolder below `path` comes as such where it was recorded.
-        """
+    def walk(self, tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Generator[Walked, None, None]:
+        """The entry at `path` and all below it, as `walk_batched`. Raises OSError."""
         span = self._spans.get(path)
         if span and self._record:
-            yield from _repeated(tree, path, _Events(self._record.events(*span), span[0], with_folders=with_folders), unreadable)
+            yield from _repeated(tree, path, enumerate(self._record.events(*span), span[0]), unreadable)
         else:
             yield from self._walked(tree, path, unreadable)
 
-    def _walked(self, tree: Tree, path: bytes, unreadable: Unreadable | None) -> Generator[WalkEntry | PlainFiles, None, None]:
+    def _walked(self, tree: Tree, path: bytes, unreadable: Unreadable | None) -> Generator[Walked, None, None]:
         is_recorded = True
 
         def failed(at: bytes, error: OSError) -> None:
@@ -64,10 +63,10 @@ class RepeatedWalk:
             unreadable(at, error)
 
         events, names, start = list[Any](), 0, self._record.end if self._record else 0
-        for visit in walk_grouped(tree, path, failed, with_links=True):
+        for visit in walk_batched(tree, path, failed):
             if is_recorded:
                 events.append(_event(visit))
-                names += len(visit.files) if isinstance(visit, PlainFiles) else 1
+                names += _count(visit)
                 if names >= _NAMES:
                     is_recorded = self._added(events)
                     events, names = [], 0
@@ -85,9 +84,17 @@ class RepeatedWalk:
         return True
 
 
-def _event(visit: WalkEntry | PlainFiles) -> Any:
+def _count(visit: Walked) -> int:
+    if isinstance(visit, PlainFolders):
+        return sum(1 + len(folder.files) for folder in visit.folders)
+    return len(visit.files) if isinstance(visit, PlainFiles) else 1
+
+
+def _event(visit: Walked) -> Any:
     if isinstance(visit, PlainFiles):
         return list(map(tuple, visit.files))
+    if isinstance(visit, PlainFolders):
+        return _FOLDERS, list(map(packed, visit.folders))
     if visit.left:
         return _LEFT
     entry = visit.entry
@@ -126,62 +133,23 @@ class _Record:
         return data
 
 
-class _Events:
-    """Recorded events, with a look ahead for folders with few plain files in them.
-
-    `number`: of the last event, less than that of any event that is recorded later.
-    """
-
-    def __init__(self, recorded: Iterator[Any], start: int, *, with_folders: bool) -> None:
-        self._recorded, self._with_folders = recorded, with_folders
-        self.number = start - 1
-        self._ahead = list[Any]()  # the next one last
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        event = self._ahead.pop() if self._ahead else next(self._recorded)
-        self.number += 1
-        return event
-
-    def plain_folder(self) -> list[PlainFile] | None:
-        """Takes the events of a folder up to its end, if few plain files with one name each and nothing else are in it; returns
-        these.
-        """
-        if not self._with_folders:
-            return None
-        taken, files = list[Any](), list[PlainFile]()
-        for event in self:
-            taken.append(event)
-            if event is _LEFT:
-                return files
-            if not isinstance(event, list):
-                break
-            files += map(PlainFile._make, event)
-            if len(files) > WHOLE or sum(file.size for file in files) > MUCH or any(file.links > 1 for file in files):
-                break
-        self._ahead += reversed(taken)
-        self.number -= len(taken)
-        return None
+_Events = Iterator[tuple[int, Any]]
+"""Recorded events, each with a number that is less than that of any event which is recorded later."""
 
 
-def _repeated(
-    tree: Tree, path: bytes, events: _Events, unreadable: Unreadable | None
-) -> Generator[WalkEntry | PlainFiles | PlainFolder, None, None]:
+def _repeated(tree: Tree, path: bytes, events: _Events, unreadable: Unreadable | None) -> Generator[Walked, None, None]:
     with parent_of(tree, path) as (above, name):
-        first = Entry(joined(components(path)), *next(events)[1:])
+        first = Entry(joined(components(path)), *next(events)[1][1:])
         yield WalkEntry(first, above, name)
         if first.kind == "folder":
-            event = next(events)
+            number, event = next(events)
             if event is not _LEFT:
-                yield from _below(tree, first, event, events, unreadable)
+                yield from _below(tree, first, number, event, events, unreadable)
             yield WalkEntry(first, above, name, left=True)
 
 
-def _below(
-    tree: Tree, first: Entry, event: Any, events: _Events, unreadable: Unreadable | None
-) -> Iterator[WalkEntry | PlainFiles | PlainFolder]:
+def _below(tree: Tree, first: Entry, number: int, event: Any, events: _Events, unreadable: Unreadable | None) -> Iterator[Walked]:
+    """Yields what is in a folder; its first event was taken already."""
     try:
         opened = Descent(tree, first.path)
     except OSError as error:
@@ -197,25 +165,22 @@ def _below(
                 entry, name = entered.pop()
                 yield WalkEntry(entry, down.fd, name, left=True)
             elif isinstance(event, list):
-                yield PlainFiles(down.path.rstrip(b"/"), down.fd, list(map(PlainFile._make, event)), events.number)
+                yield PlainFiles(down.path.rstrip(b"/"), down.fd, list(map(PlainFile._make, event)), number)
+            elif event[0] is _FOLDERS:
+                yield PlainFolders(down.path.rstrip(b"/"), down.fd, list(map(unpacked, event[1])), number)
             else:
                 name, kind, *rest = event
-                number = events.number
                 entry = Entry(down.path_of(name), kind, *rest)
-                if kind != "folder":
-                    yield WalkEntry(entry, down.fd, name)
-                elif tree.owns(entry.device) and (files := events.plain_folder()) is not None:
-                    yield PlainFolder(entry, down.fd, name, files, number)
-                else:
-                    yield WalkEntry(entry, down.fd, name)
-                    event = next(events)
+                yield WalkEntry(entry, down.fd, name)
+                if kind == "folder":
+                    number, event = next(events)
                     if event is not _LEFT:
                         if _enter(tree, down, name, unreadable):
                             entered.append((entry, name))
                             continue
                         _skip(event, events)
                     yield WalkEntry(entry, down.fd, name, left=True)
-            event = next(events)
+            number, event = next(events)
 
 
 def _enter(tree: Tree, down: Descent, name: bytes, unreadable: Unreadable | None) -> bool:
@@ -242,7 +207,7 @@ def _skip(event: Any, events: _Events) -> None:
                 return
         elif isinstance(event, tuple) and event[1] == "folder":
             depth += 1
-        event = next(events)
+        _, event = next(events)
 
 
 class NumberSet:

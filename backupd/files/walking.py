@@ -7,13 +7,15 @@ Batches of names are for threads that look at them.
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backupd.files.spool import IN_MEMORY, ordered
 from backupd.files.tree import Descent, Entry, Tree, components, entry_of, joined, look, names_in
+from btrkeep.fs.openat import FOLDER
 
 Unreadable = Callable[[bytes, OSError], None]
 """Gets the path of what cannot be read, and why."""
@@ -69,19 +71,29 @@ class PlainFiles(NamedTuple):
 
 
 class PlainFolder(NamedTuple):
-    """A folder with at most WHOLE names in it, which are plain files and symlinks with one name each.
+    """A folder with at most WHOLE names and MUCH bytes in it, which are plain files and symlinks with one name each.
 
-    `folder`: an open descriptor of the folder that it is in, until the next one is asked for; `name` is its name there. `number` as
-    of PlainFiles.
+    `mtime` in nanoseconds. Of plain types: it goes to other processes.
     """
 
-    entry: Entry
-    folder: int
     name: bytes
+    mode: int
+    uid: int
+    gid: int
+    mtime: int
     files: list[PlainFile]
+
+
+class PlainFolders(NamedTuple):
+    """Such folders in one folder, few enough for a message to another process (128 KiB). The rest as of PlainFiles."""
+
+    above: bytes
+    folder: int
+    folders: list[PlainFolder]
     number: int = -1
 
 
+Walked = WalkEntry | PlainFiles | PlainFolders
 WHOLE = 256
 """Names in a folder that is restored as a whole: so many are lost at the most if the restore is killed."""
 SMALL = 1 << 20
@@ -89,8 +101,20 @@ SMALL = 1 << 20
 _MANY = 64  # files of one group at the most
 MUCH = 4 << 20
 """Bytes: a group that has reached this size gets no further file."""
+_FOLDERS = 64  # of one group at the most
+_MESSAGE, _OF_NAME = 40 << 10, 80  # a group of folders whose names take so many bytes, each so many more, gets no further one
 _BATCH = 64  # names: enough that handing them over costs nothing, few enough that all threads end at the same time
 _BATCH_FOLDERS = 8  # open descriptors of one batch
+
+
+def packed(folder: PlainFolder) -> tuple[Any, ...]:
+    """Returns a plain folder as marshal can hold it."""
+    return (*folder[:-1], list(map(tuple, folder.files)))
+
+
+def unpacked(fields: tuple[Any, ...]) -> PlainFolder:
+    """Returns the folder that was packed."""
+    return PlainFolder._make((*fields[:-1], list(map(PlainFile._make, fields[-1]))))
 
 
 def entries(tree: Tree, path: bytes, skip: Skip = lambda _: False) -> Iterator[Entry]:
@@ -112,27 +136,33 @@ def walk(
         yield found
 
 
-def walk_grouped(
-    tree: Tree, path: bytes, unreadable: Unreadable | None = None, *, with_links: bool = False
-) -> Generator[WalkEntry | PlainFiles, None, None]:
-    """As `walk`, but plain files with one name that follow each other in a folder come together.
+def walk_grouped(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Generator[WalkEntry | PlainFiles, None, None]:
+    """As `walk`, but plain files with one name that follow each other in a folder come together."""
+    return _walk(tree, path, unreadable, lambda _: False, grouped=True)
 
-    `with_links`, symlinks and files with several names come so, too, and before whatever else is among the same 64 names. What is
-    mounted in the backup counts as unreadable then.
+
+def walk_batched(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Generator[Walked, None, None]:
+    """As `walk`, but plain files, symlinks and files with several names come together, before whatever else is among the same 64
+    names; and so do folders with few of them and nothing else in them.
+
+    A folder that is mounted in the backup counts as unreadable.
     """
-    return _walk(tree, path, unreadable, lambda _: False, grouped=True, with_links=with_links)
+    with parent_of(tree, path) as (above, name):
+        first = look(above, name, joined(components(path)))
+        yield WalkEntry(first, above, name)
+        if first.kind == "folder":
+            yield from _batches_below(tree, first, unreadable)
+            yield WalkEntry(first, above, name, left=True)
 
 
 def _walk(
-    tree: Tree, path: bytes, unreadable: Unreadable | None, skip: Skip, *, grouped: bool, with_links: bool = False
+    tree: Tree, path: bytes, unreadable: Unreadable | None, skip: Skip, *, grouped: bool
 ) -> Generator[WalkEntry | PlainFiles, None, None]:
     with parent_of(tree, path) as (above, name):
         first = look(above, name, joined(components(path)))
         yield WalkEntry(first, above, name)
         if first.kind == "folder":
-            if with_links:
-                yield from _groups_below(tree, first, unreadable)
-            elif not skip(first):
+            if not skip(first):
                 yield from _below(tree, first, unreadable, skip, grouped)
             yield WalkEntry(first, above, name, left=True)
 
@@ -197,74 +227,133 @@ def _plain_files(
     return files, None
 
 
-class _Level(NamedTuple):
-    """A folder that a walk `with_links` is in. `others`: names that are not in groups, the next one last."""
+@dataclass(slots=True)
+class _Level:
+    """A folder that a batched walk is in, open as `fd` until the walk enters it.
+
+    `names`: those that were not looked at yet. Of the others `files` are plain ones, and `others` the rest, the next one last.
+    """
 
     entry: Entry
     name: bytes
+    fd: int
     names: Iterator[bytes]
-    others: list[tuple[bytes, os.stat_result]]
+    files: list[PlainFile] = field(default_factory=list)
+    others: list[tuple[bytes, os.stat_result]] = field(default_factory=list)
+
+    def look(self, folder: int, most: int, unreadable: Unreadable | None) -> bool:
+        """Looks at so many names in this folder, open as `folder`. Returns False if there are none."""
+        others, device, has_any = list[tuple[bytes, os.stat_result]](), self.entry.device, False
+        for name in islice(self.names, most):
+            has_any = True
+            try:
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            except OSError as error:
+                report(unreadable, self.entry.path.rstrip(b"/") + b"/" + name, error)
+                continue
+            if file := _plain_file(name, status, device, with_links=True):
+                self.files.append(file)
+            else:
+                others.append((name, status))
+        self.others += reversed(others)
+        return has_any
+
+    def plain_folder(self) -> PlainFolder | None:
+        """Returns the folder if it is a plain one, all of whose names were looked at."""
+        if self.others or any(file.links > 1 for file in self.files) or sum(file.size for file in self.files) > MUCH:
+            return None
+        entry = self.entry
+        return PlainFolder(self.name, entry.mode, entry.uid, entry.gid, entry.mtime, self.files)
 
 
-def _groups_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[WalkEntry | PlainFiles]:
+def _batches_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[Walked]:
     with ExitStack() as stack:
         try:
             down = stack.enter_context(Descent(tree, first.path))
-            levels = [_Level(first, b"", names_in(down.fd), [])]
+            levels = [_Level(first, b"", down.fd, names_in(down.fd))]
         except OSError as error:
             report(unreadable, first.path, error)
             return
         while levels:
-            entry, name, names, others = levels[-1]
-            if not others:
-                if chunk := list(islice(names, _MANY)):
-                    yield from _groups(down, chunk, others, unreadable)
-                    continue
+            level, above, fd = levels[-1], down.path.rstrip(b"/"), down.fd
+            if level.files:
+                files, level.files = level.files, []
+                yield from (PlainFiles(above, fd, some) for some in _parted(files))
+            elif level.others:
+                plain, other = _plain_folders(tree, down, level, unreadable)
+                if isinstance(other, _Level):
+                    down.enter_open(other.fd, other.name)
+                if plain:
+                    yield PlainFolders(above, fd, plain)
+                if isinstance(other, _Level):
+                    yield WalkEntry(other.entry, fd, other.name)
+                    levels.append(other)
+                elif other:
+                    yield WalkEntry(other, fd, other.name)
+                    if other.kind == "folder":
+                        yield WalkEntry(other, fd, other.name, left=True)
+            elif not level.look(fd, _MANY, unreadable):
                 levels.pop()
                 down.leave()
                 if levels:
-                    yield WalkEntry(entry, down.fd, name, left=True)
-                continue
-            name, status = others.pop()
-            entry = entry_of(down.path_of(name), status, None)  # symlinks are in groups
-            yield WalkEntry(entry, down.fd, name)
-            if entry.kind != "folder":
-                continue
-            inside = None
-            if tree.owns(entry.device):
-                inside = _enter(down, name, unreadable)
-            else:
-                report(unreadable, entry.path, OSError(errno.EXDEV, "something else is mounted there"))
-            if inside is None:
-                yield WalkEntry(entry, down.fd, name, left=True)
-            else:
-                levels.append(_Level(entry, name, inside, []))
+                    yield WalkEntry(level.entry, down.fd, level.name, left=True)
 
 
-def _groups(
-    down: Descent, names: Sequence[bytes], others: list[tuple[bytes, os.stat_result]], unreadable: Unreadable | None
-) -> Iterator[PlainFiles]:
-    """Yields those of the names that are plain files or symlinks; adds the rest to `others`, the last one first."""
-    files, size, folder = list[PlainFile](), 0, down.fd
-    device = os.fstat(folder).st_dev
-    for name in names:
-        try:
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        except OSError as error:
-            report(unreadable, down.path_of(name), error)
-            continue
-        file = _plain_file(name, status, device, with_links=True)
-        if file is None:
-            others.append((name, status))
-            continue
-        files.append(file)
+def _parted(files: list[PlainFile]) -> Iterator[list[PlainFile]]:
+    """Yields the files in groups: one that has reached MUCH bytes gets no further file, nor one that has _MANY."""
+    group, size = list[PlainFile](), 0
+    for file in files:
+        group.append(file)
         size += file.size
-        if size >= MUCH:
-            yield PlainFiles(down.path.rstrip(b"/"), folder, files)
-            files, size = [], 0
-    others.reverse()
-    if files:
-        yield PlainFiles(down.path.rstrip(b"/"), folder, files)
+        if size >= MUCH or len(group) == _MANY:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _plain_folders(
+    tree: Tree, down: Descent, level: _Level, unreadable: Unreadable | None
+) -> tuple[list[PlainFolder], _Level | Entry | None]:
+    """Takes plain folders from the rest of a level until they are many. Returns them, and what came behind them that is none: a
+    folder to enter, which is open; or an entry that is not entered; None if there was nothing.
+    """
+    plain, names, length, size = list[PlainFolder](), 0, 0, 0
+    while level.others and len(plain) < _FOLDERS and names < WHOLE and length < _MESSAGE and size < MUCH:
+        name, status = level.others.pop()
+        entry = entry_of(down.path_of(name), status, None)  # symlinks are in groups
+        if entry.kind != "folder":
+            return plain, entry
+        if not tree.owns(entry.device):
+            report(unreadable, entry.path, OSError(errno.EXDEV, "something else is mounted there"))
+            return plain, entry
+        try:
+            fd = os.open(name, FOLDER, dir_fd=down.fd)
+        except OSError as error:
+            report(unreadable, entry.path, error)
+            return plain, entry
+        try:
+            if os.fstat(fd).st_dev != entry.device:
+                raise OSError(errno.EXDEV, "something else is mounted there")
+            inner, has_all = _Level(entry, name, fd, names_in(fd)), False
+            while not (inner.others or has_all) and len(inner.files) <= WHOLE:
+                has_all = not inner.look(fd, _MANY, unreadable)
+        except OSError as error:
+            os.close(fd)
+            report(unreadable, entry.path, error)
+            return plain, entry
+        except BaseException:
+            os.close(fd)
+            raise
+        folder = inner.plain_folder() if has_all else None
+        if not folder:
+            return plain, inner
+        os.close(fd)
+        plain.append(folder)
+        names += len(folder.files)
+        length += len(name) + _OF_NAME + sum(len(file.name) + _OF_NAME for file in folder.files)
+        size += sum(file.size for file in folder.files)
+    return plain, None
 
 
 def _plain_file(name: bytes, status: os.stat_result, device: int, *, with_links: bool) -> PlainFile | None:

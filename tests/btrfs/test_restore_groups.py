@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from backupd.files.placing import Visit
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
-from backupd.files.walking import PlainFile, PlainFiles, walk, walk_grouped
+from backupd.files.walking import PlainFile, PlainFiles, PlainFolders, Walked, WalkEntry, walk, walk_batched, walk_grouped
 from backupd.files.writing import Writer
 from tests.beds import differences, manifest, work
 from tests.beds.everything import write
@@ -249,8 +249,13 @@ def test_a_grouped_walk_gives_each_name_once_and_a_folder_around_its_names(tmp_p
     random_tree(tmp_path / "tree", 7, names=600)
     names, inside = list[bytes](), [b""]
     with Tree.of_folder(tmp_path / "tree") as tree:
-        for visit in walk_grouped(tree, b"/", with_links=True):
-            if isinstance(visit, PlainFiles):
+        for visit in walk_batched(tree, b"/"):
+            if isinstance(visit, PlainFolders):
+                assert visit.above == inside[-1].rstrip(b"/")
+                for folder in visit.folders:
+                    path = visit.above + b"/" + folder.name
+                    names += [path, *(path + b"/" + file.name for file in folder.files)]
+            elif isinstance(visit, PlainFiles):
                 assert visit.above == inside[-1].rstrip(b"/")
                 names += [visit.above + b"/" + file.name for file in visit.files]
             elif visit.left:
@@ -264,19 +269,19 @@ def test_a_grouped_walk_gives_each_name_once_and_a_folder_around_its_names(tmp_p
     assert sorted(names) == sorted(os.fsencode("/" + name[2:]) for name in wanted)
 
 
-@pytest.mark.parametrize("with_links", [True, False])
-def test_a_file_that_is_mounted_is_in_no_group(tmp_path: Path, with_links: bool) -> None:
+@pytest.mark.parametrize("walked", [walk_batched, walk_grouped])
+def test_a_file_that_is_mounted_is_in_no_group(tmp_path: Path, walked: Callable[[Tree, bytes], Iterable[Walked]]) -> None:
     write(tmp_path / "mounted")
     write(tmp_path / "other")
     work("mount", "--bind", "/proc/version", tmp_path / "mounted")
     try:
         with Tree.of_folder(tmp_path) as tree:
-            found = list(walk_grouped(tree, b"/", with_links=with_links))
+            found = list(walked(tree, b"/"))
     finally:
         work("umount", tmp_path / "mounted")
     groups = [visit for visit in found if isinstance(visit, PlainFiles)]
     assert [file.name for group in groups for file in group.files] == [b"other"]
-    assert b"/mounted" in [visit.entry.path for visit in found if not isinstance(visit, PlainFiles)]
+    assert b"/mounted" in [visit.entry.path for visit in found if isinstance(visit, WalkEntry)]
 
 
 def test_a_leftover_folder_of_a_killed_restore_is_deleted(nights: Nights, tmp_path: Path) -> None:

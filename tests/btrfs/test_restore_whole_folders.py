@@ -12,13 +12,13 @@ import pytest
 
 from backupd.files.destination import Destination
 from backupd.files.new_folders import STAGING as NAME
-from backupd.files.new_folders import FolderFields, Staging, compare_folder, copy_folder
+from backupd.files.new_folders import Staging, compare_folder, copy_folder
 from backupd.files.plain_files import Handled
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
 from backupd.files.walk_record import RepeatedWalk
-from backupd.files.walking import PlainFile, PlainFolder
+from backupd.files.walking import PlainFolder, PlainFolders
 from tests.beds import differences, manifest, work
 from tests.beds.everything import write
 from tests.beds.nights import Nights
@@ -70,21 +70,21 @@ def _opened(tmp_path: Path) -> Iterator[tuple[int, int, int]]:
             os.close(fd)
 
 
-def _plain_folder(top: Path, name: str) -> tuple[FolderFields, list[PlainFile]]:
+def _plain_folder(top: Path, name: str) -> PlainFolder:
     with Tree.of_folder(top) as tree:
         walks = RepeatedWalk()
         list(walks.walk(tree, b"/"))
-        (folder,) = [visit for visit in walks.walk(tree, b"/", with_folders=True) if isinstance(visit, PlainFolder)]
-        entry = folder.entry
+        (group,) = [visit for visit in walks.walk(tree, b"/") if isinstance(visit, PlainFolders)]
+        (folder,) = group.folders
         assert folder.name == os.fsencode(name)
-        return FolderFields(folder.name, entry.mode, entry.uid, entry.gid, entry.mtime), folder.files
+        return folder
 
 
 def _copied(tmp_path: Path, *, privileged: bool = True) -> Handled:
     """Copies tmp_path/source/folder to tmp_path/to/folder."""
-    fields, files = _plain_folder(tmp_path / "source", "folder")
+    folder = _plain_folder(tmp_path / "source", "folder")
     with _opened(tmp_path) as fds:
-        done = copy_folder(*fds, fields, files, reflinks=False, privileged=privileged)
+        done = copy_folder(*fds, folder, reflinks=False, privileged=privileged)
     assert not list((tmp_path / "staging").iterdir())
     return done
 
@@ -122,12 +122,12 @@ def test_a_file_that_is_given_back_leaves_nothing_in_the_folder(tmp_path: Path) 
 
 def test_a_name_that_is_taken_in_the_folder_is_given_back_and_what_has_it_stays(tmp_path: Path) -> None:
     """As where File and file are one name (ext4 with casefold): the second finds the first in its place."""
-    folder = tmp_path / "source" / "folder"
-    write(folder / "file", "text")
-    (folder / "link").symlink_to("file")
-    fields, files = _plain_folder(tmp_path / "source", "folder")
+    source = tmp_path / "source" / "folder"
+    write(source / "file", "text")
+    (source / "link").symlink_to("file")
+    folder = _plain_folder(tmp_path / "source", "folder")
     with _opened(tmp_path) as fds:
-        done = copy_folder(*fds, fields, [*files, *files], reflinks=False, privileged=True)
+        done = copy_folder(*fds, folder._replace(files=folder.files * 2), reflinks=False, privileged=True)
     assert done.left_over == [2, 3]
     assert (tmp_path / "to" / "folder" / "file").read_text() == "text"
     assert (tmp_path / "to" / "folder" / "link").readlink() == Path("file")
@@ -135,11 +135,11 @@ def test_a_name_that_is_taken_in_the_folder_is_given_back_and_what_has_it_stays(
 
 def test_a_file_that_was_changed_since_the_walk_is_given_back(tmp_path: Path) -> None:
     source = _folder(tmp_path / "source" / "folder")
-    fields, files = _plain_folder(tmp_path / "source", "folder")
+    folder = _plain_folder(tmp_path / "source", "folder")
     write(source / "file4", "longer than before, and so no file of a backup")
     with _opened(tmp_path) as fds:
-        done = copy_folder(*fds, fields, files, reflinks=False, privileged=True)
-    assert [files[number].name for number in done.left_over] == [b"file4"]
+        done = copy_folder(*fds, folder, reflinks=False, privileged=True)
+    assert [folder.files[number].name for number in done.left_over] == [b"file4"]
     assert not (tmp_path / "to" / "folder" / "file4").exists()
 
 
@@ -167,12 +167,12 @@ def test_a_folder_is_compared_by_its_name(
     change(tmp_path / "to" / "folder")
     if left_over:
         os.utime(tmp_path / "to" / "folder", ns=(0, 10**18 + 77))
-    fields, files = _plain_folder(tmp_path / "source", "folder")
+    folder = _plain_folder(tmp_path / "source", "folder")
     with _opened(tmp_path) as (_, ours, theirs):
-        done = compare_folder(ours, theirs, fields, files, reflinks=False, privileged=True, content=content)
+        done = compare_folder(ours, theirs, folder, reflinks=False, privileged=True, content=content)
     assert done.is_folder_done == is_folder_done
-    wanted = [file.name for file in files] if left_over is None else left_over
-    assert [files[number].name for number in done.left_over] == wanted
+    wanted = [file.name for file in folder.files] if left_over is None else left_over
+    assert [folder.files[number].name for number in done.left_over] == wanted
 
 
 def _staged(to: Path) -> bool:

@@ -9,14 +9,14 @@ import pytest
 
 from backupd.files.tree import Tree
 from backupd.files.walk_record import RepeatedWalk
-from backupd.files.walking import PlainFiles, PlainFolder, Unreadable, WalkEntry, walk_grouped
+from backupd.files.walking import PlainFiles, PlainFolders, Unreadable, Walked, WalkEntry, walk_batched
 from tests.beds import work
 from tests.beds.everything import write
 from tests.beds.random_tree import random_tree
 
 pytestmark = [pytest.mark.root]
 
-Walk = Callable[[Tree, bytes, Unreadable | None], Iterator[WalkEntry | PlainFiles | PlainFolder]]
+Walk = Callable[[Tree, bytes, Unreadable | None], Iterator[Walked]]
 
 
 def _seen(walk: Walk, tree: Tree, path: bytes = b"/") -> list[object]:
@@ -26,15 +26,11 @@ def _seen(walk: Walk, tree: Tree, path: bytes = b"/") -> list[object]:
         folder = os.fstat(visit.folder).st_ino
         if isinstance(visit, PlainFiles):
             seen.append((visit.above, folder, visit.files))
-        elif isinstance(visit, PlainFolder):
-            seen.append((visit.entry, folder, visit.name, visit.files))
+        elif isinstance(visit, PlainFolders):
+            seen.append((visit.above, folder, visit.folders))
         else:
             seen.append((visit.entry, folder, visit.name, visit.left))
     return seen
-
-
-def _by_name(tree: Tree, path: bytes, unreadable: Unreadable | None) -> Iterator[WalkEntry | PlainFiles]:
-    return walk_grouped(tree, path, unreadable, with_links=True)
 
 
 @pytest.mark.parametrize("most", [64 << 20, 1000, 0])
@@ -42,7 +38,7 @@ def test_a_second_walk_yields_what_the_first_did(tmp_path: Path, most: int) -> N
     random_tree(tmp_path / "tree", 5, names=900)
     paths = [b"/", *(os.fsencode(f"/{path.name}") for path in (tmp_path / "tree").iterdir())][:12]
     with Tree.of_folder(tmp_path / "tree") as tree:
-        wanted = {path: _seen(_by_name, tree, path) for path in paths}
+        wanted = {path: _seen(walk_batched, tree, path) for path in paths}
         repeated = RepeatedWalk(most)
         for _ in range(3):
             assert {path: _seen(repeated.walk, tree, path) for path in paths} == wanted
@@ -58,14 +54,16 @@ def test_folders_with_few_plain_files_come_as_such_and_nothing_is_missing(tmp_pa
     with Tree.of_folder(tmp_path / "tree") as tree:
         repeated = RepeatedWalk()
         _seen(repeated.walk, tree)
-        for visit in repeated.walk(tree, b"/", with_folders=True):
+        for visit in repeated.walk(tree, b"/"):
             if isinstance(visit, PlainFiles):
                 names += [visit.above + b"/" + file.name for file in visit.files]
-            elif isinstance(visit, PlainFolder):
-                assert visit.entry.path != b"/large"
-                assert all(file.links == 1 for file in visit.files)
-                names += [visit.entry.path, *(visit.entry.path + b"/" + file.name for file in visit.files)]
-                whole += 1
+            elif isinstance(visit, PlainFolders):
+                for folder in visit.folders:
+                    path = visit.above + b"/" + folder.name
+                    assert path != b"/large"
+                    assert all(file.links == 1 for file in folder.files)
+                    names += [path, *(path + b"/" + file.name for file in folder.files)]
+                    whole += 1
             elif not visit.left:
                 names.append(visit.entry.path)
     wanted = work("find", ".", "-print0", cwd=tmp_path / "tree").stdout.split("\0")[:-1]
@@ -80,7 +78,7 @@ def test_names_are_not_looked_at_again(tmp_path: Path) -> None:
         wanted = _seen(repeated.walk, tree)
         (tmp_path / "tree" / "folder" / "inside").rename(tmp_path / "tree" / "folder" / "elsewhere")
         assert _seen(repeated.walk, tree) == wanted
-        assert _seen(_by_name, tree) != wanted
+        assert _seen(walk_batched, tree) != wanted
 
 
 def _replace_by_symlink(folder: Path) -> None:
@@ -105,8 +103,9 @@ def test_a_folder_that_cannot_be_opened_again_is_reported_and_the_others_are_wal
         errors, left, files = list[tuple[bytes, int | None]](), list[bytes](), list[bytes]()
         try:
             for visit in repeated.walk(tree, b"/", lambda path, error: errors.append((path, error.errno))):
-                if isinstance(visit, PlainFiles):
-                    files += [visit.above + b"/" + file.name for file in visit.files]
+                if isinstance(visit, PlainFolders):
+                    (below,) = visit.folders
+                    files += [visit.above + b"/below/" + file.name for file in below.files]
                 elif isinstance(visit, WalkEntry) and visit.left:
                     left.append(visit.entry.path)
         finally:
@@ -115,28 +114,28 @@ def test_a_folder_that_cannot_be_opened_again_is_reported_and_the_others_are_wal
     number = {"gone": errno.ENOENT, "symlink": errno.ENOTDIR, "mount": errno.EXDEV}[change]
     assert errors == [(b"/b", number)]
     assert files == [b"/a/below/inside", b"/c/below/inside"]
-    assert left == [b"/a/below", b"/a", b"/b", b"/c/below", b"/c", b"/"]
+    assert left == [b"/a", b"/b", b"/c", b"/"]
 
 
 def test_nothing_is_recorded_of_a_walk_that_could_not_read_everything(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     write(tmp_path / "tree" / "a" / "inside")
-    (tmp_path / "tree" / "b").mkdir()
+    (tmp_path / "tree" / "b" / "below").mkdir(parents=True)
     errors = list[bytes]()
     with Tree.of_folder(tmp_path / "tree") as tree:
         repeated = RepeatedWalk()
         for visit in repeated.walk(tree, b"/", lambda path, _: errors.append(path)):
             if isinstance(visit, WalkEntry) and visit.entry.path == b"/b" and not visit.left:
-                (tmp_path / "tree" / "b").rmdir()
-        assert errors == [b"/b"]
+                (tmp_path / "tree" / "b" / "below").rmdir()
+        assert errors == [b"/b/below"]
         write(tmp_path / "tree" / "b" / "new")
-        assert _seen(repeated.walk, tree) == _seen(_by_name, tree)
+        assert _seen(repeated.walk, tree) == _seen(walk_batched, tree)
 
 
 def test_a_walk_that_was_stopped_is_not_recorded(tmp_path: Path) -> None:
     random_tree(tmp_path / "tree", 3, names=100)
     with Tree.of_folder(tmp_path / "tree") as tree:
-        repeated, wanted = RepeatedWalk(), _seen(_by_name, tree)
+        repeated, wanted = RepeatedWalk(), _seen(walk_batched, tree)
         stopped = repeated.walk(tree, b"/", None)
         for _ in range(20):
             next(stopped)
