@@ -7,7 +7,7 @@ Batches of names are for threads that look at them.
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -227,9 +227,12 @@ def _plain_files(
     return files, None
 
 
+_Others = list[tuple[bytes, os.stat_result]]
+
+
 @dataclass(slots=True)
 class _Level:
-    """A folder that a batched walk is in, open as `fd` until the walk enters it.
+    """A folder that a batched walk is in, or that it is to enter: open as `fd`.
 
     `names`: those that were not looked at yet. Of the others `files` are plain ones, and `others` the rest, the next one last.
     """
@@ -239,31 +242,26 @@ class _Level:
     fd: int
     names: Iterator[bytes]
     files: list[PlainFile] = field(default_factory=list)
-    others: list[tuple[bytes, os.stat_result]] = field(default_factory=list)
+    others: _Others = field(default_factory=_Others)
 
-    def look(self, folder: int, most: int, unreadable: Unreadable | None) -> bool:
-        """Looks at so many names in this folder, open as `folder`. Returns False if there are none."""
-        others, device, has_any = list[tuple[bytes, os.stat_result]](), self.entry.device, False
-        for name in islice(self.names, most):
-            has_any = True
-            try:
-                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            except OSError as error:
-                report(unreadable, self.entry.path.rstrip(b"/") + b"/" + name, error)
-                continue
-            if file := _plain_file(name, status, device, with_links=True):
-                self.files.append(file)
-            else:
-                others.append((name, status))
-        self.others += reversed(others)
-        return has_any
 
-    def plain_folder(self) -> PlainFolder | None:
-        """Returns the folder if it is a plain one, all of whose names were looked at."""
-        if self.others or any(file.links > 1 for file in self.files) or sum(file.size for file in self.files) > MUCH:
-            return None
-        entry = self.entry
-        return PlainFolder(self.name, entry.mode, entry.uid, entry.gid, entry.mtime, self.files)
+def _looked(
+    fd: int, path: bytes, device: int, names: Iterable[bytes], unreadable: Unreadable | None
+) -> tuple[list[PlainFile], _Others]:
+    """Looks at names in an open folder on that device. Returns the plain files, and the others, the next one last."""
+    files, others = list[PlainFile](), _Others()
+    for name in names:
+        try:
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except OSError as error:
+            report(unreadable, path.rstrip(b"/") + b"/" + name, error)
+            continue
+        if file := _plain_file(name, status, device, with_links=True):
+            files.append(file)
+        else:
+            others.append((name, status))
+    others.reverse()
+    return files, others
 
 
 def _batches_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[Walked]:
@@ -292,7 +290,9 @@ def _batches_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> I
                     yield WalkEntry(other, fd, other.name)
                     if other.kind == "folder":
                         yield WalkEntry(other, fd, other.name, left=True)
-            elif not level.look(fd, _MANY, unreadable):
+            elif names := list(islice(level.names, _MANY)):
+                level.files, level.others = _looked(fd, above, level.entry.device, names, unreadable)
+            else:
                 levels.pop()
                 down.leave()
                 if levels:
@@ -321,39 +321,45 @@ def _plain_folders(
     plain, names, length, size = list[PlainFolder](), 0, 0, 0
     while level.others and len(plain) < _FOLDERS and names < WHOLE and length < _MESSAGE and size < MUCH:
         name, status = level.others.pop()
-        entry = entry_of(down.path_of(name), status, None)  # symlinks are in groups
-        if entry.kind != "folder":
-            return plain, entry
-        if not tree.owns(entry.device):
-            report(unreadable, entry.path, OSError(errno.EXDEV, "something else is mounted there"))
-            return plain, entry
-        try:
-            fd = os.open(name, FOLDER, dir_fd=down.fd)
-        except OSError as error:
-            report(unreadable, entry.path, error)
-            return plain, entry
-        try:
-            if os.fstat(fd).st_dev != entry.device:
-                raise OSError(errno.EXDEV, "something else is mounted there")
-            inner, has_all = _Level(entry, name, fd, names_in(fd)), False
-            while not (inner.others or has_all) and len(inner.files) <= WHOLE:
-                has_all = not inner.look(fd, _MANY, unreadable)
-        except OSError as error:
-            os.close(fd)
-            report(unreadable, entry.path, error)
-            return plain, entry
-        except BaseException:
-            os.close(fd)
-            raise
-        folder = inner.plain_folder() if has_all else None
-        if not folder:
-            return plain, inner
-        os.close(fd)
-        plain.append(folder)
-        names += len(folder.files)
-        length += len(name) + _OF_NAME + sum(len(file.name) + _OF_NAME for file in folder.files)
-        size += sum(file.size for file in folder.files)
+        inner = _whole_folder(tree, down, name, status, unreadable) if stat.S_ISDIR(status.st_mode) else None
+        if not isinstance(inner, PlainFolder):
+            return plain, inner or entry_of(down.path_of(name), status, None)  # symlinks are in groups
+        plain.append(inner)
+        length += len(name) + _OF_NAME
+        if inner.files:
+            names += len(inner.files)
+            length += sum(len(file.name) + _OF_NAME for file in inner.files)
+            size += sum(file.size for file in inner.files)
     return plain, None
+
+
+def _whole_folder(
+    tree: Tree, down: Descent, name: bytes, status: os.stat_result, unreadable: Unreadable | None
+) -> PlainFolder | _Level | None:
+    """Looks into a folder as long as it may be a plain one. Returns it open if it is none; None if it is not to be entered."""
+    path, fd, stays_open = down.path_of(name), -1, False
+    try:
+        if not tree.owns(status.st_dev):
+            raise OSError(errno.EXDEV, "something else is mounted there")
+        fd = os.open(name, FOLDER, dir_fd=down.fd)
+        if os.fstat(fd).st_dev != status.st_dev:
+            raise OSError(errno.EXDEV, "something else is mounted there")
+        names, files, others, has_all = names_in(fd), list[PlainFile](), _Others(), False
+        while not others and not has_all and len(files) <= WHOLE:
+            some = list(islice(names, _MANY))
+            more, others = _looked(fd, path, status.st_dev, some, unreadable)
+            files += more
+            has_all = not some
+        if has_all and all(file.links == 1 for file in files) and sum(file.size for file in files) <= MUCH:
+            return PlainFolder(name, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns, files)
+        stays_open = True
+        return _Level(entry_of(path, status, None), name, fd, names, files, others)
+    except OSError as error:
+        report(unreadable, path, error)
+        return None
+    finally:
+        if fd >= 0 and not stays_open:
+            os.close(fd)
 
 
 def _plain_file(name: bytes, status: os.stat_result, device: int, *, with_links: bool) -> PlainFile | None:
