@@ -15,8 +15,8 @@ _FEW, _LITTLE = 8, 64 << 10  # files and bytes at the most that are done here: t
 
 Work = Callable[..., Handled]
 """Gets the open folder of the backup, that of the destination, and files of it; with `is_bare`, what `do` got."""
-FolderWork = Callable[..., Handled]
-"""Gets the same of the folder that a plain folder is in, and that."""
+FolderWork = Callable[..., list[Handled]]
+"""Gets the same of the folder that plain folders are in, and these."""
 Then = Callable[[PlainVisits, Sequence[PlainFile], Handled], None]
 """Gets the group, the files that were given, and what became of them. The folder of the group is open then."""
 FoldersThen = Callable[[FolderVisits, Sequence[Handled]], None]
@@ -68,7 +68,7 @@ class GroupWorkers:
         group = visits.group
 
         def at_once(to: int) -> None:
-            then(visits, [self._folder_work(group.folder, to, folder, **_bare(is_bare)) for folder in group.folders])
+            then(visits, self._folder_work(group.folder, to, group.folders, **_bare(is_bare)))
 
         def handled(source: int, answers: Sequence[Sequence[Any]]) -> None:
             then(visits._replace(group=group._replace(folder=source)), [Handled(*answer) for answer in answers])
@@ -110,7 +110,7 @@ class GroupWorkers:
         given, is_bare, is_of_folders = batch
         if not is_of_folders:
             return tuple(self._work(source, to, list(map(PlainFile._make, given)), **_bare(is_bare)))
-        return [tuple(self._folder_work(source, to, folder, **_bare(is_bare))) for folder in map(unpacked, given)]
+        return list(map(tuple, self._folder_work(source, to, list(map(unpacked, given)), **_bare(is_bare))))
 
     def _is_small(self, names: int, size: int) -> bool:
         return self._at_once and names <= _FEW and size <= _LITTLE

@@ -14,7 +14,7 @@ from typing import Self
 
 from backupd.files.attributes import is_power
 from backupd.files.destination import PREFIX, Destination, rename_to_nothing
-from backupd.files.plain_files import Handled, compare, copy
+from backupd.files.plain_files import Defaults, Handled, compare, copy, folder_prefix
 from backupd.files.tree import Entry, names_in
 from backupd.files.walking import PlainFolder
 from backupd.files.writing import comparable, is_empty, is_own_space
@@ -23,7 +23,7 @@ from btrkeep.fs.openat import FOLDER, by_descriptor, open_on_same_device
 
 STAGING = PREFIX + b"staging"
 _PRIVATE = 0o700
-_EMPTY = Handled([], 0, is_bare=True)
+_DONE = Handled([], 0, is_bare=True)
 _RANDOM = os.urandom(8).hex().encode("ascii")
 _numbers = itertools.count()
 
@@ -97,81 +97,151 @@ def same_folder(source: int, name: bytes, entry: Entry, to: int, restored: bytes
     )
 
 
-def copy_folder(staging: int, source: int, to: int, folder: PlainFolder, *, reflinks: bool, privileged: bool) -> Handled:
-    """Copies a folder of the open folder `source` with its files into the open folder `to`, where nothing has its name.
+class FolderCopier:
+    """Copies plain folders with their files by way of the open staging folder `staging`."""
 
-    If that does not succeed, nothing is left of it. Some files may be given back although the folder is made.
-    """
-    try:
-        with ClosingFd(open_on_same_device(source, folder.name)) as original:
-            return _copied(staging, original, to, folder, reflinks=reflinks, privileged=privileged)
-    except OSError:  # whoever does it name by name meets the same, and names it
-        return Handled(list(range(len(folder.files))), 0, is_folder_done=False)
+    def __init__(self, staging: int, *, reflinks: bool, privileged: bool) -> None:
+        self._staging, self._reflinks, self._privileged = staging, reflinks, privileged
+        self._defaults = list[Defaults]()
 
+    def copy(self, source: int, to: int, folders: Sequence[PlainFolder]) -> list[Handled]:
+        """Copies folders of the open folder `source` into the open folder `to`, where nothing has their names.
 
-def _copied(staging: int, original: int, to: int, folder: PlainFolder, *, reflinks: bool, privileged: bool) -> Handled:
-    """Raises OSError, and leaves nothing there."""
-    temporary = b"%d-%d" % (os.getpid(), next(_numbers))
-    os.mkdir(temporary, _PRIVATE, dir_fd=staging)
-    try:
-        with ClosingFd(os.open(temporary, FOLDER, dir_fd=staging)) as made:
-            names = os.listxattr(original)
-            for name in names:  # its files get it from there, such as its compression
-                if is_own_space(name):
-                    os.setxattr(made, name, os.getxattr(original, name))
-            handled = _EMPTY
-            if folder.files:
-                handled = copy(original, made, folder.files, reflinks=reflinks, privileged=privileged, at_once=True)
-            _dress(original, made, folder, names, privileged)
+        Nothing is left of those that are given back. Some files may be given back although their folder is made.
+        """
+        handled, owner, device = list[Handled](), (os.geteuid(), os.getegid()), os.fstat(source).st_dev
+        for folder in folders:
+            try:
+                handled.append(
+                    self._copied(source, to, folder, owner) if folder.files else self._empty(source, to, folder, owner, device)
+                )
+            except OSError:  # whoever does it name by name meets the same, and names it
+                handled.append(_not_done(folder))
+        return handled
+
+    def _empty(self, source: int, to: int, folder: PlainFolder, owner: tuple[int, int], device: int) -> Handled:
+        """Raises OSError, and leaves nothing there. In the staging folder a name is as safe as a descriptor."""
+        original, staging = folder_prefix(source) + folder.name, self._staging
+        if os.stat(folder.name, dir_fd=source, follow_symlinks=False).st_dev != device or os.listxattr(original):
+            return self._copied(source, to, folder, owner)
+        temporary = _temporary()
+        os.mkdir(temporary, _PRIVATE, dir_fd=staging)
+        try:
+            if (folder.uid, folder.gid) != owner:
+                os.chown(temporary, folder.uid, folder.gid, dir_fd=staging, follow_symlinks=False)
+            if folder.mode != _PRIVATE:
+                os.chmod(temporary, folder.mode, dir_fd=staging)
+            os.utime(temporary, ns=(folder.mtime, folder.mtime), dir_fd=staging)
             rename_to_nothing(staging, temporary, folder.name, to)
-    except BaseException:
-        delete_folder(staging, temporary)
-        raise
-    return handled._replace(is_bare=handled.is_bare and not names)
+        except BaseException:
+            os.rmdir(temporary, dir_fd=staging)
+            raise
+        return _DONE
+
+    def _copied(self, source: int, to: int, folder: PlainFolder, owner: tuple[int, int]) -> Handled:
+        """Raises OSError, and leaves nothing there."""
+        temporary, handled = _temporary(), _DONE
+        with ClosingFd(open_on_same_device(source, folder.name)) as original:
+            os.mkdir(temporary, _PRIVATE, dir_fd=self._staging)
+            try:
+                with ClosingFd(os.open(temporary, FOLDER, dir_fd=self._staging)) as made:
+                    names = os.listxattr(original)
+                    for name in names:  # its files get it from there, such as its compression
+                        if is_own_space(name):
+                            os.setxattr(made, name, os.getxattr(original, name))
+                    if folder.files:
+                        handled = copy(
+                            original, made, folder.files,
+                            reflinks=self._reflinks, privileged=self._privileged, at_once=self._defaults,
+                        )  # fmt: skip
+                    self._dress(original, made, folder, names, owner)
+                    rename_to_nothing(self._staging, temporary, folder.name, to)
+            except BaseException:
+                delete_folder(self._staging, temporary)
+                raise
+        return handled._replace(is_bare=False) if names else handled
+
+    def _dress(self, original: int, made: int, folder: PlainFolder, names: Sequence[str], owner: tuple[int, int]) -> None:
+        """Gives owner, attributes, mode and time, in this order."""
+        if (folder.uid, folder.gid) != owner:  # that of the staging folder
+            os.fchown(made, folder.uid, folder.gid)
+        for name in names:
+            if (self._privileged or not is_power(name)) and not is_own_space(name):
+                os.setxattr(made, name, os.getxattr(original, name))
+        if names or folder.mode != _PRIVATE:
+            os.fchmod(made, folder.mode)
+        os.utime(made, ns=(folder.mtime, folder.mtime))
 
 
-def _dress(original: int, made: int, folder: PlainFolder, names: Sequence[str], privileged: bool) -> None:
-    """Gives owner, attributes, mode and time, in this order."""
-    if (folder.uid, folder.gid) != (os.geteuid(), os.getegid()):  # those of the staging folder
-        os.fchown(made, folder.uid, folder.gid)
-    for name in names:
-        if (privileged or not is_power(name)) and not is_own_space(name):
-            os.setxattr(made, name, os.getxattr(original, name))
-    if names or folder.mode != _PRIVATE:
-        os.fchmod(made, folder.mode)
-    os.utime(made, ns=(folder.mtime, folder.mtime))
+def _temporary() -> bytes:
+    return b"%d-%d" % (os.getpid(), next(_numbers))
 
 
-def compare_folder(
-    source: int, to: int, folder: PlainFolder, *, reflinks: bool, privileged: bool, content: bool, is_bare: bool = False
-) -> Handled:
-    """Compares a folder with its files, as `plain_files.compare`. Both are opened by name.
+def _not_done(folder: PlainFolder) -> Handled:
+    return Handled(list(range(len(folder.files))), 0, is_folder_done=False)
 
-    A folder with attributes is given back. `is_bare`: neither it nor a file in it has any in the backup.
+
+def compare_folders(
+    source: int,
+    to: int,
+    folders: Sequence[PlainFolder],
+    *,
+    reflinks: bool,
+    privileged: bool,
+    content: bool,
+    is_bare: bool = False,
+) -> list[Handled]:
+    """Compares folders with their files, as `plain_files.compare`. Both sides are found by name.
+
+    A folder with attributes is given back. `is_bare`: neither they nor a file in them has any in the backup.
     """
-    files = folder.files
-    try:
-        with ExitStack() as opened:
-            theirs = opened.enter_context(ClosingFd(os.open(folder.name, FOLDER, dir_fd=to)))
-            ours = None
-            if not is_bare or content or any(file.is_symlink for file in files):
-                ours = opened.enter_context(ClosingFd(open_on_same_device(source, folder.name)))
-            is_same = _is_same(None if is_bare else ours, theirs, folder)
-            if not files:
-                return _EMPTY._replace(is_folder_done=is_same)
-            options = {"reflinks": reflinks, "privileged": privileged, "content": content, "is_bare": is_bare}
-            return compare(-1 if ours is None else ours, theirs, files, **options)._replace(is_folder_done=is_same)
-    except OSError:
-        return Handled(list(range(len(files))), 0, is_folder_done=False)
+    handled = list[Handled]()
+    for folder in folders:
+        try:
+            if folder.files:
+                done = _compared(
+                    source, to, folder, reflinks=reflinks, privileged=privileged, content=content, is_bare=is_bare
+                )  # fmt: skip
+            else:
+                done = _DONE if _is_same_empty(source, to, folder, is_bare=is_bare) else _not_done(folder)
+            handled.append(done)
+        except OSError:
+            handled.append(_not_done(folder))
+    return handled
 
 
-def _is_same(ours: int | None, theirs: int, folder: PlainFolder) -> bool:
-    """Returns False also for a folder with attributes, which are looked at in `ours` too. Raises OSError."""
-    status = os.fstat(theirs)
-    fields = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns
-    if fields != (folder.mode, folder.uid, folder.gid, folder.mtime):
+def _is_same_empty(source: int, to: int, folder: PlainFolder, *, is_bare: bool) -> bool:
+    """Raises OSError."""
+    status = os.stat(folder.name, dir_fd=to, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode) or not _is_same(status, folder):
         return False
-    return not any(map(comparable, os.listxattr(theirs))) and (ours is None or not any(map(comparable, os.listxattr(ours))))
+    if any(map(comparable, os.listxattr(folder_prefix(to) + folder.name, follow_symlinks=False))):
+        return False
+    return is_bare or not any(map(comparable, os.listxattr(by_descriptor(source, folder.name), follow_symlinks=False)))
+
+
+def _compared(
+    source: int, to: int, folder: PlainFolder, *, reflinks: bool, privileged: bool, content: bool, is_bare: bool
+) -> Handled:
+    """Raises OSError."""
+    with ExitStack() as opened:
+        theirs = opened.enter_context(ClosingFd(os.open(folder.name, FOLDER, dir_fd=to)))
+        ours = -1
+        if not is_bare or content or any(file.is_symlink for file in folder.files):
+            ours = opened.enter_context(ClosingFd(open_on_same_device(source, folder.name)))
+        is_same = _is_same(os.fstat(theirs), folder) and not any(map(comparable, os.listxattr(theirs)))
+        if is_same and not is_bare:
+            is_same = not any(map(comparable, os.listxattr(ours)))
+        handled = compare(
+            ours, theirs, folder.files, reflinks=reflinks, privileged=privileged, content=content, is_bare=is_bare
+        )  # fmt: skip
+        return handled if is_same else handled._replace(is_folder_done=False)
+
+
+def _is_same(status: os.stat_result, folder: PlainFolder) -> bool:
+    """Compares all but attributes."""
+    fields = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns
+    return fields == (folder.mode, folder.uid, folder.gid, folder.mtime)
 
 
 class Staging:

@@ -65,10 +65,13 @@ class PlainVisits(NamedTuple):
 
     def each(self, files: Iterable[PlainFile], unreadable: Unreadable) -> Iterator[Visit]:
         """Yields some of its files one by one."""
+        device = os.fstat(self.group.folder).st_dev
         for file in files:
             path = self.group.above + b"/" + file.name
             try:
                 entry = look(self.group.folder, file.name, path)
+                if entry.device != device:
+                    raise OSError(errno.EXDEV, "something else is mounted there")
             except OSError as error:
                 unreadable(path, error)
                 continue

@@ -45,24 +45,26 @@ class Handled(NamedTuple):
     is_bare: bool = False
 
 
-def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, at_once: bool = False) -> Handled:
+def copy(
+    source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, at_once: "list[Defaults] | None" = None
+) -> Handled:
     """Copies files of the open folder `source` into the open folder `to`, where nothing has their names.
 
     `reflinks`: both are on one btrfs, and data are shared. Without `privileged`, files with attributes that grant privileges are
     given back. `at_once`: nobody else can enter the folder `to`, which hands nothing down. Files have their names from the start
-    then, and are deleted again if they are given back.
+    then, and are deleted again if they are given back. What new files get there is kept in this list for the next such folder.
     """
     left_over, size, identities = list[int](), 0, list[int]()
     folder = _NewFiles(to, reflinks=reflinks, privileged=privileged, at_once=at_once)
     has_symlinks = any(file.is_symlink for file in files)
-    inherits = has_symlinks and not at_once and may_inherit(to)
-    prefix = _prefix(source) if has_symlinks and at_once else b""
-    owner = os.geteuid(), os.getegid()
+    inherits = has_symlinks and at_once is None and may_inherit(to)
+    prefix = folder_prefix(source) if has_symlinks and at_once is not None else b""
+    owner, device = (os.geteuid(), os.getegid()), os.fstat(source).st_dev
     is_bare = True
     copied: int | None
     for number, file in enumerate(files):
         try:
-            if file.is_symlink and at_once:
+            if file.is_symlink and at_once is not None:
                 is_bare &= copy_symlink_at_once(source, to, file, prefix, owner, privileged=privileged)
                 copied = 0
             elif file.is_symlink:
@@ -71,7 +73,7 @@ def copy(source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, pr
             else:
                 original = os.open(file.name, _READ, dir_fd=source)
                 try:
-                    copied = folder.add(original, file)
+                    copied = folder.add(original, file) if os.fstat(original).st_dev == device else None  # else it is mounted there
                 finally:
                     os.close(original)
         except OSError:  # whoever does it by itself meets the same, and names it
@@ -99,7 +101,7 @@ def _copied_symlink(source: int, to: int, file: PlainFile, *, privileged: bool, 
     return copied
 
 
-class _Defaults(NamedTuple):
+class Defaults(NamedTuple):
     """What every new file of a folder gets by itself."""
 
     owner: tuple[int, int]
@@ -116,9 +118,9 @@ class _NewFiles:
     Where the filesystem cannot do that, the file has a temporary name before, and is for root alone.
     """
 
-    def __init__(self, folder: int, *, reflinks: bool, privileged: bool, at_once: bool) -> None:
+    def __init__(self, folder: int, *, reflinks: bool, privileged: bool, at_once: list[Defaults] | None) -> None:
         self._folder, self._reflinks, self._privileged, self._at_once = folder, reflinks, privileged, at_once
-        self._defaults: _Defaults | None = None
+        self._defaults = at_once[0] if at_once else None
         self._temporary = b""
         self.is_bare = True
         """Returns True as long as no file had an attribute in the backup."""
@@ -127,7 +129,7 @@ class _NewFiles:
         """Copies a file. Returns the identity of the copy if the file has several names, otherwise 0; None, and leaves nothing
         there, if it needs more than that. Raises OSError.
         """
-        if self._at_once:
+        if self._at_once is not None:
             return self._add_at_once(original, file)
         if self._temporary:
             return self._add_named(original, file)
@@ -181,6 +183,8 @@ class _NewFiles:
         looked at, or needs more than that. Raises OSError.
         """
         defaults = self._defaults = self._defaults or _defaults(made)
+        if self._at_once is not None and not self._at_once:
+            self._at_once.append(defaults)
         if defaults.inherits or not _filled(original, made, file, self._reflinks):
             return False
         if defaults.owner != (file.uid, file.gid):
@@ -199,10 +203,10 @@ class _NewFiles:
         return True
 
 
-def _defaults(made: int) -> _Defaults:
+def _defaults(made: int) -> Defaults:
     """Looks at the first file that was made in a folder, with all bits if it has no name."""
     status = os.fstat(made)
-    return _Defaults((status.st_uid, status.st_gid), 0o777 & ~status.st_mode, any(map(comparable, os.listxattr(made))))
+    return Defaults((status.st_uid, status.st_gid), 0o777 & ~status.st_mode, any(map(comparable, os.listxattr(made))))
 
 
 def _filled(original: int, made: int, file: PlainFile, reflinks: bool) -> bool:
@@ -247,7 +251,7 @@ def compare(
 
 def _attribute_names(folder: int, files: Sequence[PlainFile]) -> list[frozenset[str] | None]:
     """Returns the names of the attributes of each file that a restore keeps; None if they cannot be read."""
-    prefix, names_of_each = _prefix(folder), list[frozenset[str] | None]()
+    prefix, names_of_each = folder_prefix(folder), list[frozenset[str] | None]()
     for file in files:
         try:
             names = os.listxattr(prefix + file.name, follow_symlinks=False)
@@ -257,7 +261,7 @@ def _attribute_names(folder: int, files: Sequence[PlainFile]) -> list[frozenset[
     return names_of_each
 
 
-def _prefix(folder: int) -> bytes:
+def folder_prefix(folder: int) -> bytes:
     """Returns what makes a path of a name in an open folder, for the calls that take no descriptor. A process of our own goes into
     the folder: a short path takes half of the time.
     """

@@ -16,7 +16,7 @@ from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, 
 from backupd.files.destination import AllowedFolders, Destination
 from backupd.files.group_workers import FolderWork, GroupWorkers, Work
 from backupd.files.group_writer import GroupWriter
-from backupd.files.new_folders import STAGING, Staging, compare_folder, copy_folder, make_folder
+from backupd.files.new_folders import STAGING, FolderCopier, Staging, compare_folders, make_folder
 from backupd.files.place_comparer import FileComparer, PlaceComparer, PlacedFolder, PreviewCounter, is_in_fresh, placed_folder
 from backupd.files.placing import AnyVisit, FolderVisits, PlainVisits, Visit, place_path, placed, visits
 from backupd.files.plain_files import compare, copy
@@ -211,7 +211,7 @@ class LocalRestore:
         copy_files = partial(copy, reflinks=reflinks, privileged=privileged)
         self._tidy_top(to)
         with Staging(to, self._taken()) as self._staging:
-            copy_whole = partial(copy_folder, self._staging.fd or -1, reflinks=reflinks, privileged=privileged)
+            copy_whole = FolderCopier(self._staging.fd or -1, reflinks=reflinks, privileged=privileged).copy
             with self._workers(to, copy_files, copy_whole) as workers:
                 self._write_all(comparer, writer, workers, reflinks)
         if self._staging.left:
@@ -466,7 +466,7 @@ class LocalRestore:
         )
         reflinks, privileged = self._reflinks, self.request.privileged
         files = partial(compare, reflinks=reflinks, privileged=privileged, content=content)
-        folders = partial(compare_folder, reflinks=reflinks, privileged=privileged, content=content)
+        folders = partial(compare_folders, reflinks=reflinks, privileged=privileged, content=content)
         with self._workers(to, files, folders, at_once=not content) as workers:
             for visit in self._visits(Withheld(), self._unread_since):
                 if isinstance(visit, PlainVisits):

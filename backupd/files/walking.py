@@ -291,7 +291,7 @@ def _batches_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> I
                     if other.kind == "folder":
                         yield WalkEntry(other, fd, other.name, left=True)
             elif names := list(islice(level.names, _MANY)):
-                level.files, level.others = _looked(fd, above, level.entry.device, names, unreadable)
+                level.files, level.others = _looked(fd, above, os.fstat(fd).st_dev, names, unreadable)
             else:
                 levels.pop()
                 down.leave()
@@ -342,14 +342,15 @@ def _whole_folder(
         if not tree.owns(status.st_dev):
             raise OSError(errno.EXDEV, "something else is mounted there")
         fd = os.open(name, FOLDER, dir_fd=down.fd)
-        if os.fstat(fd).st_dev != status.st_dev:
+        if not tree.owns(os.fstat(fd).st_dev):
             raise OSError(errno.EXDEV, "something else is mounted there")
         names, files, others, has_all = names_in(fd), list[PlainFile](), _Others(), False
-        while not others and not has_all and len(files) <= WHOLE:
-            some = list(islice(names, _MANY))
-            more, others = _looked(fd, path, status.st_dev, some, unreadable)
-            files += more
-            has_all = not some
+        while not others and len(files) <= WHOLE and not has_all:
+            if some := list(islice(names, _MANY)):
+                more, others = _looked(fd, path, status.st_dev, some, unreadable)
+                files += more
+            else:
+                has_all = True
         if has_all and all(file.links == 1 for file in files) and sum(file.size for file in files) <= MUCH:
             return PlainFolder(name, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns, files)
         stays_open = True

@@ -102,6 +102,8 @@ class Writer:
 
     def _file(self, visit: Visit, folder: int, temporary: bytes) -> int:
         with ClosingFd(open_plain(visit.name, visit.folder)) as source:
+            if os.fstat(source).st_dev != os.fstat(visit.folder).st_dev:
+                raise OSError(errno.EXDEV, "something else is mounted there in the backup")
             copy = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
             try:
                 self._fill(source, copy, visit.entry)

@@ -12,7 +12,7 @@ import pytest
 
 from backupd.files.destination import Destination
 from backupd.files.new_folders import STAGING as NAME
-from backupd.files.new_folders import Staging, compare_folder, copy_folder
+from backupd.files.new_folders import FolderCopier, Staging, compare_folders
 from backupd.files.plain_files import Handled
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
@@ -84,7 +84,7 @@ def _copied(tmp_path: Path, *, privileged: bool = True) -> Handled:
     """Copies tmp_path/source/folder to tmp_path/to/folder."""
     folder = _plain_folder(tmp_path / "source", "folder")
     with _opened(tmp_path) as fds:
-        done = copy_folder(*fds, folder, reflinks=False, privileged=privileged)
+        (done,) = FolderCopier(fds[0], reflinks=False, privileged=privileged).copy(fds[1], fds[2], [folder])
     assert not list((tmp_path / "staging").iterdir())
     return done
 
@@ -127,7 +127,9 @@ def test_a_name_that_is_taken_in_the_folder_is_given_back_and_what_has_it_stays(
     (source / "link").symlink_to("file")
     folder = _plain_folder(tmp_path / "source", "folder")
     with _opened(tmp_path) as fds:
-        done = copy_folder(*fds, folder._replace(files=folder.files * 2), reflinks=False, privileged=True)
+        (done,) = FolderCopier(fds[0], reflinks=False, privileged=True).copy(
+            fds[1], fds[2], [folder._replace(files=folder.files * 2)]
+        )
     assert done.left_over == [2, 3]
     assert (tmp_path / "to" / "folder" / "file").read_text() == "text"
     assert (tmp_path / "to" / "folder" / "link").readlink() == Path("file")
@@ -138,7 +140,7 @@ def test_a_file_that_was_changed_since_the_walk_is_given_back(tmp_path: Path) ->
     folder = _plain_folder(tmp_path / "source", "folder")
     write(source / "file4", "longer than before, and so no file of a backup")
     with _opened(tmp_path) as fds:
-        done = copy_folder(*fds, folder, reflinks=False, privileged=True)
+        (done,) = FolderCopier(fds[0], reflinks=False, privileged=True).copy(fds[1], fds[2], [folder])
     assert [folder.files[number].name for number in done.left_over] == [b"file4"]
     assert not (tmp_path / "to" / "folder" / "file4").exists()
 
@@ -169,7 +171,7 @@ def test_a_folder_is_compared_by_its_name(
         os.utime(tmp_path / "to" / "folder", ns=(0, 10**18 + 77))
     folder = _plain_folder(tmp_path / "source", "folder")
     with _opened(tmp_path) as (_, ours, theirs):
-        done = compare_folder(ours, theirs, folder, reflinks=False, privileged=True, content=content)
+        (done,) = compare_folders(ours, theirs, [folder], reflinks=False, privileged=True, content=content)
     assert done.is_folder_done == is_folder_done
     wanted = [file.name for file in folder.files] if left_over is None else left_over
     assert [folder.files[number].name for number in done.left_over] == wanted
