@@ -25,19 +25,7 @@ from web.restore import api as restore
 from web.source import source
 
 PREFIX = "/api/v1"
-_MODULES = (
-    overview,
-    running,
-    copies,
-    alarms,
-    doctor,
-    log,
-    hosts,
-    files,
-    restore,
-    pool,
-    jobs,
-)
+_MODULES = (overview, running, copies, hosts, files, jobs, restore, pool, alarms, doctor, log)
 ENDPOINTS = tuple(one for module in _MODULES for one in module.ENDPOINTS)
 LONGEST_OF_HOST = 16 << 20
 """Bytes of an answer about one host: whoever writes its files or its messages must not use up the memory of the dashboard."""

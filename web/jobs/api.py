@@ -152,18 +152,6 @@ def task(asked: ApiRequest) -> TaskAnswer:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/jobs", "jobs", JOBS, "Nights, manual backups, expiries, balances and scrubs", Jobs, jobs, JobsParameters),
-    Endpoint(
-        "GET",
-        "/nights/<first_run>",
-        "night",
-        JOBS,
-        "A night, and the runs in it that failed",
-        NightView,
-        night,
-        NightParameters,
-        pool_wide=True,
-    ),
     Endpoint(
         "POST",
         "/hosts/<host>/run",
@@ -178,4 +166,16 @@ ENDPOINTS = (
     ),
     Endpoint("GET", "/tasks", "tasks", TASKS, "Tasks of the root service", Tasks, tasks, TasksParameters, agent=True),
     Endpoint("GET", "/tasks/<task>", "task", TASKS, "One task, with its output", TaskAnswer, task, TaskParameters, agent=True),
+    Endpoint("GET", "/jobs", "jobs", JOBS, "Nights, manual backups, expiries, balances and scrubs", Jobs, jobs, JobsParameters),
+    Endpoint(
+        "GET",
+        "/nights/<first_run>",
+        "night",
+        JOBS,
+        "A night, and the runs in it that failed",
+        NightView,
+        night,
+        NightParameters,
+        pool_wide=True,
+    ),
 )
