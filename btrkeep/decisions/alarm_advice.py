@@ -82,91 +82,95 @@ class _Entry(Advice):
 
 
 _REPLICA = _Entry(
-    "See why it cannot be updated; the other pool may be away or full.", "backupd replicate {name} --dry-run", "copies"
+    "Check why it cannot be updated; the other pool may be unreachable or full.", "backupd replicate {name} --dry-run", "copies"
 )
 TABLE: Mapping[tuple[str, str], _Entry] = {
-    (kinds.FAILURE, kinds.HOST): _Entry("Look at its last run. When the reason is mended, let it run again.", "backupd log {name}",
-        example="web1: the backup failed: REASON"),
+    (kinds.FAILURE, kinds.HOST): _Entry(
+        "Check the log of its last run and fix the cause. The next run tries again.",
+        "backupd log {name}", example="web1: the backup failed: REASON"),
     (kinds.SUSPECT, kinds.HOST): _Entry(
-        "See what is missing. If it was deleted on purpose, accept the backup.",
+        "Check what is missing. If it was deleted on purpose, accept the backup.",
         "backupd list {name}", example="web1: the newest backup is suspect: REASON"),
-    (kinds.SILENT, kinds.HOST): _Entry("Is the machine switched on, and is its window long enough?", "backupd run {name}",
-        example="web1: no complete backup for 3d"),
+    (kinds.SILENT, kinds.HOST): _Entry(
+        "Check that the machine is switched on, and that its window is long enough.",
+        "backupd run {name}", example="web1: no complete backup for 3d"),
     (kinds.FAILURE, kinds.POOL): _Entry(
-        "See that the pool is mounted, writable, and the right filesystem.",
+        "Check that the pool is mounted and writable, and that it is the right filesystem.",
         "backupd doctor", "doctor", example="the pool cannot be used: REASON"),
     (kinds.FAILURE, kinds.EXPIRY): _Entry(
-        "See why it ended; nothing is deleted meanwhile, so the pool grows.",
+        "Check why it failed. Until then nothing is deleted, and the pool grows.",
         "backupd expire --dry-run", "jobs", example="expiry failed: REASON"),
     (kinds.FAILURE, kinds.BALANCE): _Entry(
-        "See why it ended; fragmented free space is not given back meanwhile.",
+        "Check why it failed. Until then free space stays fragmented.",
         "btrfs-balancer plan --pool {pool}", "jobs", example="balance failed: REASON"),
     (kinds.FAILURE, kinds.DRILL): _Entry(
-        "A restored backup differed, or none was restored for a long time: see what differs, and try again.",
+        "A restored backup differed, or none was restored for a long time: check the differences, and try again.",
         "backupd drill", example="drill: no restore was proven for 30d"),
     (kinds.FAILURE, kinds.VERIFICATION): _Entry(
-        "Is the timer btrkeep-verify@ or btrkeep-scrub@ enabled? What is not read is not known to be there.",
+        "Check that the timer btrkeep-verify@ or btrkeep-scrub@ is enabled. Damage is found only by reading.",
         "backupd verify", example="verification: no backup of web1 was read for 90d"),
     (kinds.FAILURE, kinds.READ_ONLY): _Entry(
-        "Look at the kernel's messages (dmesg) for what made it so, before it is mounted read-write again.",
+        "Check the kernel's messages (dmesg) for the cause before you mount it read-write again.",
         "backupd doctor", "doctor", example="/srv/backup is mounted read-only: no backup can be made"),
-    (kinds.FAILURE, kinds.CONFIGURATION): _Entry("Mend that line: what it is about is not backed up until then.", "backupd check",
-        example="the configuration is wrong: FILE:LINE: REASON"),
+    (kinds.FAILURE, kinds.CONFIGURATION): _Entry(
+        "Fix that line. Until then its hosts, or all hosts, are not backed up.",
+        "backupd check", example="the configuration is wrong: FILE:LINE: REASON"),
     (kinds.FAILURE, kinds.CATALOGUE): _Entry(
-        "The command prints what helps: another `state` for this pool, a `chmod`, or to rebuild the catalogue from the pool.",
+        "The command prints the remedy: another `state` for this pool, a `chmod`, or a rebuild of the catalogue from the pool.",
         "backupd check", example="the catalogue knows none of the backups that are in the pool"),
     (kinds.FAILURE, kinds.STATE_FULL): _Entry(
-        "Make space on the filesystem of the state folder, or enlarge it. Backups are made meanwhile, and recorded afterwards.",
+        "Free space on the filesystem of the state folder, or enlarge it. Backups continue, and are recorded afterwards.",
         "df -h {name}; df -i {name}", example="there is no room for the catalogue /var/lib/btrkeep/main/catalogue.sqlite"),
     (kinds.FAILURE, kinds.CLOCK): _Entry(
-        "Compare the clock with another machine's, and set it if it is wrong. Nothing expires meanwhile.",
+        "Compare the clock with another machine's, and set it if it is wrong. Until then nothing expires.",
         "timedatectl", example="the clock went back from 2026-11-23T22:00:00Z to 2026-11-20T22:00:00Z"),
     (kinds.FAILURE, kinds.ALTERED_BACKUPS): _Entry(
-        "Somebody made a backup writable and changed it: see which files. Accept it, delete it, or fetch a copy again.",
+        "A backup was made writable and changed: check which files. Then accept it, delete it, or fetch a copy again.",
         "backupd verify", example="1 backup was changed after it was final: web1@2026-11-20T220003Z"),
     (kinds.ROOM, kinds.MIN_FREE): _Entry(
-        "Nothing is backed up until there is room: keep less, balance, or add a device.",
+        "No backup starts until there is free space: keep less, balance, or add a device.",
         "backupd forecast", "pool", example="there is less free space than min_free"),
     (kinds.ROOM, kinds.UNALLOCATED): _Entry(
-        "Expire, then balance what is sparsely used: metadata needs unallocated space.",
+        "Expire, then balance sparsely used block groups: metadata need unallocated space.",
         "backupd doctor", "doctor", example="there is too little unallocated space"),
     (kinds.FAILURE, kinds.SCHEDULE): _Entry(
-        "Start runs often enough: enable the timer btrkeep-backup@, or see why it is not.",
+        "Runs do not start often enough: enable the timer btrkeep-backup@, or check why it does not run.",
         "backupd check", "doctor", example="web1 will not be backed up in time"),
     (kinds.ROOM, kinds.USED): _Entry("Keep less, or add a device, before it is full.", "backupd forecast", "pool",
         example="the pool is fuller than the limit"),
-    (ANY, kinds.UNIT): _Entry("Read what it said last, mend that, and start it again.", "journalctl -u {name} -n 50", "log",
+    (ANY, kinds.UNIT): _Entry("Read its last messages, fix the cause, and start it again.", "journalctl -u {name} -n 50", "log",
         example="btrkeep-backup@main.service failed: exit-code"),
     (kinds.SILENT, kinds.OFFSITE): _Entry(
-        "Nothing was sent there yet: make the repository, then send to it.",
+        "No backup was sent yet: make the repository, then send to it.",
         "backupd offsite init {name}", "copies", example="offsite cloud: never sent to, 7d after the first check"),
     (ANY, kinds.OFFSITE): _Entry(
-        "See why it cannot be updated; the repository may be away or full.",
+        "Check why it cannot be updated; the repository may be unreachable or full.",
         "backupd offsite run {name} --dry-run", "copies", example="offsite cloud: REASON"),
     (ANY, kinds.REPLICA): replace(_REPLICA, example="replica second: REASON"),
     (ANY, kinds.PUSH): replace(_REPLICA, example="push second: REASON"),
     (ANY, kinds.FETCHED_BY): _Entry(
-        "Nobody has fetched from this pool: the other server, or the disk, stays away.",
+        "The other server, or the disk, has not fetched from this pool: check why.",
         "backupd status", "copies", example="fetched_by second: not fetched for 7d"),
     (ANY, kinds.DAMAGED): _Entry("Other backups of the host, or a copy elsewhere, may have these files.", "backupd list {name}",
         example="web1: 3 backups damaged, up to 2 files in each"),
     (kinds.DEVICES, ANY): _Entry(
-        "Look at the device's health (smartctl) and scrub the pool; replace it before a second one fails.",
+        "Check the device's health (smartctl) and scrub the pool. Replace it before a second one fails.",
         "backupd doctor", "doctor", example="a device is missing, or has errors"),
     (ANY, kinds.CONDITION): _Entry(
-        "It has lasted for several nights: let root read it on the host, or exclude it. What was deleted there may still be here.",
+        "This has lasted for several nights: let root read the path on the host, or exclude it. Files deleted there may still be "
+        "in the backups.",
         "backupd status {name}", example="web1: something has lasted for several nights: REASON"),
     (ANY, kinds.HOST_KEY): _Entry(
         "Compare the key with the host's own before you remove the recorded one: another machine may answer there.",
         "backupd host test {name}", example="web1: the host answers with another host key"),
     (ANY, kinds.STEP): _Entry(
-        "It has not come to its end several times in a row. The alarm has the command; see its log.",
+        "This step failed several times in a row. The alarm has the command; check its log.",
         "", "log", example="a step has failed several times in a row: REASON"),
     (kinds.SERVICE, ANY): _Entry("This service does not deliver alarms: check its URL in [notify].", "backupd notify --test",
         example="a service of [notify] urls does not work: REASON"),
 }  # fmt: skip
 """By event and kind of subject; ANY where one of them does not matter. docs/what-to-do.rst has the same entries."""
-ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
+ELSE = Advice("Check the findings of the doctor.", "backupd doctor", "doctor")
 
 
 def advice(row: StoredAlarm, pool: str = "main", call: str = "") -> Advice:
