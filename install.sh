@@ -2,14 +2,14 @@
 # sudo ./install.sh [--enable POOL]... [--web POOL]... [--rebuild] [--no-packages] [--offline] [--wheels DIR] [--dry-run]
 #      | --fetch-wheels DIR | --uninstall [--dry-run] | --help
 #
-# Installs btrkeep on this machine, or brings an installation up to date. Every step is a function named step_NAME, listed in STEPS.
+# Installs btrkeep on this machine, or upgrades it. Every step is a function named step_NAME, listed in STEPS.
 #
-# What runs is /opt/btrkeep/current, a link to one of /opt/btrkeep/versions. A new version is built beside the old one, under its
-# final name (a virtual environment cannot be moved), and tried; then the link is replaced by one rename. Until that moment nothing
-# of the old version has been touched. A backup that runs meanwhile goes on with the version that it was started from.
+# /opt/btrkeep/current is a link to the running version in /opt/btrkeep/versions. A new version is built beside the old one, under its
+# final name (a virtual environment cannot be moved), and tested; then one rename replaces the link. Until then the old version is
+# unchanged. A running backup continues with the version that started it.
 #
-# Everything that is put elsewhere is listed in /opt/btrkeep/installed: so an upgrade takes away what the new version has no more,
-# and --uninstall takes away all of it and nothing else.
+# All files elsewhere are listed in /opt/btrkeep/installed: an upgrade removes those that the new version no longer has, and
+# --uninstall removes all of them and nothing else.
 set -euo pipefail
 TOP=$(dirname "$(readlink -f "$0")")
 CALLED_IN=$PWD
@@ -39,25 +39,25 @@ usage: sudo ./install.sh [options]
 Installs btrkeep: Debian packages, the programs in /opt/btrkeep with links in
 /usr/local/sbin, systemd units, manual pages, the documentation, completion for
 bash, zsh and fish, and an example of /etc/btrkeep/main.toml when there is no
-configuration. Run it again to upgrade. Nothing runs by itself until --enable says so.
+configuration. Run it again to upgrade. Nothing runs automatically without --enable.
 
   --enable POOL   start the timers of the pool POOL, now and at every boot,
                   and listen for the dashboard
   --web POOL      start the dashboard of the pool POOL, now and at every boot
-  --rebuild       build anew even if this version is installed
-  --no-packages   leave Debian's packages alone (they are there, or no Debian)
+  --rebuild       build again even if this version is installed
+  --no-packages   install no Debian packages (they are installed, or this is not Debian)
   --wheels DIR    take the Python packages from the folder DIR, not from the network
-  --offline       use no network; what is missing is listed, and nothing is changed
+  --offline       use no network; missing packages are listed, and nothing is changed
   --fetch-wheels DIR
                   only fill the folder DIR for --wheels, on a machine with a network
                   and the same release of Python; needs no root
   --uninstall     remove all but backups, catalogues and configuration
-  --dry-run       say what would be done, and change nothing
+  --dry-run       print the changes, and change nothing
   --help          this text
 END
 }
 
-# --- what is said, and done -----------------------------------------------------------------------------------------------------
+# --- messages and actions -------------------------------------------------------------------------------------------------------
 
 note() { printf '%s\n' "$*"; }
 
@@ -68,14 +68,14 @@ fail() {
     exit 1
 }
 
-# wrong REASON: of the command's words.
+# wrong REASON: wrong usage.
 wrong() {
     say "install.sh: $1"
     say "hint: ./install.sh --help"
     exit 2
 }
 
-# act WORDS...: does it, or says that it would.
+# act WORDS...: runs the command, or prints it in a dry run.
 act() {
     if [ -n "$DRY_RUN" ]; then
         printf 'would run: %s\n' "$*"
@@ -84,7 +84,7 @@ act() {
     fi
 }
 
-# attention WORDS: something that is not as it should be, but stops nothing; the exit status is 1 then.
+# attention WORDS: a problem that stops nothing; the exit status is 1 then.
 STATUS=0
 attention() {
     say "attention: $*"
@@ -93,19 +93,19 @@ attention() {
 
 has_systemd() { [ -d /run/systemd/system ]; }
 
-# --- files that are put elsewhere -----------------------------------------------------------------------------------------------
+# --- installed files ------------------------------------------------------------------------------------------------------------
 
-FROM=() PUT=() # what this version puts where; a program's place has no file, it becomes a link
+FROM=() PUT=() # files of this version and their destinations; a program has no file, it becomes a link
 
 was_put() { grep -qxF "$1" "$LISTED" 2>/dev/null; }
 
-# A file in our folders that nobody of us put there is somebody else's.
+# Refuses to overwrite a file that install.sh did not install.
 see_ours() {
     [ ! -e "$1" ] && [ ! -L "$1" ] && return
-    was_put "$1" || [[ $(readlink "$1") == "$HOME_FOLDER"/* ]] || fail "$1 is there already, and not from here" "move it away, then run this again"
+    was_put "$1" || [[ $(readlink "$1") == "$HOME_FOLDER"/* ]] || fail "$1 already exists, and install.sh did not install it" "move it away, then run this again"
 }
 
-# put FILE TARGET: a file of ours, or of the new version, has its place at TARGET. It is written when the version is swapped in.
+# put FILE TARGET: installs FILE as TARGET when the new version is activated.
 put() {
     see_ours "$2"
     FROM+=("$1")
@@ -153,7 +153,7 @@ write_list() {
     mv -T "$LISTED.new" "$LISTED"
 }
 
-# What the version before had put and this one has not.
+# Files of the previous version that this one no longer has.
 remove_what_is_no_more() {
     local path
     [ -e "$LISTED" ] || return 0
@@ -169,25 +169,25 @@ release() { (. /etc/os-release 2>/dev/null && printf '%s\n' "${!1:-}") || true; 
 see_the_machine() {
     local debian
     debian=$(release ID)-$(release VERSION_ID)
-    [ -n "$DRY_RUN" ] || [ "$(id -u)" -eq 0 ] || fail "this takes root" "sudo ./install.sh, or --dry-run to see what it would do"
+    [ -n "$DRY_RUN" ] || [ "$(id -u)" -eq 0 ] || fail "install.sh must run as root" "sudo ./install.sh, or --dry-run to see what it would do"
     case $debian in
     debian-12 | debian-13) ;;
     *)
-        [ -n "$NO_PACKAGES" ] || command -v apt-get >/dev/null || fail "this is $(release PRETTY_NAME), which has no apt-get; install.sh knows Debian 12 and 13" \
+        [ -n "$NO_PACKAGES" ] || command -v apt-get >/dev/null || fail "this is $(release PRETTY_NAME), which has no apt-get; install.sh supports Debian 12 and 13" \
             "install rsync, btrfs-progs, ssh and Python 3.11 or later with venv, then run this with --no-packages"
         say "this is $(release PRETTY_NAME): install.sh is tested on Debian 12 and 13 only"
         ;;
     esac
 }
 
-# Two at once would build into each other's hands.
+# Two at once would overwrite each other's files.
 lock() {
     [ -z "$DRY_RUN" ] || return 0
     mkdir -p "$HOME_FOLDER"
-    # Not the folder itself: who may read a file or a folder can lock it.
+    # Not the folder itself: any user who may read it could lock it.
     (umask 077 && : >>"$LOCK_FILE")
     exec {LOCK}<"$LOCK_FILE"
-    flock -n "$LOCK" || fail "another install.sh is at work"
+    flock -n "$LOCK" || fail "another install.sh is running"
 }
 
 # --- steps ----------------------------------------------------------------------------------------------------------------------
@@ -201,23 +201,23 @@ step_packages() {
         note "would install: ${missing[*]}"
         return
     fi
-    need_apt run || fail "these packages could not be installed: ${missing[*]}" "is there a network, and does \`apt-get update\` succeed? Nothing else was changed"
+    need_apt run || fail "these packages could not be installed: ${missing[*]}" "check the network, and that \`apt-get update\` succeeds. Nothing else was changed"
 }
 
-# Without a network everything has to be here before anything is changed.
+# Without a network, all packages must be here before anything is changed.
 see_what_is_missing() {
     local -a debian=() python=()
-    [ -z "$WHEELS" ] || [ -d "$WHEELS" ] || fail "there is no folder $WHEELS" "fill it on a machine with a network and the same release of Python: ./install.sh --fetch-wheels DIR"
+    [ -z "$WHEELS" ] || [ -d "$WHEELS" ] || fail "the folder $WHEELS does not exist" "fill it on a machine with a network and the same release of Python: ./install.sh --fetch-wheels DIR"
     [ -z "$OFFLINE" ] || [ -n "$NO_PACKAGES" ] || mapfile -t debian < <(missing_packages "${RUN_PACKAGES[@]}")
     mapfile -t python < <(missing_wheels)
     [ "${#debian[@]}" -eq 0 ] || say "missing, Debian packages: ${debian[*]}"
     [ "${#python[@]}" -eq 0 ] || say "missing, Python packages${WHEELS:+ in $WHEELS}: ${python[*]}"
-    [ "${#debian[@]}${#python[@]}" = 00 ] || fail "not everything is here that an installation ${OFFLINE:+without network }needs; nothing was changed" \
+    [ "${#debian[@]}${#python[@]}" = 00 ] || fail "packages are missing for an installation${OFFLINE:+ without network}; nothing was changed" \
         "Python packages: ./install.sh --fetch-wheels DIR on a machine with a network and the same release of Python, then --wheels DIR here"
 }
 
-# The pinned packages of which $WHEELS has no file. What is in the files is checked when they are installed. A package may be pinned
-# more than once, for other releases of Python: one of them is enough here.
+# The pinned packages without a file in $WHEELS. The files are checked when they are installed. A package may be pinned more than once,
+# for several releases of Python: one of them is enough here.
 missing_wheels() {
     local name version
     local -A found=()
@@ -230,11 +230,11 @@ missing_wheels() {
     printf '%s\n' "${found[@]}" | sed -n 's/^missing //p' | sort
 }
 
-# Everything that --wheels will want, on this machine's release of Python.
+# All files for --wheels, for this machine's release of Python.
 fetch_wheels() {
     local python work lock log
-    python=$(ground_python) || fail "there is no Python 3.11 or later to fetch for" "PYTHON=/path/to/python chooses one"
-    mkdir -p "$FETCH" || fail "the folder $FETCH cannot be made"
+    python=$(ground_python) || fail "found no Python 3.11 or later to fetch for" "give its path: PYTHON=/path/to/python"
+    mkdir -p "$FETCH" || fail "could not create the folder $FETCH"
     work=$(mktemp -d)
     UNFINISHED=$work log=$work/log
     trap at_the_end EXIT
@@ -244,12 +244,12 @@ fetch_wheels() {
             pip_locked "$work/venv/bin/python" download "$lock" --dest "$FETCH" || exit
         done; } >"$log" 2>&1; then
         tail -n 5 "$log" >&2
-        fail "not everything could be fetched" "is there a network? pip's configuration says where packages come from"
+        fail "could not fetch all packages" "check the network, and the package index in pip's configuration"
     fi
-    note "there: $("$python" -V), $(uname -m). Take the folder to the machine, then: sudo ./install.sh --offline --wheels DIR"
+    note "fetched for $("$python" -V), $(uname -m). Copy the folder to the machine, then: sudo ./install.sh --offline --wheels DIR"
 }
 
-# What a version is made from: the interpreter, and every file that goes into it.
+# A checksum of the interpreter and every file of a version.
 fingerprint() {
     { "$1" -VV; find "${SOURCES[@]}" scripts/requirements -type f ! -name '*.pyc' ! -path 'docs/_build/*' -print0 | sort -z | xargs -0 sha256sum; } | sha256sum | cut -d ' ' -f 1
 }
@@ -263,13 +263,13 @@ works() {
     [ -e "$1/bin/backupd" ]
 }
 
-# In a dry run: Python is not there yet, and would be.
+# In a dry run: whether the packages would install Python.
 comes_with_packages() { [ -n "$DRY_RUN" ] && [ -z "$NO_PACKAGES" ] && [ -n "$(missing_packages python3-venv)" ]; }
 
 step_version() {
     local python made_from stamp
     if ! python=$(ground_python 2>/dev/null) && ! comes_with_packages; then
-        fail "there is no Python 3.11 or later to build with" "PYTHON=/path/to/python chooses one"
+        fail "found no Python 3.11 or later to build with" "give its path: PYTHON=/path/to/python"
     fi
     made_from=$(fingerprint "${python:-true}")
     if [ -z "$REBUILD" ] && [ "$(cat "$CURRENT/made-from" 2>/dev/null)" = "$made_from" ] && works "$CURRENT"; then
@@ -287,22 +287,22 @@ step_version() {
     printf '%s\n' "$made_from" >"$NEW/made-from"
 }
 
-# build PYTHON FOLDER: a virtual environment with btrkeep in it, tried. What remains of a build that failed goes at the end.
+# build PYTHON FOLDER: makes and tests a virtual environment with btrkeep. A failed build is removed at the end.
 build() {
     local log program
     note "building $2"
     NEW=$2 UNFINISHED=$2
     mkdir -p "$2/source"
     log=$2/log
-    cp -R "${SOURCES[@]}" "$2/source" # pip builds in the folder that it is given, and takes what an earlier build left there
+    cp -R "${SOURCES[@]}" "$2/source" # pip builds in the given folder, and would reuse the remains of an earlier build
     git -c safe.directory="*" rev-parse --short=12 HEAD >"$2/source/btrkeep/commit.txt" 2>/dev/null || rm -f "$2/source/btrkeep/commit.txt"
     rm -rf "$2"/source/build "$2"/source/docs/_build "$2"/source/*.egg-info
-    "$1" -m venv "$2" >"$log" 2>&1 || build_failed "the virtual environment could not be made" "apt-get install python3-venv"
+    "$1" -m venv "$2" >"$log" 2>&1 || build_failed "could not create the virtual environment" "apt-get install python3-venv"
     { install_locked "$2/bin/python" install "${FROM_WHEELS[@]}" &&
         "$2/bin/python" -I -m pip install --no-input --disable-pip-version-check --no-deps --no-build-isolation --use-pep517 "$2/source" </dev/null; } >"$log" 2>&1 ||
-        build_failed "pip could not install btrkeep and the libraries that it needs" "$(hint_for_pip)"
+        build_failed "pip could not install btrkeep and its libraries" "$(hint_for_pip)"
     cp scripts/requirements/sbom.cdx.json "$2"
-    works "$2" || build_failed "what was built does not run" "please report it"
+    works "$2" || build_failed "the new version does not run" "please report it"
     for program in "${PROGRAMS[@]}"; do
         [ ! -e "$2/bin/$program" ] || make_completion "$2" "$program"
     done
@@ -310,30 +310,30 @@ build() {
     rm -rf "$2/source" "$log"
 }
 
-# A package that differs from what is pinned is refused: somebody stands between, or a mirror has built it anew.
+# A package that differs from the pinned one is refused: an attacker may have changed it, or a mirror may have built it again.
 hint_for_pip() {
     if [ -n "$WHEELS" ]; then
-        echo "fill the folder anew, on a machine with a network and the same release of Python: ./install.sh --fetch-wheels $(printf %q "$WHEELS")"
+        echo "fill the folder again, on a machine with a network and the same release of Python: ./install.sh --fetch-wheels $(printf %q "$WHEELS")"
     elif grep -q 'DO NOT MATCH THE HASHES' "$NEW/log"; then
-        echo "what was fetched is not what scripts/requirements pins: ask whoever runs the package index that pip is configured for"
+        echo "a package differs from the one that scripts/requirements pins: ask the operator of the package index in pip's configuration"
     else
-        echo "is there a network? pip's configuration says where packages come from; --wheels installs without one"
+        echo "check the network, and the package index in pip's configuration; --wheels installs without a network"
     fi
 }
 
-# make_documents FOLDER LOG: the pages as HTML. The Sphinx that makes them goes again. Without one they are there as they were written.
+# make_documents FOLDER LOG: the pages as HTML. Sphinx is removed afterwards. If it fails, the source text is installed.
 make_documents() {
     note "building the documentation"
     if ! { install_locked "$1/bin/python" documentation --target "$1/sphinx" "${FROM_WHEELS[@]}" &&
         PYTHONPATH=$1/sphinx "$1/bin/python" -P -m sphinx -q -b html -d "$1/sphinx/trees" "$1/source/docs" "$1/doc"; } >"$2" 2>&1; then
-        attention "no HTML could be made of the documentation, so it is installed as text: $(tail -n 1 "$2")"
+        attention "could not make HTML of the documentation, so it is installed as text: $(tail -n 1 "$2")"
         rm -rf "$1/doc"
         cp -R "$1/source/docs" "$1/doc"
     fi
     rm -rf "$1/sphinx"
 }
 
-# make_completion FOLDER PROGRAM: what the program itself prints for each shell; one without that command has none.
+# make_completion FOLDER PROGRAM: the program's own output for each shell; a program without that command has none.
 make_completion() {
     local shell
     mkdir -p "$1/completion"
@@ -345,7 +345,7 @@ make_completion() {
 build_failed() {
     tail -n 15 "$NEW/log" >&2
     if [ -e "$CURRENT" ]; then
-        fail "$1; the installed version is as it was" "$2"
+        fail "$1; the installed version is unchanged" "$2"
     fi
     fail "$1" "$2"
 }
@@ -428,7 +428,7 @@ step_system() {
     for path in "${PUT[@]}"; do
         case $path in
         */sysusers.d/*) ! command -v systemd-sysusers >/dev/null || act systemd-sysusers "$path" ;;
-        */tmpfiles.d/*) ! command -v systemd-tmpfiles >/dev/null || act systemd-tmpfiles --create "$path" || attention "systemd-tmpfiles could not make all of $path" ;;
+        */tmpfiles.d/*) ! command -v systemd-tmpfiles >/dev/null || act systemd-tmpfiles --create "$path" || attention "systemd-tmpfiles could not create all of $path" ;;
         esac
     done
     has_systemd || return 0
@@ -444,14 +444,14 @@ pools() {
     done
 }
 
-# A catalogue is brought up to date when it is opened, and a copy of the old one stays beside it. Better now than at night. The
-# dashboard finds there what it may know of the configuration, as it is now.
+# A catalogue is migrated when it is opened, and a copy of the old one stays beside it. Better now than at night. This also publishes
+# the current configuration for the dashboard.
 step_catalogues() {
     local pool said
     [ -z "$DRY_RUN" ] || return 0
     while read -r pool; do
         if ! said=$("$CURRENT/bin/python" -I -c "$OPEN_CATALOGUE" "$pool" "${WEB[@]}" 2>&1); then
-            attention "the catalogue of $pool was not brought up to date: $(tail -n 1 <<<"$said")"
+            attention "could not migrate the catalogue of $pool: $(tail -n 1 <<<"$said")"
         elif [ -n "$said" ]; then
             note "$said"
         fi
@@ -474,14 +474,14 @@ try:
             publish(config, catalogue)
         point(config)
         for copy in sorted({*state.glob("catalogue.sqlite.before-*")} - before):
-            print(f"the catalogue of {name} is migrated; what it was before: {copy}")
+            print(f"migrated the catalogue of {name}; the previous one: {copy}")
 except OperatorError as error:
     sys.exit(with_calls(f"{error.message} ({error.hint})" if error.hint else error.message))
 '
 
-# A daemon is what something wants at boot. Jobs, which timers start, run to their end with the version that they began with. The root
-# service, which a socket starts, is stopped: whoever asks next starts the new one. All of that when the catalogues are up to date: a
-# dashboard reads its settings there, once.
+# Daemons are units that are wanted at boot. Jobs of timers run to their end with the version that started them. The root service is
+# stopped: the next request to its socket starts the new one. The catalogues are migrated before: a dashboard reads its settings there,
+# once.
 step_daemons() {
     local unit
     has_systemd || return 0
@@ -493,7 +493,7 @@ step_daemons() {
     done < <(find systemd -name '*.service' -exec grep -l '^WantedBy=' {} +)
 }
 
-# Processes that run a program from the folder $1: their interpreter is named by the first line of the program.
+# Processes that run a program from the folder $1, found by the path of their interpreter.
 processes_from() {
     local folder word
     for folder in /proc/[0-9]*; do
@@ -502,7 +502,7 @@ processes_from() {
     done
 }
 
-# Versions that nothing runs from any more, not even a daemon.
+# Removes versions without running processes, daemons included.
 step_old() {
     local folder
     for folder in "$VERSIONS"/*/; do
@@ -510,7 +510,7 @@ step_old() {
         if [ ! -d "$folder" ] || [ "$folder" = "$(readlink -f "$CURRENT")" ]; then
             continue
         elif [ -n "$(processes_from "$folder")" ]; then
-            note "$folder is still at work; the next install.sh removes it"
+            note "$folder is still in use; the next install.sh removes it"
         else
             act rm -rf "$folder"
         fi
@@ -526,9 +526,9 @@ step_configuration() {
     fi
     mkdir -p "$CONFIGURATIONS"
     "$CURRENT/bin/python" -I -c 'from btrkeep.config import example; print(example(), end="")' >"$example.new"
-    chmod 0600 "$example.new" # it may come to hold passwords, for alarms
+    chmod 0600 "$example.new" # passwords for alarms may be added
     mv -nT "$example.new" "$example"
-    note "$example is an example"
+    note "wrote an example configuration: $example"
 }
 
 timers() { find systemd \( -name 'btrkeep-*@.timer' -o -name 'btrkeep-*@.socket' \) -printf '%f\n' | sort; }
@@ -536,7 +536,7 @@ timers() { find systemd \( -name 'btrkeep-*@.timer' -o -name 'btrkeep-*@.socket'
 step_timers() {
     local pool timer
     local -a now=()
-    ! has_systemd || now=(--now) # without a running systemd they begin with the next boot
+    ! has_systemd || now=(--now) # without a running systemd they start at the next boot
     for pool in "${ENABLE[@]}"; do
         while read -r timer; do
             act systemctl enable --quiet "${now[@]}" "${timer/@./@$pool.}" || attention "${timer/@./@$pool.} could not be enabled"
@@ -549,7 +549,7 @@ step_timers() {
     done
 }
 
-# Why is what it said itself: another program has its port, say.
+# Prints the unit's own error, such as a port that is in use.
 no_dashboard() {
     local said
     SILENT+=("$1")
@@ -558,25 +558,25 @@ no_dashboard() {
 $said}"
 }
 
-# Before anything is changed: a pool that is not configured has nothing to run.
+# Before anything is changed: the pools must be configured.
 see_pools() {
     local pool
-    [ "${#ENABLE[@]}" -eq 0 ] || command -v systemctl >/dev/null || fail "there is no systemd, so no timers: --enable does nothing here" "let cron run \`backupd run\`"
-    [ "${#WEB[@]}" -eq 0 ] || command -v systemctl >/dev/null || fail "there is no systemd: --web does nothing here" "let something else run \`btrkeep-web\`"
+    [ "${#ENABLE[@]}" -eq 0 ] || command -v systemctl >/dev/null || fail "--enable needs systemd, which is not installed" "let cron run \`backupd run\`"
+    [ "${#WEB[@]}" -eq 0 ] || command -v systemctl >/dev/null || fail "--web needs systemd, which is not installed" "start \`btrkeep-web\` in another way"
     for pool in "${ENABLE[@]}" "${WEB[@]}"; do
-        [[ $pool =~ ^[A-Za-z0-9_][A-Za-z0-9._-]*$ ]] || wrong "--enable, --web: $pool is no pool's name"
+        [[ $pool =~ ^[A-Za-z0-9_][A-Za-z0-9._-]*$ ]] || wrong "--enable, --web: $pool is not a valid pool name"
         [ -e "$CONFIGURATIONS/$pool.toml" ] || fail "the pool $pool is not configured: $CONFIGURATIONS/$pool.toml is missing" "install without --enable and --web, run \`backupd --pool $pool setup\`, then this again"
     done
 }
 
-# --- the way back ---------------------------------------------------------------------------------------------------------------
+# --- uninstalling ---------------------------------------------------------------------------------------------------------------
 
 uninstall() {
     local path pids
-    [ -e "$LISTED" ] || [ -d "$VERSIONS" ] || fail "btrkeep is not installed by install.sh: there is no $LISTED"
+    [ -e "$LISTED" ] || [ -d "$VERSIONS" ] || fail "btrkeep was not installed by install.sh: $LISTED does not exist"
     ! has_systemd || act systemctl stop 'btrkeep-web@*.service' btrkeep-{serve,login}@'*'.{socket,service} # they only answer
     mapfile -t pids < <(processes_from "$HOME_FOLDER")
-    [ "${#pids[@]}" -eq 0 ] || [ -n "$DRY_RUN" ] || fail "btrkeep is at work (process ${pids[*]})" "let it end, or stop it with systemctl or kill; then run this again"
+    [ "${#pids[@]}" -eq 0 ] || [ -n "$DRY_RUN" ] || fail "btrkeep is running (process ${pids[*]})" "wait for its end, or stop it with systemctl or kill; then run this again"
     disable_units
     if [ -e "$LISTED" ]; then
         while read -r path; do
@@ -585,7 +585,7 @@ uninstall() {
     fi
     remove_empty_folders
     act rm -rf "$VERSIONS" "$CURRENT" "$LISTED" "$HOME_FOLDER/bin" "$LOCK_FILE" "$CURRENT.new" "$LISTED.new" "$HOME_FOLDER/bin.new"
-    [ -n "$DRY_RUN" ] || rmdir "$HOME_FOLDER" 2>/dev/null || true # a pool, or its catalogue, may be in it: its name invites to that
+    [ -n "$DRY_RUN" ] || rmdir "$HOME_FOLDER" 2>/dev/null || true # it may have a pool or a catalogue
     act rm -rf /var/lib/systemd/timers/stamp-btrkeep-*
     ! has_systemd || act systemctl daemon-reload
     ! has_systemd || act systemctl reset-failed 'btrkeep-*'
@@ -593,7 +593,7 @@ uninstall() {
     say_what_is_left
 }
 
-# Timers first, so that nothing starts while its files go. Without a running systemd only the links that enable them are there.
+# Timers first, so that nothing starts during the removal. Without a running systemd only their links are removed.
 disable_units() {
     local file unit
     local -a now=()
@@ -609,7 +609,7 @@ disable_units() {
     done
 }
 
-# Those that only btrkeep needed; a folder with anything in it stays.
+# Folders that only btrkeep needed, if they are empty.
 remove_empty_folders() {
     local folder
     [ -z "$DRY_RUN" ] || return 0
@@ -623,14 +623,14 @@ remove_empty_folders() {
 say_what_is_left() {
     local path
     if [ -n "$DRY_RUN" ]; then
-        note "would be left as they are:"
+        note "would be kept:"
     else
-        note "btrkeep is removed. Left as they are:"
+        note "btrkeep is removed. Kept:"
     fi
     for path in "$CONFIGURATIONS" /var/lib/btrkeep /var/lib/btrkeep-web /var/lib/btrkeep-login; do
         [ ! -e "$path" ] || note "  $path"
     done
-    [ -n "$DRY_RUN" ] || [ ! -e "$HOME_FOLDER" ] || note "  $HOME_FOLDER, for there is something else in it"
+    [ -n "$DRY_RUN" ] || [ ! -e "$HOME_FOLDER" ] || note "  $HOME_FOLDER, because it has other files"
     note "  the pools with their backups, the Debian packages (${RUN_PACKAGES[*]})"
     [ -z "$(getent passwd btrkeep)" ] || note "  the user btrkeep"
     [ -z "$(getent passwd btrkeep-login)" ] || note "  the user btrkeep-login"
@@ -644,12 +644,12 @@ say_what_is_next() {
     say_about_the_dashboard
     say_what_is_off
     [ "${#ENABLE[@]}" -eq 0 ] && ! compgen -G "/etc/systemd/system/*.wants/btrkeep-*" >/dev/null || return 0
-    note "To begin: backupd setup"
+    note "To start: backupd setup"
     note "The documentation: $DOCUMENTS/index.html, man backupd, man btrkeep.toml"
-    [ -z "$(timers)" ] || note "For every night after that: sudo $(printf %q "$TOP/install.sh") --enable main"
+    [ -z "$(timers)" ] || note "To enable the timers after that: sudo $(printf %q "$TOP/install.sh") --enable main"
 }
 
-# Pools that are configured, as after uninstalling and installing again, and that nothing backs up.
+# Configured pools without timers, as after uninstalling and installing again.
 say_what_is_off() {
     local file pool
     [ -n "$(timers)" ] || return 0
@@ -657,17 +657,17 @@ say_what_is_off() {
         pool=${file##*/} pool=${pool%.toml}
         grep -qsE '^[[:space:]]*\[(host|replica)\.' "$file" "$CONFIGURATIONS/$pool.d"/*.toml || continue
         [ ! -L "/etc/systemd/system/timers.target.wants/btrkeep-backup@$pool.timer" ] || continue
-        note "The pool $pool is configured, and its timers are off: sudo $(printf %q "$TOP/install.sh") --enable $pool"
+        note "The timers of the configured pool $pool are off: sudo $(printf %q "$TOP/install.sh") --enable $pool"
     done
 }
 
-# Nobody can log in before somebody is let in.
+# A new dashboard has no users.
 say_about_the_dashboard() {
     local pool
     for pool in "${WEB[@]}"; do
         [[ " ${SILENT[*]} " != *" $pool "* ]] || continue
         note "The dashboard of $pool: http://$(where_it_listens "$pool")"
-        note "To let somebody in: sudo btrkeep-web --pool $pool user add NAME --role operator"
+        note "To add a user: sudo btrkeep-web --pool $pool user add NAME --role operator"
     done
     [ "${#WEB[@]}" -ne 0 ] || [ "${#ENABLE[@]}" -eq 0 ] || note "The dashboard: sudo $(printf %q "$TOP/install.sh") --web ${ENABLE[0]}"
 }
@@ -686,7 +686,7 @@ at_the_end() {
 ENABLE=() WEB=() SILENT=() LINKS=() DRY_RUN='' REBUILD='' NO_PACKAGES='' UNINSTALL='' NEW='' UNFINISHED=''
 OFFLINE='' WHEELS='' FETCH='' FROM_WHEELS=()
 
-# folder OPTION DIR: as a full path; where this was called, not where it lies.
+# folder OPTION DIR: as a full path, relative to the caller's folder.
 folder() {
     [ -n "${2:-}" ] || wrong "$1 needs a folder"
     (cd "$CALLED_IN" && readlink -m -- "$2")
@@ -722,12 +722,12 @@ while [ $# -gt 0 ]; do
         usage
         exit 0
         ;;
-    *) wrong "there is no option $1" ;;
+    *) wrong "unknown option $1" ;;
     esac
     shift
 done
-[ -z "$UNINSTALL" ] || [ -z "${ENABLE[*]}${WEB[*]}$REBUILD$NO_PACKAGES$OFFLINE$WHEELS$FETCH" ] || wrong "--uninstall stands alone, or with --dry-run"
-[ -z "$FETCH" ] || [ -z "${ENABLE[*]}${WEB[*]}$REBUILD$NO_PACKAGES$OFFLINE$WHEELS$DRY_RUN" ] || wrong "--fetch-wheels stands alone"
+[ -z "$UNINSTALL" ] || [ -z "${ENABLE[*]}${WEB[*]}$REBUILD$NO_PACKAGES$OFFLINE$WHEELS$FETCH" ] || wrong "--uninstall takes no other option but --dry-run"
+[ -z "$FETCH" ] || [ -z "${ENABLE[*]}${WEB[*]}$REBUILD$NO_PACKAGES$OFFLINE$WHEELS$DRY_RUN" ] || wrong "--fetch-wheels takes no other option"
 [ -z "$WHEELS" ] || FROM_WHEELS=(--no-index -f "$WHEELS")
 
 umask 022

@@ -89,7 +89,7 @@ pytestmark = [pytest.mark.root]
 
 def test_without_root_it_says_so() -> None:
     done = work(*without_rights(), readable().top / "install.sh", check=False, cwd=Path("/"))
-    assert (done.returncode, "this takes root" in done.stderr) == (1, True)
+    assert (done.returncode, "must run as root" in done.stderr) == (1, True)
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
@@ -151,9 +151,9 @@ def test_an_upgrade_that_cannot_be_built_or_does_not_run_leaves_the_old_version_
     assert outcomes(done) == [0, 0, 1, 0, 1, 0, 1, 0], all_of(done)
     assert done["4"].out == done["6"].out == done["2"].out
     assert "no such package" in done["3"].err
-    assert "the installed version is as it was" in done["3"].err
-    assert "what was built does not run" in done["5"].err
-    assert "mine.8 is there already, and not from here" in done["7"].err
+    assert "the installed version is unchanged" in done["3"].err
+    assert "the new version does not run" in done["5"].err
+    assert "mine.8 already exists, and install.sh did not install it" in done["7"].err
     assert done["8"].out == "mine\n" + done["2"].out.splitlines()[-1] + "\n"
 
 
@@ -169,9 +169,9 @@ def test_a_version_at_work_stays_until_it_is_done_and_nothing_is_removed_under_i
         "kill $(cat /pid); sleep 0.2; ./install.sh --no-packages; ls /opt/btrkeep/versions | wc -l",
     )
     assert outcomes(done) == [0, 0, 0, 1, 0], all_of(done)
-    assert "is still at work" in done["3"].out
+    assert "is still in use" in done["3"].out
     assert len([line for line in done["3"].out.splitlines() if line[0].isdigit()]) == 2
-    assert "btrkeep is at work" in done["4"].err
+    assert "btrkeep is running" in done["4"].err
     assert done["5"].out.splitlines()[-1] == "1"
 
 
@@ -190,7 +190,7 @@ def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
         "./install.sh --uninstall",
     )
     assert outcomes(done) == [0, 0, 0, 0, 0, 0, 1], all_of(done)
-    assert "would be left as they are:" in done["4"].out
+    assert "would be kept:" in done["4"].out
     assert "is removed" not in done["4"].out
     assert "btrkeep is removed." in done["5"].out
     left = set(done["6"].out.splitlines()) - set(done["1"].out.splitlines())
@@ -213,11 +213,11 @@ def test_installed_again_it_names_the_pools_that_are_configured_and_off() -> Non
         f"mkdir -p {WANTS}; ln -s /x {WANTS}/btrkeep-backup@other.timer; ./install.sh --no-packages",
     )
     assert outcomes(done) == [0, 0, 0], all_of(done)
-    assert "its timers are off" not in done["1"].out, "the example is no pool yet"
-    (line,) = [line for line in done["2"].out.splitlines() if "its timers are off" in line]
-    assert line.startswith("The pool other is configured")
+    assert "are off: sudo" not in done["1"].out, "the example is no pool yet"
+    (line,) = [line for line in done["2"].out.splitlines() if "are off: sudo" in line]
+    assert line.startswith("The timers of the configured pool other are off")
     assert line.endswith("install.sh --enable other")
-    assert "its timers are off" not in done["3"].out
+    assert "are off: sudo" not in done["3"].out
 
 
 def test_a_pool_and_a_catalogue_in_the_folder_of_the_programs_are_not_uninstalled() -> None:
@@ -229,7 +229,7 @@ def test_a_pool_and_a_catalogue_in_the_folder_of_the_programs_are_not_uninstalle
     )
     assert outcomes(done) == [0, 0, 0, 0], all_of(done)
     assert sorted(done["4"].out.split()) == ["./pool/hosts/backup", "./state/catalogue", "pool", "state"]
-    assert "  /opt/btrkeep, for there is something else in it" in done["3"].out
+    assert "  /opt/btrkeep, because it has other files" in done["3"].out
 
 
 def test_packages_are_asked_of_apt_and_other_distributions_get_a_clear_line() -> None:
@@ -245,10 +245,10 @@ def test_packages_are_asked_of_apt_and_other_distributions_get_a_clear_line() ->
     )
     assert outcomes(done) == [0, 1, 0, 0, 1, 0], all_of(done)
     assert "these packages could not be installed: rsync bubblewrap btrfs-progs openssh-client python3-venv" in done["2"].err
-    assert "is there a network" in done["2"].err
+    assert "check the network" in done["2"].err
     assert "install -y --no-install-recommends rsync bubblewrap btrfs-progs openssh-client python3-venv" in done["3"].out
     assert "bin" not in done["3"].out.splitlines()
-    assert "this is Fedora Linux 41, which has no apt-get; install.sh knows Debian 12 and 13" in done["5"].err
+    assert "this is Fedora Linux 41, which has no apt-get; install.sh supports Debian 12 and 13" in done["5"].err
     assert "tested on Debian 12 and 13 only" in done["6"].err
 
 
@@ -271,9 +271,9 @@ def test_without_a_network_it_lists_what_is_missing_and_changes_nothing() -> Non
     assert done["1"].out == done["5"].out
     assert "numpy" in done["2"].err.split()
     assert "--fetch-wheels DIR" in done["2"].err
-    assert "there is no folder /nowhere" in done["3"].err
+    assert "the folder /nowhere does not exist" in done["3"].err
     assert "missing, Python packages in /wheels: numpy\n" in done["7"].err
-    assert "needs; nothing was changed" in done["7"].err
+    assert "packages are missing for an installation" in done["7"].err
 
 
 def test_timers_are_enabled_only_when_asked_and_only_for_a_pool_that_is_configured() -> None:
@@ -336,8 +336,8 @@ def test_an_upgrade_migrates_the_catalogue_and_keeps_a_copy_of_the_old_one() -> 
     assert [done[number].out.strip() for number in ("2", "4", "6", "7")] == [
         str(each) for each in (newest, newest, following, newest)
     ]
-    assert f"the catalogue of main is migrated; what it was before: {copy}" in done["5"].out
-    assert (done["8"].status, "attention: the catalogue of main" in done["8"].err) == (1, True)
+    assert f"migrated the catalogue of main; the previous one: {copy}" in done["5"].out
+    assert (done["8"].status, "attention: could not migrate the catalogue of main" in done["8"].err) == (1, True)
     assert "`backupd --pool main rebuild`" in done["8"].err  # there may be other pools
 
 
@@ -358,7 +358,7 @@ def test_the_documentation_is_where_messages_say_and_goes_with_the_rest() -> Non
     assert outcomes(done) == [0, 0, 0, 1, 0, 0, 2], all_of(done)
     assert done["2"].out == "/usr/local/share/doc/btrkeep/monitoring.html\n"
     assert done["3"].out == "docs/monitoring.rst\n/usr/local/share/man/man5/btrkeep.toml.5\n"
-    assert "no HTML could be made of the documentation, so it is installed as text: no such builder" in done["4"].err
+    assert "could not make HTML of the documentation, so it is installed as text: no such builder" in done["4"].err
     assert done["5"].out.startswith((TOP / "docs" / "monitoring.rst").read_text(encoding="utf-8"))
     assert {"source", "sphinx", "log"}.isdisjoint(done["5"].out.splitlines())
     assert done["7"].out == ""
@@ -380,5 +380,5 @@ def test_on_a_bare_machine_a_dry_run_says_all_without_a_complaint_about_what_wou
     assert first.startswith("would install: rsync bubblewrap btrfs-progs openssh-client python3-venv")
     assert build.startswith("would build: /opt/btrkeep/versions/")
     assert others[-1] == "would write: /etc/btrkeep/main.toml, an example"
-    assert "there is no Python 3.11 or later to build with" in done["4"].err
+    assert "found no Python 3.11 or later to build with" in done["4"].err
     assert done["5"].out == done["2"].out
