@@ -1,4 +1,4 @@
-"""What `backupd check` and `doctor` report of copies and of optional steps: a drill, a scrub, verification, an offsite check.
+"""Findings of `backupd check` and `doctor` about copies and optional steps: drills, scrubs, verification, offsite checks.
 
 With a connection they also report whether the other server of each copy answers.
 """

@@ -1,4 +1,4 @@
-"""What is measured of the pool: samples every few minutes and charts of months of them, the use of space, numbers for Prometheus.
+"""Measurements of the pool: samples every few minutes and charts of months of them, the use of space, numbers for Prometheus.
 
 `sampling` asks the kernel, keeps the answer, and makes hours and days of old samples. `chart` and `picture` draw, and are pure.
 btrkeep.decisions has the answers. The metrics are all named in btrkeep.metrics; a test holds that the alert rules and the dashboard

@@ -1,14 +1,14 @@
-"""What has come from another pool is checked, and gets the backup's name if it is whole, with the known damage that it has.
+"""Checks a received backup, and gives it its name if it is whole; records the known damage that it inherits.
 
-What lies in `.receiving` has no name yet. Nothing may be able to write to it any more when it is checked.
+A subvolume in `.receiving` has no name yet. Nothing may be able to write to it any more when it is checked.
 
-What comes in the place of a damaged copy has to be the same backup: the other server may have been taken over since. What is
-damaged here, or was changed by hand after the copy was final, is compared with nothing, for nobody knows it any more. All else has
-to be as it is in the copy: name, kind, size, mode, owner, time and attribute, and the content, which is read only where the two do
-not share it.
+A backup that replaces a damaged copy has to be the same backup: the other server may have been taken over since. Files that are
+damaged here, or were changed by hand after the copy was final, are not compared, because their content is lost. All other files
+have to be as they are in the copy: name, kind, size, mode, owner, time and attributes, and the content, which is read only where
+the two do not share it.
 
-A difference shares with its parent all that did not change, so it has the parent's damage, too. That is recorded before the new
-copy has its name. It ends only by a read: `backupd verify`, a scrub, or the read here of a copy that takes a damaged one's place.
+A difference shares all unchanged data with its parent, so it has the parent's damage, too. That is recorded before the new copy
+has its name. Only a read ends it: `backupd verify`, a scrub, or the read here of a copy that takes a damaged one's place.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""What the function of a verb gets: the pool that is served and how it is opened, and one call with its way back to the caller.
+"""The argument of a verb's function: the pool that is served and how it is opened, and one call with the connection to its caller.
 
 Nothing is kept open between requests.
 """

@@ -1,4 +1,4 @@
-"""What keeps the service from doing too much at once: limits on concurrency and on requests per minute and caller, and a cache.
+"""Keeps the service from doing too much at once: limits on concurrency and on requests per minute and caller, and a cache.
 
 The cache keeps answers that took seconds for a minute. Of each kind of work one is computed at a time.
 """
