@@ -116,7 +116,7 @@ FAULTS: tuple[Fault, ...] = (
         "mounted|no pool|pool cannot|does not exist",
     ),
     Fault(
-        "another filesystem in the place of the pool",
+        "another filesystem mounted in place of the pool",
         "A",
         do.both(
             do.stop_web,
@@ -482,7 +482,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("replica not fetched any more", "E", do.office('max_age = "1d"\n'), do.no_office, "office", _NIGHT, 3),
     Fault(
-        "nobody fetches from here any more", "E", do.drop_in('[fetched_by.vault]\nmax_age = "1d"\n'), do.restore, "vault", _NIGHT, 3
+        "no pool fetches from here any more",
+        "E",
+        do.drop_in('[fetched_by.vault]\nmax_age = "1d"\n'),
+        do.restore,
+        "vault",
+        _NIGHT,
+        3,
     ),
     # The last one, because it leaves times in the future behind
     Fault(

@@ -107,7 +107,7 @@ def _colours(out: TextIO, environment: Mapping[str, str]) -> bool:
     """True if the terminal has true colour; otherwise it has 256. Raises OperatorError."""
     kind = environment.get("TERM", "")
     if not out.isatty() or kind in ("", "dumb"):
-        raise OperatorError("--show needs a terminal, and there is none", "write a file with -o instead")
+        raise OperatorError("--show needs a terminal", "write a file with -o instead")
     if "utf" not in (out.encoding or "").lower():
         raise OperatorError(f"--show needs a terminal for UTF-8; this one is for {out.encoding}", "write a file with -o instead")
     if environment.get("COLORTERM", "") in ("truecolor", "24bit") or kind.endswith("-direct"):

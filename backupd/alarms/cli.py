@@ -46,7 +46,7 @@ def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_
     """Find problems, and notify [notify] urls of what is new: failures, recoveries, and once a day a summary.
 
     A timer runs it every few minutes. A problem that persists is reported once, and one that comes and goes does not fill a
-    mailbox. Messages that could not be sent are sent again the next time. Without urls, alarms are stored all the same, for the
+    mailbox. Messages that could not be sent are sent again the next time. Without urls, alarms are still stored, for the
     dashboard and `metrics`; once there are urls, current alarms are sent as new.
 
     Exit status 1 if no URL accepted a message; with --test if one of them did not.

@@ -55,7 +55,7 @@ def closing_time(context: PoolContext, copy: Copy) -> datetime | None:
 
 
 def report_unreached(context: PoolContext, copy: Copy, error: OperatorError, *, is_away: bool = False, dry_run: bool) -> bool:
-    """Records and reports that the other side could not be reached. `is_away`: it was not there.
+    """Records and reports that the other server could not be reached. `is_away`: it was not there.
 
     Returns False if that is no failure yet: a pool that comes and goes may be away until the copy is late.
     """

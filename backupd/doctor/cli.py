@@ -56,7 +56,7 @@ _WIDTH = 110
     help="With --fix room: an empty block device to use for a while, instead of a file in the state folder. Twice for raid1.",
 )
 @click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also list the checks that passed.")
-@click.option("--connect", is_flag=True, help="Also reach the other side of every replica and push: version, key, clock, room.")
+@click.option("--connect", is_flag=True, help="Also reach the other server of every replica and push: version, key, clock, room.")
 @json_option
 @pass_context
 def doctor_command(
@@ -71,7 +71,7 @@ def doctor_command(
     --fix room is a way out of a pool of which all space is allocated, also if metadata is full: it adds a temporary device, moves
     data together, and removes the device again. If it is stopped, the next --fix room continues.
 
-    With --connect it also asks the other side of every replica and push, as `backupd check --connect` does.
+    With --connect it also asks the other server of every replica and push, as `backupd check --connect` does.
 
     A check that could not be made says so; it is neither well nor a finding.
 

@@ -233,7 +233,7 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
 
 
 def _told(asked: bytes) -> dict[str, Any]:
-    """Returns what the other side says of itself; empty if it is not understood."""
+    """Returns what the other server says of itself; empty if it is not understood."""
     try:
         return parse_object(asked)
     except ConnectionBroken:

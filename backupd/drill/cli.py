@@ -88,15 +88,16 @@ def command(
     read and written, by the code that restores for people. rsync then compares content, owners, modes, times, ACLs, attributes and
     hard links. Result, size and speed are remembered: `backupd status` shows when a restore was proven last.
 
-    With --boot a writable snapshot of a backup of a whole system is booted by systemd-nspawn instead, without network: it has to be
-    up with all its units in `boot_timeout`, and `boot_checks` of the host have to end well in it. Nothing is copied, so it takes
-    seconds. It says nothing of the kernel, the boot loader and the hardware. Do not boot a system that somebody may have taken
-    over: that needs a virtual machine. It gets users of its own, without which it is booted with --as-root alone.
+    With --boot a writable snapshot of a backup of a whole system is booted by systemd-nspawn instead, without network: it has
+    to be up with all its units in `boot_timeout`, and `boot_checks` of the host have to end well in it. Nothing is copied, so
+    it takes seconds. It says nothing of the kernel, the boot loader and the hardware. Do not boot a system that an attacker may
+    control: that needs a virtual machine. It gets users of its own, without which it is booted with --as-root alone.
 
     It gives way to backups, expiry and balancing. Its scratch is removed at the end, and after a kill by the next one, or by the
     next night.
 
-    Exit status 0: everything came back as it was; 1: something did not, or the drill came to no end; 3: another one is running.
+    Exit status 0: everything was restored without a difference; 1: something did not, or the drill came to no end; 3: another
+    one is running.
     """
     if boot and (not which or sample):
         raise UsageError("--boot takes the names of hosts, and no --sample", "`backupd drill HOST --boot`")

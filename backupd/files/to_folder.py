@@ -40,7 +40,9 @@ def _sync(to: Destination) -> None:
     try:
         to.sync()
     except OSError as error:
-        hint = "look at its filesystem and the kernel's messages (dmesg); the same command then names what is not as in the backup"
+        hint = (
+            "look at its filesystem and the kernel's messages (dmesg); the same command then lists the differences from the backup"
+        )
         raise OperatorError(f"{printable(str(error.filename))}: {error.strerror}", hint) from error
 
 

@@ -113,14 +113,14 @@ class FarPool:
         says: Mapping[str, Any] | None = None,
         patience: float = DEFAULTS["stall"],
     ) -> None:
-        """`says`: what the other side is told of this one; `patience`: the seconds in which it has to say something: its kernel may
-        look long for what has changed. Raises FarPoolMissing.
+        """`says`: what the other server is told of this one. `patience`: the seconds in which it has to answer, because its kernel
+        may search long for changes. Raises FarPoolMissing.
         """
         self._program, self.look = program, look
         self._is_pushed = says is not None
         os.set_blocking(program.input, False)
         self.pace: Callable[[int], None] = lambda _: None
-        """Is given each count of bytes that came, and may take its time: the other side waits meanwhile."""
+        """Is given each count of bytes that came, and may take its time: the other server waits meanwhile."""
         self._frames = AnswerReader(program.output, self._count, why_ended=self._said)
         self.bytes = 0
         try:
@@ -137,12 +137,12 @@ class FarPool:
         self.now = time_in(said)
         """What its clock said just now; None: what it sent is no time."""
         self.waits: Callable[[str], None] = lambda _: None
-        """Is given why the other side sends nothing yet."""
+        """Is given why the other server sends nothing yet."""
         self.free, self.used = size_in(said, "free"), size_in(said, "used")
         """Bytes of data that fit there, and that are used there; None: it could not read them."""
         self._frames.patience = patience
         self._pulse = PULSE if self._is_pushed else None
-        """Within how many seconds the other side says something while it sends, where nothing sees that the line is dead."""
+        """Within how many seconds the other server says something while it sends, where nothing sees that the line is dead."""
 
     def _count(self, size: int) -> None:
         self.bytes += size
@@ -158,7 +158,7 @@ class FarPool:
             backups += len(host.backups)
             words += sum(len(word) + _A_WORD for word in words_of(host))
             if number >= _MOST_HOSTS or backups > _MOST_LISTED or words > _MOST_WORDS:  # all of it is in memory
-                raise ConnectionBroken("the other side lists hosts without end")
+                raise ConnectionBroken("the other server sent an endless list of hosts")
             yield host
 
     def fetch(self, host: str, fetch: Fetch, version: int) -> tuple[Announced, Iterator[bytes]]:
@@ -171,12 +171,12 @@ class FarPool:
         while True:
             kind, content = next(answer, (b"", b""))
             if kind != OBJECT:
-                raise ConnectionBroken("the other side does not say what it sends")
+                raise ConnectionBroken("the other server did not announce its stream")
             said = parse_object(content)
             if "waits" not in said:
                 return announced_in(said, version), self._pieces(answer)
             if (now := time.monotonic()) > end:
-                raise ConnectionBroken(f"the other side has waited for more than {format_duration(_LONGEST_WAIT)}")
+                raise ConnectionBroken(f"the other server has waited for more than {format_duration(_LONGEST_WAIT)}")
             if now >= next_told:  # it can say so a million times a second, each time in other words
                 self.waits(printable(str(said["waits"]))[:_LONGEST_REASON])
                 next_told = now + _WAITS_EVERY
@@ -187,7 +187,7 @@ class FarPool:
         self._frames.pulse = self._pulse
         for kind, content in answer:
             if kind != PIECE:
-                raise ConnectionBroken("the other side says something in the middle of a stream")
+                raise ConnectionBroken("the other server sent a message in the middle of a stream")
             if content:
                 yield content
 
@@ -221,7 +221,7 @@ class FarPool:
             pass
 
     def note_end(self, error: str, failed: dict[str, str]) -> None:
-        """Tells the other side that all was asked for: what went wrong, and with which hosts. Raises ConnectionBroken, Refused."""
+        """Ends the requests: what went wrong, and with which hosts. Raises ConnectionBroken, Refused."""
         self._ask({"verb": "ended", "error": error, "failed": failed})
         for _ in self._frames.answer():
             pass
@@ -232,7 +232,7 @@ class FarPool:
         self._write(asked)
 
     def _settle(self) -> None:
-        """Ends an answer that was not read to its end: a further request makes the other side end it, and both are read."""
+        """Ends an answer that was not read to its end: a further request makes the other server end it, and both are read."""
         if self._frames.is_torn:
             raise ConnectionBroken("the connection was left in the middle of an answer")
         self._write({"verb": "hello"})
@@ -240,7 +240,7 @@ class FarPool:
         with suppress(Refused):
             for _ in self._frames.rest():
                 if self.bytes > left:
-                    raise ConnectionBroken("the other side does not end what it sends")
+                    raise ConnectionBroken("the other server does not end its stream")
         for _ in self._frames.objects():
             pass
 
@@ -252,7 +252,7 @@ class FarPool:
         def take() -> None:
             self.look()
             if time.monotonic() > end:
-                raise ConnectionBroken(f"the other side has taken nothing for {format_duration(patience)}")
+                raise ConnectionBroken(f"the other server has taken nothing for {format_duration(patience)}")
 
         try:
             write_watched(self._program.input, json.dumps(asked).encode() + b"\n", take)
@@ -263,7 +263,7 @@ class FarPool:
         self._ask(asked)
         found = list(self._frames.objects())
         if len(found) != 1:
-            raise ConnectionBroken("the other side does not say who it is")
+            raise ConnectionBroken("the other server did not identify itself")
         return found[0]
 
     def _said(self) -> str:

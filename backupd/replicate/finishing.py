@@ -36,7 +36,7 @@ class HostProgress:
 
     @property
     def left(self) -> int:
-        """Returns the bytes that are still to come of the stream under way, as far as the other side says."""
+        """Returns the bytes that are still to come of the stream under way, as far as the other server says."""
         return max(0, (self.announced or 0) - self.coming)
 
     def expect(self, size: int | None) -> None:

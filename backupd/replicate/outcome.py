@@ -109,7 +109,7 @@ class HostFailed:
 @dataclass(frozen=True, slots=True)
 class ReplicationProgress:
     """The progress: backups done and planned, bytes so far, and the hosts that are being fetched. `announced`: `bytes` and what is
-    still to come of the streams under way, as far as the other side says.
+    still to come of the streams under way, as far as the other server says.
     """
 
     done: int

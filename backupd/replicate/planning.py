@@ -210,7 +210,7 @@ def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: 
     folder = pool.host(host)
     before = notes = read_notes(folder)
     for key, note in found.items():
-        if before.note(name, key):  # the other side must not end it
+        if before.note(name, key):  # the other server must not end it
             continue
         if key == HOLD and not replica.take_holds:
             continue

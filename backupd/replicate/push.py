@@ -1,4 +1,4 @@
-"""This pool's backups sent to a server that cannot reach this one: the connection begins here, and the other side asks.
+"""This pool's backups sent to a server that cannot reach this one: the connection begins here, and the other server asks.
 
 What it gets is what `send-only` answers, and no more; what it takes is its own choice. So whoever owns this server can neither
 delete nor change what lies there.
@@ -32,12 +32,12 @@ RECEIVES_NOT = 'that server needs restrict,command="backupd receive-only --repli
 
 
 class StreamAbandoned(OperatorError):
-    """The other side asked for something else in the middle of a stream: it has given the stream up."""
+    """The other server asked for something else in the middle of a stream: it has given the stream up."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentBackup:
-    """A backup that was sent, with the bytes of its stream and seconds. Whether it came as a whole the other side knows."""
+    """A backup that was sent, with the bytes of its stream and seconds. Whether it came as a whole the other server knows."""
 
     host: str
     name: str
@@ -49,7 +49,7 @@ class SentBackup:
 class PushSummary:
     """What came of it. `common`: by host, the newest backup that both pools have now; `error`: why nothing could be sent, or "".
 
-    `failed`: of which hosts not everything could be, and why, in the other side's words. `is_asked`: the
+    `failed`: of which hosts not everything could be, and why, in the other server's words. `is_asked`: the
     other side was reached, and has asked; `is_ended`: it has told its end.
     """
 
@@ -67,7 +67,7 @@ class PushSummary:
 
 
 class Push:
-    """One sending, over one connection, until the other side has no more to ask for."""
+    """One sending, over one connection, until the other server has no more to ask for."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class Push:
         self._is_through = threading.Event()
 
     def run(self) -> PushSummary:
-        """Answers until the other side ends, or until cancelled.
+        """Answers until the other server ends, or until cancelled.
 
-        Raises SendRefused for what is no request, ConnectionBroken when the other side stands still, and NoThread.
+        Raises SendRefused for what is no request, ConnectionBroken when the other server stands still, and NoThread.
         """
         verbs = {
             **self._sender.verbs,
@@ -112,7 +112,7 @@ class Push:
         watch = threading.Thread(target=self._watch, daemon=True)
         start(watch)
         try:
-            with suppress(Cancelled, BrokenPipeError):  # cancelled; or the other side is gone, and its last words say why
+            with suppress(Cancelled, BrokenPipeError):  # cancelled; or the other server is gone, and its last words say why
                 serve(self._requests(), verbs, self._program.input)
         finally:
             self._is_through.set()
@@ -132,14 +132,15 @@ class Push:
         return bool(self._cancellation) or self.summary.is_ended or bool(self._gave_up)
 
     def _watch(self) -> None:
-        """Ends the connection when somebody has stopped this, or the other side takes nothing or asks for nothing any more: a write
-        waits for ever, and so does a read. ssh only sees when the whole machine there is gone.
+        """Ends the connection when this was stopped, or the other server no longer reads or requests anything.
+
+        A write waits for ever, and so does a read. ssh only sees when the whole machine there is gone.
         """
         while not self._is_through.wait(_LOOK):
             verb = "taken" if self._is_answering else "asked for"
             patience = self._limit()
             if time.monotonic() - self._since > patience and not self.summary.is_ended:
-                self._gave_up = f"the other side has {verb} nothing for {format_duration(patience)}"
+                self._gave_up = f"the other server has {verb} nothing for {format_duration(patience)}"
             if self._cancellation or self._gave_up:
                 self._program.kill()
                 return
@@ -160,7 +161,7 @@ class Push:
         self._tell(done)
 
     def _before_backup(self) -> None:
-        """Gives way to a night, an expiry and a balance of this pool, and tells the other side, which would give up otherwise."""
+        """Gives way to a night, an expiry and a balance of this pool, and tells the other server, which would give up otherwise."""
         told = 0.0
         while not self._cancellation and (who := at_work(self._sender.pool.locks)):
             if time.monotonic() - told >= _TELL:
@@ -168,7 +169,7 @@ class Push:
                 self._wait_told(who)
                 write_all(self._sender.out, object_frame({"waits": who}))
             if self._asks.poll(0):
-                raise StreamAbandoned("the other side wants no more of it")
+                raise StreamAbandoned("the other server cancelled the stream")
             self._cancellation.sleep(_PAUSE)
             self._since = time.monotonic()
 
@@ -179,13 +180,13 @@ class Push:
     def _before_piece(self, size: int) -> None:
         self._cancellation.raise_if_cancelled()
         if self._asks.poll(0):
-            raise StreamAbandoned("the other side wants no more of it")
+            raise StreamAbandoned("the other server cancelled the stream")
         self._bytes += size
         self._since = time.monotonic()
         self._pace(size)
 
     def _sleep(self, seconds: float) -> None:
-        """Sleeps before a piece, for a while: the other side is to know that it comes."""
+        """Sleeps before a piece, for a while: the other server is to know that it comes."""
         self._cancellation.sleep(min(seconds, BEAT))
         if seconds > BEAT:
             self._sender.beat()
@@ -196,7 +197,7 @@ class Push:
         self.summary.common = dict(asked["hosts"])
 
     def _waits(self, asked: Mapping[str, Any]) -> None:
-        """The other side asks for nothing yet, because something else works in its pool."""
+        """The other server asks for nothing yet, because something else works in its pool."""
         if time.monotonic() - self._wait_heard >= _PAUSE:  # it can say so a million times a second, each time in other words
             self._wait_heard = time.monotonic()
             self._wait_told(f"{_reason(asked['who'])}, on the other server")

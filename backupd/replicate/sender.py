@@ -94,8 +94,8 @@ def serve(lines: Iterator[bytes], verbs: Verbs, out: int) -> None:
 class BackupSender:
     """`catalogue` is None where the pool is all that there is: then the pool itself is read, which takes longer.
 
-    `replica`: under what name this pool notes what both have in common; None: under the one that the other side says. `hosts`: the
-    patterns of those that there are for the other side; none: all.
+    `replica`: under what name this pool notes what both have in common; None: under the one that the other server says.
+    `hosts`: the patterns of those that there are for the other server; none: all.
     """
 
     pool: Pool
@@ -117,7 +117,7 @@ class BackupSender:
 
     def _hello(self, _: Mapping[str, Any]) -> None:
         said: dict[str, Any] = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
-        with suppress(OSError):  # it only helps the other side to say before the first fetch whether all of it fits
+        with suppress(OSError):  # it only helps the other server to say before the first fetch whether all of it fits
             room = read_room(self.pool.path)
             said |= {"free": room.available, "used": max(0, room.total - room.available)}
         write_all(self.out, object_frame({**said, "now": format_time(datetime.now(UTC))}))
@@ -181,7 +181,7 @@ class BackupSender:
     def _unreadable(self, host: str, names: Sequence[str], notes: Notes, uuids: Mapping[int, str]) -> list[list[Any]]:
         """Returns backups that the disk cannot read, as the list has them: what they are is known by their seals.
 
-        The other side asks for them, hears why they do not come, and names them. With a catalogue most are in its rows.
+        The other server asks for them, hears why they do not come, and names them. With a catalogue most are in its rows.
         """
         seals = read_seals(self.pool.host(host)) if names else {}
         sealed = [(name, uuids.get(seals[name].subvolume)) for name in names if name in seals]
@@ -214,7 +214,7 @@ class BackupSender:
             raise SendRefused(message, code=UNREADABLE_PARENT if is_parent else UNREADABLE) from error
 
     def _asked(self, asked: Mapping[str, Any]) -> tuple[FinalBackup, FinalBackup | None, dict[str, Any]]:
-        """Returns the requested backup, the one that the other side has already, and the answer about it. Raises SendRefused."""
+        """Returns the requested backup, the one that the other server has already, and the answer about it. Raises SendRefused."""
         host = str(asked["host"])
         notes = self._notes(host)
         chosen = self._backup(host, str(asked["name"]), str(asked["uuid"]), notes)
@@ -250,8 +250,8 @@ class BackupSender:
 
         Raises NoThread, and SendRefused when the kernel ends with an error.
 
-        It writes command by command. Whoever reads each at once is woken for each, and so is the other side: a moment's worth goes
-        together.
+        It writes command by command. Whoever reads each at once is woken for each, and so is the other server: a moment's worth
+        goes together.
         """
         reading, writing = os.pipe2(os.O_CLOEXEC)
         widen_pipe(reading)
@@ -313,7 +313,7 @@ class BackupSender:
     def _fetched(self, asked: Mapping[str, Any]) -> datetime | None:
         """Returns the time of the fetch of which was told; None if nothing was fetched, as by `demote`, or when every host failed.
 
-        The other side's clock is not believed but in rehearsals.
+        The other server's clock is not believed but in rehearsals.
         """
         fetch = asked["fetch"]
         if fetch is None:
@@ -322,7 +322,7 @@ class BackupSender:
         return said or datetime.now(UTC)
 
     def _merged(self, known: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-        """What was said of hosts that the other side may know, and what is known of all others: it takes nothing away of those."""
+        """Returns the announced hosts that the other server may know, and all others as they were recorded."""
         others = {host: its for host, its in known.items() if not self._may_know(host)}
         return others | {host: its for host, its in said.items() if self._may_know(host)}
 

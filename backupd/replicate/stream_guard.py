@@ -23,7 +23,7 @@ _UUID, _PATH, _CLONE_UUID = 1, 15, 20
 _LONGEST = 1 << 24  # bytes of a command; the kernel's are below 200 KiB
 _LONGEST_KEPT = 1 << 16  # of one that is changed: its paths are two at most, of 4096 bytes
 
-_ASLEEP = "garbled on the way, or the other side was stopped or asleep in the middle of it: it comes again the next time"
+_ASLEEP = "garbled on the way, or the other server was stopped or asleep in the middle of it: it comes again the next time"
 """A `btrfs send` that was stopped is begun anew by the kernel, behind what it had written."""
 
 

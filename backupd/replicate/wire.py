@@ -2,7 +2,7 @@
 
 A frame is its kind, its length, and so many bytes: an object of JSON, a piece of a stream, or the end of an answer. An answer is
 objects or pieces, and then END with an object: {} or what went wrong. A piece of no bytes says that more is to come. Hosts,
-backups, sizes and times are read from such objects here. Nothing that the other side says is believed before it has been checked,
+backups, sizes and times are read from such objects here. Nothing that the other server says is believed before it has been checked,
 and nothing is longer than it may be.
 """
 
@@ -32,26 +32,26 @@ BEAT, PULSE = 30.0, 240.0  # seconds: as often does a stream say something, and 
 _LONGEST_OBJECT = 16 << 20  # a host's list of some ten thousand backups
 _LOOK = 500  # ms
 _SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: 600 bytes a second; a modem has ten times that
-_LONGEST_UNREAD = 86400.0  # seconds: how long the other side may stand still its own configuration says
+_LONGEST_UNREAD = 86400.0  # seconds: how long the other server may stand still its own configuration says
 _HEAD = struct.Struct(">cI")
 _INT = struct.Struct("i")
 _NOT_UNDERSTOOD = (ValueError, TypeError, RecursionError)
 
 
 class ConnectionBroken(OperatorError):
-    """The other side is gone, or sends an unexpected message."""
+    """The other server is gone, or sends an unexpected message."""
 
 
 class OtherAsks(ConnectionBroken):
-    """The other side asks where it should answer: the key reaches `receive-only` there."""
+    """The other server asks where it should answer: the key reaches `receive-only` there."""
 
 
 class Refused(OperatorError):
-    """The other side does not do what it was asked for, and says why."""
+    """The other server does not do what it was asked for, and says why."""
 
 
 class UnreadableThere(Refused):
-    """The disk of the other side does not give back the backup that was asked for. `parent`: it is the parent of the difference."""
+    """The other server cannot read the requested backup from its disk. `parent`: it is the parent of the difference."""
 
     def __init__(self, message: str, hint: str = "", *, parent: bool = False) -> None:
         super().__init__(message, hint)
@@ -116,7 +116,7 @@ class AnswerReader:
         return self.rest()
 
     def begin_span(self) -> None:
-        """Begins to measure a span: the other side had a reason to send little."""
+        """Begins to measure a span: the other server had a reason to send little."""
         self._since, self._read, self._waited = time.monotonic(), 0, 0.0
 
     def rest(self) -> Iterator[tuple[bytes, bytes]]:
@@ -168,7 +168,7 @@ class AnswerReader:
         if self._read >= _LEAST:
             self._since, self._read = now, 0
         elif now - self._since > _SPAN:
-            raise ConnectionBroken(f"the other side has sent less than {format_size(_LEAST)} in {format_duration(_SPAN)}")
+            raise ConnectionBroken(f"the other server has sent less than {format_size(_LEAST)} in {format_duration(_SPAN)}")
 
     def _wait(self) -> None:
         begun = time.monotonic()
@@ -184,7 +184,7 @@ class AnswerReader:
 
 
 def _silent(seconds: float) -> ConnectionBroken:
-    return ConnectionBroken(f"the other side has said nothing for {format_duration(seconds)}")
+    return ConnectionBroken(f"the other server has sent nothing for {format_duration(seconds)}")
 
 
 def is_unread(pipe: int) -> bool:
@@ -254,13 +254,13 @@ class Announced:
 
 
 def size_in(said: Mapping[str, Any], name: str) -> int | None:
-    """Returns a number of bytes that the other side gave; None if it gave none that is possible."""
+    """Returns a number of bytes that the other server gave; None if it gave none that is possible."""
     size = said.get(name)
     return size if type(size) is int and 0 <= size < _LARGEST_SIZE else None
 
 
 def time_in(said: Mapping[str, Any]) -> datetime | None:
-    """Returns the time of the other side's clock."""
+    """Returns the time of the other server's clock."""
     try:
         return parse_time(str(said.get("now")))
     except ValueError:
@@ -268,7 +268,7 @@ def time_in(said: Mapping[str, Any]) -> datetime | None:
 
 
 def host_in(said: dict[str, Any]) -> FarHost:
-    """Returns the host of which the other side tells. Raises ConnectionBroken for what names no host and no backups."""
+    """Returns the host of which the other server tells. Raises ConnectionBroken for what names no host and no backups."""
     name, was, backups = said.get("host"), said.get("was"), said.get("backups")
     if not isinstance(name, str) or name_fault(name) or not isinstance(was, list) or not isinstance(backups, list):
         raise ConnectionBroken("the other server sent an invalid host entry")
@@ -286,7 +286,7 @@ def host_in(said: dict[str, Any]) -> FarHost:
 
 
 def words_of(host: FarHost) -> Iterator[str]:
-    """Yields what the other side has said of the host in its own words, of any length."""
+    """Yields what the other server has said of the host in its own words, of any length."""
     yield from host.was
     yield host.copy_of or ""
     for until, why in host.held.values():
@@ -304,10 +304,10 @@ def _is_backup(one: Any) -> bool:
 
 
 def announced_in(said: dict[str, Any], version: int) -> Announced:
-    """Returns what the other side says of a stream, of that version at most. Raises ConnectionBroken."""
+    """Returns what the other server says of a stream, of that version at most. Raises ConnectionBroken."""
     notes = said.get("notes")
     if not isinstance(notes, dict) or len(json.dumps(notes)) > _KEPT_NOTES:
-        raise ConnectionBroken("the other side says of a backup what cannot be noted")
+        raise ConnectionBroken("the other server sent an invalid description of a backup")
     kept = {key: dict(note) for key, note in notes.items() if isinstance(note, dict)}
     stream = said.get("stream")
     stream = stream if type(stream) is int and 0 < stream <= version else 1

@@ -74,7 +74,7 @@ class BroughtBack:
             return f"the copy of the history on the pool is not used: {self.trouble}"
         words = [counted(count, noun) for table, noun in _NOUNS.items() if (count := self.counts.get(table, 0))]
         more = f"; {counted(self.passed_over, 'row')} of it could not be read" if self.passed_over else ""
-        from_then = f" as it was {local_time(self.written)}" if self.written else ""
+        from_then = f" (state of {local_time(self.written)})" if self.written else ""
         return f"the history was brought back from the pool{from_then}: {', '.join(words) or 'nothing new'}{more}"
 
 

@@ -1,4 +1,5 @@
-"""What a host answers to one harmless command: its mounts and boot, or the limits of its sshd. A key that permits rsync only refuses.
+"""What a host answers to one harmless command: its mounts and boot, or the limits of its sshd. A key that permits rsync only
+refuses.
 
 Also where each system has something mounted that no backup needs, and the words for what `one_file_system` leaves out.
 """

@@ -136,7 +136,7 @@ class NightRunner:
             raise NoThread
         if possible < wanted:
             self.context.sinks.notice(
-                f"{possible} of {wanted} hosts at a time: the limits of open files or processes allow no more (ulimit -n, -u; "
+                f"{possible} of {wanted} hosts at a time: the limits of open files or processes allow only that (ulimit -n, -u; "
                 "LimitNOFILE= and TasksMax= of the unit)"
             )
         return possible

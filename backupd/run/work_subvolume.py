@@ -307,7 +307,7 @@ def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
                 try:
                     remove_tree(entry.path)
                 except OSError as error:
-                    raise ForeignData(f"{entry.path}: {error.strerror}", "move away what is not ours in it") from None
+                    raise ForeignData(f"{entry.path}: {error.strerror}", "move other files out of it") from None
             else:
                 Path(entry.path).unlink()
         elif below:

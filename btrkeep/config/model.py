@@ -147,12 +147,12 @@ class CopySettings:
 
     @property
     def comes_and_goes(self) -> bool:
-        """Returns False: if the other side cannot be reached, that is always reported."""
+        """Returns False: if the other server cannot be reached, that is always reported."""
         return False
 
     @property
     def source(self) -> str:
-        """Returns the other side as the configuration writes it."""
+        """Returns the other server as the configuration writes it."""
         raise NotImplementedError
 
 
@@ -227,7 +227,7 @@ class FetchedBySettings(CopySettings):
 
     @property
     def source(self) -> str:
-        """Returns "": only the other side knows where it is."""
+        """Returns "": only the other server knows where it is."""
         return ""
 
 

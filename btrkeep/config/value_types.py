@@ -302,7 +302,7 @@ class CopySource(Enum):
 
 
 def _copy_source(value: Any) -> str | Path | CopySource:
-    """An address, or the folder of a pool; PUSH when the other side sends by itself."""
+    """An address, or the folder of a pool; PUSH when the other server sends by itself."""
     if _text(value) == CopySource.PUSH.value:
         return CopySource.PUSH
     return _copy_target(value) if value.startswith("ssh://") else parse_path(value)

@@ -10,7 +10,7 @@ from heatmap.cli.picture import command as picture
 from heatmap.cli.picture import picture_request
 
 _SHARED = ("order", "size", "sort", "curve", "output", "verbose", "quiet", "colour", "device", "form", "legend", "map", "show")
-_HELP = """Draw a filesystem as it was recorded.
+_HELP = """Draw a recorded state of a filesystem.
 
 FILE is what btrfs-heatmap --record wrote; nothing else is read. The options are those of a picture, and without -o its automatic
 name is that of a picture that was made then.

@@ -64,7 +64,7 @@ def command(path: Path, **options: Any) -> None:
     MOUNTPOINT may be any folder or file on the filesystem. Nothing is changed. Reading its trees needs root.
 
     Each pixel is a piece of the devices, in the order of a curve that keeps neighbours together. Data is white, metadata blue,
-    system red, both in one light blue; the brighter, the fuller; what is not allocated is black.
+    system red, both in one light blue; the brighter, the fuller; unallocated space is black.
 
     \b
     Examples:

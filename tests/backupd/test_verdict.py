@@ -384,8 +384,8 @@ def test_the_worst_path_decides_for_all(results: list[PathResult]) -> None:
 
 
 def test_a_host_of_which_not_even_a_list_came_leaves_no_backup() -> None:
-    broken = PathResult("/x", PathOutcome.BROKEN, "the other side does not speak rsync", numbers={"literal": 0, "received": 0})
-    assert decide_run([broken, broken]) == RunVerdict(None, "failed", "the other side does not speak rsync")
+    broken = PathResult("/x", PathOutcome.BROKEN, "the host does not speak rsync", numbers={"literal": 0, "received": 0})
+    assert decide_run([broken, broken]) == RunVerdict(None, "failed", "the host does not speak rsync")
     assert decide_run([broken, PathResult("/y", PathOutcome.COMPLETE, numbers=LISTED)]).state == "failed"
 
 

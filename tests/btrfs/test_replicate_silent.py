@@ -218,7 +218,7 @@ def test_a_server_that_asks_for_nothing_more_of_a_push_is_given_up_and_the_next_
         assert stat(number) == "T"  # the other server's process is none of ours
         assert done.returncode == 1, done
         said = " ".join(done.stderr.split())
-        assert "backup2: the other side has asked for nothing for 50" in said, done
+        assert "backup2: the other server has asked for nothing for 50" in said, done
         assert "Traceback" not in said
     finally:
         os.kill(number, signal.SIGCONT)

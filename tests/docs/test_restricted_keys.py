@@ -92,7 +92,7 @@ def test_rrsync_refuses_sudo_rsync_and_the_log_says_so_without_another_attempt(w
     web1.settings("backup", attempts=2)
     web1.host("web1", web1.source / "www", address=sshd.address, port=sshd.port, rsync_path="sudo rsync")
     result = web1.run("web1", status=1)["web1"]
-    assert "rrsync on the other side refuses what was asked for" in result["error"]
+    assert "rrsync on the host refuses this request" in result["error"]
     assert result["attempts"] == 1
     assert any("does not run rsync" in line for line in web1.json("log", "web1")[0]["last_lines"])
 

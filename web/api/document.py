@@ -23,7 +23,7 @@ _ALWAYS = (400, 401, 403, 404)
 _OF_AGENT = (409, 429, 502, 503)
 _OF_BODY = (413,)
 _INTRODUCTION = """What the dashboard shows, for programs. Times are RFC 3339 in UTC ending in `Z`, sizes bytes, durations and
-ages seconds, rates bytes per second, shares fractions of one. `null` stands for what is not known or not there. A byte of a host
+ages seconds, rates bytes per second, shares fractions of one. `null` stands for unknown or missing values. A byte of a host
 that is no UTF-8 is a lone surrogate in a string (`\\udcXX`), and `%XX` in a query; beside such a string NAME is NAME_encoded, as
 a query takes it. A later version may add keys; those that are here stay."""
 

@@ -64,7 +64,8 @@ def group(
     """The dashboard of a btrkeep pool.
 
     It runs without root: it reads the catalogue, and sends requests to `backupd serve` for everything else. To begin:
-    `btrkeep-web user add NAME --role operator`, then `systemctl enable --now btrkeep-web@main`, and a browser at http://127.0.0.1:8765.
+    `btrkeep-web user add NAME --role operator`, then `systemctl enable --now btrkeep-web@main`, and a browser at
+    http://127.0.0.1:8765.
     """
     print_commands_as(NAME, _call(ctx))
     ctx.obj = GlobalOptions(pool, state, data, socket, users, login)

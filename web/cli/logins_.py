@@ -26,13 +26,13 @@ log = logging.getLogger("btrkeep.web")
     "allowed",
     multiple=True,
     metavar="USER",
-    help="Who may ask, besides root, the user btrkeep and whoever started it; repeatable.",
+    help="Who may ask, besides root, the user btrkeep and the user that started it; repeatable.",
 )
 @click.pass_context
 def command(ctx: click.Context, allowed: tuple[str, ...]) -> None:
     """Answer the dashboard and the root service who is logged in, until SIGTERM or Ctrl-C.
 
-    It alone reads and writes the users, as the user who owns their folder. systemd starts it when somebody connects to
+    It alone reads and writes the users, as the user who owns their folder. systemd starts it at a connection to
     btrkeep-login@POOL.socket; by hand it listens at --login.
     """
     chosen = ctx.obj

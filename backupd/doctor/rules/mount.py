@@ -41,8 +41,8 @@ def _atime(facts: DoctorFacts) -> Iterator[Finding]:
         "atime",
         "note",
         f"the pool is mounted with {kind}: the time of every look is kept",
-        "each night rsync reads every folder of a host, so btrfs writes the metadata of all of them anew, and earlier backups "
-        "share it no more",
+        "each night rsync reads every folder of a host, so btrfs writes the metadata of all of them again, and earlier backups "
+        "no longer share it",
         "none known: hardly any program asks when a file was read last",
         (in_fstab("noatime"),),
         (remount(fs, "noatime"),),

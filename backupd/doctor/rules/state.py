@@ -242,7 +242,7 @@ def _scrub(facts: DoctorFacts) -> Iterator[Finding]:
     yield diagnosis(
         "scrub",
         "warning",
-        what + (" (a later one was broken off)" if scrub.unfinished else ""),
+        what + (" (a later one was interrupted)" if scrub.unfinished else ""),
         "nothing else reads old backups: damage is found now, while there is another copy, or when the backup is needed",
         risk,
         (f"btrfs scrub {'resume' if scrub.unfinished else 'start'} {pool}",),

@@ -170,7 +170,7 @@ def _block_group_tree(facts: DoctorFacts) -> Iterator[Finding]:
         "block-group-tree",
         "warning",
         f"{format_size(fs.allocated)} are allocated, and there is no block group tree",
-        "at each mount every block group is looked for in the extent tree, one seek or more each: minutes on disks that rotate",
+        "at each mount every block group is searched in the extent tree, one seek or more each: minutes on disks that rotate",
         "medium: it rewrites where all block groups are noted, and must not be interrupted. It wants a free space tree, and a "
         "btrfstune that knows the option (that of Debian 13 does, that of Debian 12 does not). Linux before 6.1 can only read the "
         "filesystem then",
@@ -246,7 +246,7 @@ def _mixed_profiles(facts: DoctorFacts) -> Iterator[Finding]:
                 "profiles",
                 "warning",
                 f"{kind} is stored in more than one way: {', '.join(found)}",
-                "a conversion was broken off, or the pool was written to while a device was missing: part of it has not the "
+                "a conversion was interrupted, or the pool was written to while a device was missing: part of it has not the "
                 "redundancy that the rest has",
                 "low; what is left over is rewritten",
                 (f"{balance(facts, '-f', filters(fs, kind, f'convert={best},soft'))}   # or {others}, if all is to become that",),

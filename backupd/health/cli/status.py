@@ -170,9 +170,9 @@ def command(
     """How every host is doing: ok, late, failing, suspect, never or copy.
 
     late: the newest complete backup is older than `late` in the configuration, by default 1.5 times `every` and at least one
-    missed window. failing: the newest run brought no complete backup. suspect:
-    the newest backup lost or missed too much. never: there is no complete backup yet. copy: it is configured, and fetched from
-    another pool all the same, so nothing is backed up here.
+    missed window. failing: the newest run brought no complete backup. suspect: the newest backup lost or missed too much.
+    never: there is no complete backup yet. copy: configured here, but replicated from another pool, so this server does not
+    back it up.
 
     Below the hosts stand those that have backups but are not configured, as after an import; the replicas that are fetched into
     this pool: ok, late, failing or never; jobs that failed; and what is wrong with the pool itself, as `backupd check` has it.

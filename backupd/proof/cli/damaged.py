@@ -29,12 +29,12 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
     """List the damaged files of all backups, or of each HOST, or HOST@BACKUP.
 
     What `backupd scrub` and `backupd verify` found, one line for each file with all backups that have it. BYTES is how many are
-    known to be damaged. ANOTHER COPY is a backup of the host with other data on the disk: one whose recorded checksum is that which
-    the file had (by checksum), or one with a file of that path, size and time that nobody found damaged, which proves nothing; a
-    replica that has one of the backups; and the next night, which fetches the file from the host when the newest complete backup
-    has it damaged.
+    known to be damaged. ANOTHER COPY is a backup of the host with other data on the disk: one whose recorded checksum is that
+    which the file had (by checksum), or one with a file of that path, size and time that is not known to be damaged, which
+    proves nothing; a replica that has one of the backups; and the next night, which fetches the file from the host when the
+    newest complete backup has it damaged.
 
-    What the devices have counted since the last time is looked for first, in the kernel's log.
+    What the devices have counted since the last time is read first from the kernel's log.
 
     Exit status 0: nothing is damaged; 1: something is, or the catalogue was lost, which knows it.
     """

@@ -118,7 +118,7 @@ def _begun(
     held: ExitStack,
     connect: Connect,
 ) -> tuple[ReplicationContext, FarPool]:
-    """Connects, until `held` ends. Over a connection that the other side has begun this program itself keeps to the bandwidth."""
+    """Connects, until `held` ends. Over a connection that the other server has begun this program itself keeps to the bandwidth."""
     far = held.enter_context(connect(lambda: None))
     replication = ReplicationContext(
         context.config,

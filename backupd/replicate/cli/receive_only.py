@@ -48,7 +48,7 @@ def command(ctx: click.Context, replica: str) -> int:
         )
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not end up among the requests
-    outlive_readers()  # when the other side is gone, that has to be noted
+    outlive_readers()  # when the other server is gone, that has to be noted
     with opened(ctx) as context:
         (settings,) = chosen_replicas(context, replica)
         if not settings.is_pushed:

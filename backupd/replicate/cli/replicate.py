@@ -128,7 +128,7 @@ def _fetch(context: PoolContext, replica: ReplicaSettings, wanted: ReplicationOp
     """Fetches once; returns what is said of it as JSON. Raises what `fetch_one` raises."""
     command = replica_command(context.config, context.pool, replica, seed=wanted.seed, is_limited=not wanted.dry_run)
     with Connections(command, replica.stall) as connections:
-        from backupd.replicate.cli.fetching import fetch_one  # while the other side imports, too
+        from backupd.replicate.cli.fetching import fetch_one  # while the other server imports, too
 
         return fetch_one(context, replica, wanted, connections.connect)
 

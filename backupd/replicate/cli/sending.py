@@ -39,7 +39,7 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pa
 
 
 def push_to(context: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dry_run: bool, as_json: bool) -> dict[str, Any]:
-    """Sends once; the other side requests what it wants. The window limits when it begins, not when it ends."""
+    """Sends once; the other server requests what it wants. The window limits when it begins, not when it ends."""
     if hosts:
         raise UsageError(
             f"what {push.name} gets that server chooses", "leave the hosts out; `hosts` in [push] limits what it is shown"

@@ -78,7 +78,7 @@ def command(
 ) -> int:
     """Do the privileged work of the dashboard: list and stream files, hold, release, start runs and restores.
 
-    systemd starts it when somebody connects to btrkeep-serve@POOL.socket, and it exits after a while without requests. With
+    systemd starts it at a connection to btrkeep-serve@POOL.socket, and it exits after a while without requests. With
     --socket it listens by itself, until Ctrl-C. It answers root, and users who are logged in at the dashboard, for whom the user
     btrkeep asks, or those that --allow names. `man backupd` says where the protocol is described.
     """

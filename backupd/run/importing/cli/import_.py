@@ -101,7 +101,7 @@ def command(
     tree before is the same file, and is not read; hard links within a tree are kept. A backup is as old as its tree. The next night
     of the host goes on from the newest one.
 
-    A tree that somebody changes while it is copied is tried three times, then named and left out; the others are imported.
+    A tree that changes while it is copied is tried three times, then named and left out; the others are imported.
 
     It can be stopped and run again: what is here already is passed over, or compared if that was not done yet. Without --host each
     host has the name that it has there; NAME=THERE chooses and renames. A tree needs --host NAME.
