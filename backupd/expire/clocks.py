@@ -43,14 +43,10 @@ def past_clocks(catalogue: Catalogue) -> ClockPast:
     A catalogue that was lost has none: then the end of the newest run stands for them, or a clock that leapt would be believed
     exactly when nothing else contradicts it.
     """
-    past = _kept_clocks(catalogue)
+    past = parse_fact(catalogue.get_fact(FACT), _clock_past, ClockPast())
     if past.trusted is None and (newest := catalogue.newest_finish()):
         return replace(past, trusted=ClockFact(newest, 0.0, _ANOTHER_BOOT))
     return past
-
-
-def _kept_clocks(catalogue: Catalogue) -> ClockPast:
-    return parse_fact(catalogue.get_fact(FACT), _clock_past, ClockPast())
 
 
 def _clock_past(fields: Mapping[str, Any]) -> ClockPast:

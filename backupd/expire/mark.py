@@ -10,16 +10,16 @@ host is gone, and the next run removes the rest.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from backupd.expire.context import ExpiryContext
-from backupd.expire.look import HostOnPool, forgotten_at, gone_names, policy_of
+from backupd.expire.look import forgotten_at, gone_names, policy_of
 from backupd.expire.queue import CleanerQueue
 from backupd.repo.checksums import CHECKSUMS, CHECKSUMS_LOG
 from backupd.repo.damages import DAMAGED
@@ -88,6 +88,7 @@ def _stage(folder: Path, notes: Notes) -> None:
 _AT_ONCE = 100  # hosts locked together: a tenth of a second or two, and below everybody's limit of open files
 
 Row = tuple[str, str | None, str, datetime | None]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -123,8 +124,8 @@ def _write_rows(context: ExpiryContext, rows: Sequence[Row]) -> None:
     context.rows.write(lambda catalogue: catalogue.set_states(rows))
 
 
-def _batches(plans: Sequence[HostPlan]) -> Iterator[list[HostPlan]]:
-    source = iter(plans)
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    source = iter(items)
     while some := list(islice(source, _AT_ONCE)):
         yield some
 
@@ -137,7 +138,8 @@ def _decide(context: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
         batch.rows.append((plan.host, step.name, EXPIRED, context.now))
     for step in todo.revive:
         notes = notes.without(step.name, EXPIRED)
-        batch.rows.append((plan.host, step.name, _state(on_pool, step.name), None))
+        state = next(one.state for one in on_pool.facts.candidates if one.name == step.name)
+        batch.rows.append((plan.host, step.name, state, None))
         batch.revived.append(f"{plan.host} {step.name} is kept again: {reasons_words(step.reasons)}")
     batch.rows += [(plan.host, name, state, on_pool.notes.expired_at(name)) for name, state in todo.amend]
     batch.marked += len(todo.mark)
@@ -152,14 +154,9 @@ def _expired(before: Mapping[str, Any] | None, step: ExpiryStep, now: datetime) 
     return {"at": format_time(now), "why": reasons_words(step.reasons), RULES: [reason.code for reason in step.reasons]}
 
 
-def _state(on_pool: HostOnPool, name: str) -> str:
-    return next(one.state for one in on_pool.facts.candidates if one.name == name)
-
-
 def drop_stale_notes(context: ExpiryContext, hosts: Sequence[str]) -> None:
     """Removes the notes of deleted backups. Nothing depends on them: a host that is locked is left to the next run."""
-    source = iter(hosts)
-    while some := list(islice(source, _AT_ONCE)):
+    for some in _batches(hosts):
         left: dict[Path, Notes] = {}
         with ExitStack() as held:
             for host in some:

@@ -104,12 +104,9 @@ def relay_command(buckets: Sequence[Bucket], shell: Sequence[str]) -> tuple[str,
     if not buckets:
         return tuple(shell)
     paths = [str(bucket.path.absolute()) for bucket in buckets]
-    return (_python(), "-I", "-S", str(Path(throttle.__file__).absolute()), *paths, "--", *(shell or ("--local",)))
-
-
-def _python() -> str:
     # -I -S: nothing of the environment and no site-packages, which is also what makes it start in half the time.
-    return sys.executable or "/usr/bin/python3"
+    python = sys.executable or "/usr/bin/python3"
+    return (python, "-I", "-S", str(Path(throttle.__file__).absolute()), *paths, "--", *(shell or ("--local",)))
 
 
 def shell_words(command: Sequence[str]) -> str:

@@ -325,8 +325,8 @@ class HostRun:
             prepared,
             record,
             disk,
-            self._sum_limits(),
-            self._share_with(),
+            SumLimits(self.context.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun)),
+            ShareWith(self.host.share_with, self.cancellation) if self.host.share_with else None,
             judge=self._emptied_judge(prepared),
         )
         final = replace(final, duration=round(elapsed() - self.begun, 3))  # the row knows what the file could not yet
@@ -355,12 +355,6 @@ class HostRun:
             return with_emptied(judged(record, prepared.path, base, path, limit, self.cancellation), prepared.path, base)
 
         return judge
-
-    def _share_with(self) -> ShareWith | None:
-        return ShareWith(self.host.share_with, self.cancellation) if self.host.share_with else None
-
-    def _sum_limits(self) -> SumLimits:
-        return SumLimits(self.context.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun))
 
     def _record(self, first: Record, transfer: HostTransfer, verdict: RunVerdict) -> Record:
         results, base = tuple(transfer.results.values()), transfer.prepared.base

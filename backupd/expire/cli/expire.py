@@ -88,7 +88,9 @@ def command(
         moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
         for host in hosts:
             require_host_or_folder(context, host)
-        config = _yielding(context.config) if yield_to_backups else context.config
+        config = context.config
+        if yield_to_backups:
+            config = replace(config, expiry=replace(config.expiry, yield_to_backups=True))
         config = _without_grace(config, hosts) if skip_grace else config
         scope = ExpiryScope(frozenset(hosts)) if hosts else EVERYTHING
         expiry_site = ExpiryContext(config, context.pool, context.catalogue, moment, expiry_sinks(as_json=as_json))
@@ -96,10 +98,6 @@ def command(
             return _rehearse(expiry_site, forced, scope, limit, as_json=as_json)
         status = _expire(expiry_site, forced, scope, limit, wait=wait, as_json=as_json, keeps=context.trouble is None)
         return Exit.ATTENTION if context.trouble and status == Exit.OK else status
-
-
-def _yielding(config: Config) -> Config:
-    return replace(config, expiry=replace(config.expiry, yield_to_backups=True))
 
 
 def _without_grace(config: Config, hosts: Sequence[str]) -> Config:
