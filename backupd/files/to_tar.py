@@ -86,8 +86,19 @@ def _failures_reported() -> Iterator[None]:
 def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> Archived:
     """The tar to an open descriptor, which stays open."""
     widen_pipe(fd)
-    with _failures_reported(), os.fdopen(os.dup(fd), "wb", _SMALL) as out:
+    with _failures_reported(), _waiting(fd), os.fdopen(os.dup(fd), "wb", _SMALL) as out:
         return _write_tar(tree, paths, out, tell)
+
+
+@contextmanager
+def _waiting(fd: int) -> Iterator[None]:
+    """Writes wait for the reader within, also into a pipe that another program has opened so that they fail (O_NONBLOCK)."""
+    waits = os.get_blocking(fd)
+    os.set_blocking(fd, True)
+    try:
+        yield
+    finally:
+        os.set_blocking(fd, waits)
 
 
 def total(tree: Tree, paths: Sequence[bytes]) -> tuple[int, int]:

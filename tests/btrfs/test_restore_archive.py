@@ -21,6 +21,7 @@ from backupd.files.restore_types import RestoreProgress
 from backupd.files.spool import LinkTable
 from backupd.files.to_tar import write_stream
 from backupd.files.tree import Tree
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.process.cancellation import Cancelled
 from tests.beds import Entry, differences, manifest, work
@@ -371,6 +372,29 @@ def test_a_large_file_that_ends_early_or_a_reader_that_leaves_is_named(
     os.close(writing)
     if reads:
         os.close(reading)
+
+
+def test_a_tar_waits_for_its_reader_where_writes_to_the_pipe_do_not(shared_btrfs: Path) -> None:
+    """As below a program that has opened the pipe without waiting (O_NONBLOCK), and has it back so."""
+    (shared_btrfs / "data").mkdir()
+    for number in range(40):
+        (shared_btrfs / "data" / f"small{number}").write_bytes(os.urandom(100_000))
+    (shared_btrfs / "data" / "large").write_bytes(os.urandom(5 << 20))
+    wanted = streamed(shared_btrfs, [])
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    os.set_blocking(reading, True)
+
+    def write() -> None:
+        with ClosingFd(writing), Tree(shared_btrfs) as tree:
+            write_stream(tree, [b"/"], writing, lambda _: None)
+            assert not os.get_blocking(writing)
+
+    with ThreadPoolExecutor() as pool, os.fdopen(reading, "rb") as file:
+        ended = pool.submit(write)
+        time.sleep(0.1)  # the pipe is full
+        content = file.read()
+        ended.result()
+    assert content == wanted
 
 
 def test_what_cannot_be_deflated_costs_no_time_and_a_zip_of_both_is_whole(shared_btrfs: Path, tmp_path: Path) -> None:
