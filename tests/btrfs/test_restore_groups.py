@@ -284,6 +284,30 @@ def test_a_file_that_is_mounted_is_in_no_group(tmp_path: Path, walked: Callable[
     assert b"/mounted" in [visit.entry.path for visit in found if isinstance(visit, WalkEntry)]
 
 
+@pytest.mark.parametrize("name", ["small", "large", "folder/inside"])
+def test_what_is_mounted_on_a_file_meanwhile_is_never_taken_for_the_backup(nights: Nights, tmp_path: Path, name: str) -> None:
+    top, out = nights.source / "tree", tmp_path / "out"
+    for file in ("small", "large", "folder/inside", "other"):
+        write(top / file, file * (1 << 19 if file == "large" else 1))
+    nights.host("web1", top)
+    nights.run("web1")
+    at = nights.data("web1", top / name)
+    theirs = write(tmp_path / "theirs", "theirs")
+    try:
+        with Tree(nights.backup("web1")) as tree:
+            doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False)
+            found = doing.preview()
+            work("mount", "--bind", theirs, at)
+            done = doing.run(found)
+    finally:
+        work("umount", at)
+    assert f"{name}: " in done.failure
+    assert "something else is mounted there" in done.failure
+    assert sorted(file.name for file in out.rglob("*") if file.is_file()) == sorted(
+        {"small", "large", "inside", "other"} - {at.name}
+    )
+
+
 def test_a_leftover_folder_of_a_killed_restore_is_deleted(nights: Nights, tmp_path: Path) -> None:
     top, out = nights.source / "tree", tmp_path / "out"
     write(top / "folder" / "inside")
