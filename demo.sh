@@ -1,12 +1,12 @@
 #!/bin/bash
 # sudo ./demo.sh [--keep | --clean] [--no-serve] [--in FOLDER] [--help]
 #
-# A tour of btrkeep on two btrfs of its own: sparse files, mounted below a folder that lies in /var/tmp or where there is room. It
-# reads /etc and /usr/share/doc of this machine, and changes nothing but what it made itself. Every step is a function named step_NAME,
-# listed in TOUR; every command is printed as it is run.
+# A tour of btrkeep on its own btrfs in sparse files, mounted below a folder in /var/tmp or another place with free space. It reads
+# /etc and /usr/share/doc of this machine, and changes only its own files. Every step is a function named step_NAME, listed in TOUR;
+# every command is printed as it is run.
 #
-# All that outlives a process lies in the one folder or points into it (mount, loop device), or names it (processes): so it is
-# found again in the kernel's tables, whatever became of the run that made it. The file `state` in it makes the folder ours.
+# All that outlives a process is in that folder, points into it (mount, loop device) or names it (processes). So the kernel's tables
+# lead to it, even after a kill. The file `state` marks the folder as a demonstration's.
 set -euo pipefail
 TOP=$(dirname "$(readlink -f "$0")")
 cd "$TOP"
@@ -25,25 +25,24 @@ usage() {
     cat <<END
 usage: sudo ./demo.sh [--keep | --clean] [--no-serve] [--in FOLDER]
 
-Shows two nights of backups on a btrfs of its own, and brings an earlier
-version of a file back; weeks of them on a second one, of which most expire;
-fetches those into a third, which takes over when the second one is lost;
-imports a month that rsnapshot might have made;
-scores and balances free space, and draws it; tries two settings on a
-throwaway pool; ends with the dashboard, for a browser on this machine; and
-removes it all again, but for two pictures.
-Takes about a minute, and some minutes the first time, when it installs what
-is missing: Debian packages, and a virtual environment in .venv.
+Shows two nights of backups on a temporary btrfs, and restores an earlier
+version of a file; weeks of backups in a second pool, of which most expire;
+a third pool that replicates the second and takes over when it is lost; an
+import of a month of rsnapshot; score, balance and pictures of free space; a
+test of two settings on a temporary pool; and the dashboard, for a browser on
+this machine. At the end it removes everything except two pictures.
+Takes about a minute; the first time some minutes, to install missing Debian
+packages and a virtual environment in .venv.
 
-  --keep       leave the pool to look at; --clean or the next run removes it
-  --clean      only remove what an earlier run left
-  --no-serve   never wait for anybody: the dashboard is looked at, and ends
-  --in FOLDER  put it below FOLDER; default: /var/tmp, or where there is room
+  --keep       keep the pool; --clean or the next run removes it
+  --clean      only remove the remains of an earlier run
+  --no-serve   check the dashboard and end, without waiting for Ctrl-C
+  --in FOLDER  work below FOLDER; default: /var/tmp, or another with free space
   --help       this text
 END
 }
 
-# --- what is said ---------------------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------------------------------------
 
 BOLD='' CYAN='' RED='' PLAIN=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
@@ -60,8 +59,8 @@ fail() {
     exit 1
 }
 
-# attempt LINE: prints the line and runs it as it was printed; gives its exit status.
-# It runs in a session of its own: the first Ctrl-C reaches it through us, just once, and all of it can be ended.
+# attempt LINE: prints the line and runs it; returns its exit status.
+# It runs in its own session: demo.sh passes on the first Ctrl-C, once, and can end all of it.
 CHILD=''
 attempt() {
     local status=0
@@ -73,26 +72,26 @@ attempt() {
     return "$status"
 }
 
-# try LINE: the same, and it has to succeed.
+# try LINE: the same, but it must succeed.
 try() {
     local status=0
     attempt "$1" || status=$?
     [ "$status" -eq 0 ] || fail "this failed with exit status $status: $1"
 }
 
-# try_quietly LINE: for programs that talk; what they say is shown when they fail.
+# try_quietly LINE: for verbose programs; their output is shown when they fail.
 try_quietly() {
     typed "$1"
     quietly bash -o pipefail -c "$1"
 }
 
-# quietly WORDS: for what nobody needs to read. Its output is shown when it fails.
+# quietly WORDS: not printed. Its output is shown when it fails.
 quietly() {
     local output
     output=$("$@" 2>&1 </dev/null) || fail "this failed: $*"$'\n'"$output"
 }
 
-# --- what is there, and how it goes away ----------------------------------------------------------------------------------------
+# --- cleaning up ----------------------------------------------------------------------------------------------------------------
 
 start_time_of() { sed -E 's/^.*\) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
 
@@ -102,17 +101,17 @@ is_ours() {
     [ "$(head -n 1 "$1/state" 2>/dev/null)" = "$HEADER" ] || [ -z "$(find "$1" -mindepth 1 ! -name state.new -print -quit)" ]
 }
 
-# What outlives a demonstration in $1, to look at: no more than these.
+# The files that stay after a demonstration in $1.
 pictures_of() { printf '%s\n' "$1-pictures/"{heatmap.png,timelapse.gif,by-btrkeep-demo}; }
 
-# Takes these pictures away, and their folder when nothing else is in it; only where a demonstration left its mark.
+# Removes these pictures, and their folder if it is empty; only with a demonstration's mark.
 drop_pictures() {
     [ -O "$1-pictures/by-btrkeep-demo" ] && [ ! -L "$1-pictures" ] || return 0
     pictures_of "$1" | xargs -d '\n' rm -f --
     rmdir --ignore-fail-on-non-empty -- "$1-pictures"
 }
 
-# The process that made the folder $1 and is still at it; nothing when it is gone, or has finished and kept it.
+# The process that made the folder $1 and still runs; empty if it has ended.
 maker_of() {
     local pid started
     pid=$(sed -n 's/^pid //p' "$1/state" 2>/dev/null) && started=$(sed -n 's/^started //p' "$1/state")
@@ -179,7 +178,7 @@ detach_loops() {
     done
 }
 
-# Takes the demonstration in $1 away, and nothing else.
+# Removes the demonstration in $1, and nothing else.
 take_away() {
     [ -e "$1" ] || return 0
     end_processes "$1" && unmount_below "$1" && detach_loops "$1" && rm -rf --one-file-system -- "$1"
@@ -192,9 +191,9 @@ clear_leftovers() {
         folder=$place/$NAME
         drop_pictures "$folder"
         is_ours "$folder" || continue
-        pid=$(maker_of "$folder") && fail "another demonstration is at work in $folder (process $pid)"
-        note "Removing what an earlier demonstration left: $folder"
-        take_away "$folder" || fail "$folder could not be removed: is somebody in it?"
+        pid=$(maker_of "$folder") && fail "another demonstration is running in $folder (process $pid)"
+        note "Removing the remains of an earlier demonstration: $folder"
+        take_away "$folder" || fail "could not remove $folder: is a process using it?"
     done
 }
 
@@ -204,7 +203,7 @@ stopped() {
     say "stopped; cleaning up"
     KEEP=''
     if [ -n "$CHILD" ] && kill -TERM -- "-$CHILD" 2>/dev/null; then
-        timeout 10 tail --pid="$CHILD" -f /dev/null || true # a run ends its transfers cleanly; what does not end is killed later
+        timeout 10 tail --pid="$CHILD" -f /dev/null || true # a run ends its transfers cleanly; other processes are killed later
     fi
     exit "$1"
 }
@@ -222,27 +221,27 @@ at_the_end() {
         exit "$status"
     fi
     if ! take_away "$DEMO"; then
-        say "demo.sh: $DEMO could not be removed; ./demo.sh --clean tries again"
+        say "demo.sh: could not remove $DEMO; ./demo.sh --clean tries again"
         [ "$status" -ne 0 ] || status=1
     fi
     exit "$status"
 }
 
 say_how_to_look() {
-    tell "The pool is still there. To look at it:"
+    tell "The pool was kept. To use it:"
     note "  sudo -i"
     note "  cd $DEMO"
     note "  PATH=$(printf %q "$VENV/bin"):\$PATH"
     note "  backupd --config demo.toml list --all"
     note "  ls pool/hosts/*"
-    note "Its ssh server on 127.0.0.1 goes on too, so that another night can be made:"
+    note "Its ssh server on 127.0.0.1 still runs, so you can run another night:"
     note "  backupd --config demo.toml run --all"
-    note "And to see what another policy would delete of the diary:"
+    note "To see which of the diary's backups another policy would delete:"
     note "  $COPY retention explain diary --policy daily=3 --now ${NEXT_EVENING/23:00/23:59}"
     if [ -n "$DASHBOARD" ] && answers "$DASHBOARD"; then
-        note "The dashboard goes on as well: $DASHBOARD, as demo, with the password $PASSWORD"
+        note "The dashboard still runs: $DASHBOARD, user demo, password $PASSWORD"
     fi
-    note "To remove all of it:"
+    note "To remove everything:"
     note "  sudo $(printf %q "$TOP/demo.sh") --clean${CHOSEN:+ --in $CHOSEN}"
 }
 
@@ -250,23 +249,23 @@ say_how_to_look() {
 
 kib_of_sources() { du -skxc "${HERE[@]}" 2>/dev/null | tail -n 1 | cut -f 1; }
 
-# The first place with room for the sources and our own files. The folder's making is what claims it: two at once cannot both.
+# The first place with free space for the sources and our own files. Making the folder claims it: of two at once, one fails.
 claim_place() {
     local place folder needed
     needed=$(($(kib_of_sources) + 400 * 1024))
     for place in "${PLACES[@]}"; do
         [ -d "$place" ] && [ "$(df --output=avail -k "$place" | tail -n 1)" -gt "$needed" ] || continue
         folder=$place/$NAME
-        mkdir -m 0700 "$folder" 2>/dev/null || fail "$folder is there already and is none of ours: remove it, or choose another place with --in"
-        DEMO=$folder # not before it is ours: at the end it is taken away
+        mkdir -m 0700 "$folder" 2>/dev/null || fail "$folder already exists and is not a demonstration's: remove it, or choose another place with --in"
+        DEMO=$folder # only now: it is removed at the end
         write_state "pid $$" "started $(start_time_of $$)"
         return
     done
-    fail "no room: $((needed / 1024)) MiB are needed in one of ${PLACES[*]}; --in FOLDER names another place"
+    fail "not enough free space: $((needed / 1024)) MiB are needed in one of ${PLACES[*]}; give another with --in FOLDER"
 }
 
 see_that_it_can_work() {
-    [ "$(id -u)" -eq 0 ] || fail "mounting a btrfs takes root: sudo ./demo.sh"
+    [ "$(id -u)" -eq 0 ] || fail "mounting a btrfs needs root: sudo ./demo.sh"
     modprobe -q btrfs 2>/dev/null || true
     grep -qw btrfs /proc/filesystems || fail "this kernel has no btrfs"
 }
@@ -290,7 +289,7 @@ remember() {
     [ ! -e demo.toml ] || note_for_dashboard
 }
 
-# What systemd's timers do every five minutes and every day: a sample, a look for alarms, a picture, the score of the free space.
+# The work of the timers of every five minutes and every day: a sample, alarms, a picture, the score of the free space.
 note_for_dashboard() {
     quietly backupd --config demo.toml sample
     quietly backupd --config demo.toml notify
@@ -309,7 +308,7 @@ step_sources() {
 }
 
 step_ssh_server() {
-    tell "The shop is reached over ssh: a server on 127.0.0.1, a key that may only read with rsync."
+    tell "The shop is reached over ssh: a server on 127.0.0.1, and a key that may only read with rsync."
     mkdir -p ssh
     mkdir -p -m 0755 /run/sshd # where sshd separates its privileges; its package makes it too
     try "ssh-keygen -q -t ed25519 -N '' -C $NAME -f ssh/id_ed25519"
@@ -327,7 +326,7 @@ authorize() {
     if rrsync=$(command -v rrsync); then
         restriction="restrict,command=\"$rrsync $option/\""
     else
-        note "rrsync is not installed: the key is less restricted than it should be"
+        note "rrsync is not installed: the key is not limited to reading with rsync"
     fi
     printf '%s %s\n' "$restriction" "$(cat ssh/id_ed25519.pub)" >ssh/authorized_keys
 }
@@ -430,7 +429,7 @@ step_change() {
 }
 
 step_second_night() {
-    tell "The second night. Nobody is due again yet, so --all."
+    tell "The second night. No host is due again yet, so --all."
     try "backupd --config demo.toml run --all"
     remember
 }
@@ -444,13 +443,13 @@ step_list() {
 }
 
 step_sharing() {
-    tell "btrfs itself says how many bytes are exclusive to each backup."
+    tell "btrfs itself reports how many bytes are exclusive to each backup."
     try "btrfs filesystem du -s --raw pool/hosts/*/2*Z"
     own_share_of shop
     own_share_of here
 }
 
-# What of a host's second backup only that one refers to. Says so, and fails when it is not less than a tenth.
+# Prints the exclusive part of a host's second backup, and fails unless it is below a tenth.
 own_share_of() {
     local total exclusive share
     read -r total exclusive _ < <(btrfs filesystem du -s --raw pool/hosts/"$1"/2*Z | tail -n 1)
@@ -464,7 +463,7 @@ in_mib() { awk -v bytes="$1" -v mib=$MIB 'BEGIN { printf "%.1f", bytes / mib }';
 
 step_first_night_again() {
     local first
-    tell "Both nights are whole folders. The price of green tea, first night and second:"
+    tell "Both nights are complete folders. The price of green tea, first night and second:"
     try "grep -h green pool/hosts/shop/2*Z/data$DEMO/shop/prices.txt"
     first=$(printf '%s\n' pool/hosts/shop/2*Z | head -n 1)
     tell "And every file of the first night is unchanged, by checksums recorded that evening."
@@ -477,19 +476,19 @@ step_first_night_again() {
 step_restore() {
     local first file=$DEMO/shop/prices.txt
     first=$(basename "$(printf '%s\n' pool/hosts/shop/2*Z | head -n 1)")
-    tell "The shop wants its old prices back. Which versions of the list are there?"
+    tell "The shop needs its old prices again. The versions of the list:"
     try "backupd --config demo.toml versions shop $file"
-    tell "Restore that of the first night, to a new folder. Existing files are never overwritten unless you say so."
+    tell "Restore that of the first night, to a new folder. Existing files are never overwritten without --overwrite."
     try "backupd --config demo.toml restore shop@$first $file --to prices-of-the-first-night"
     try "grep green prices-of-the-first-night/prices.txt"
     grep -q '3.20' prices-of-the-first-night/prices.txt || fail "that is not the first night's price"
-    tell "How fast is a restore of all of it, with every file read again and compared? The result says it."
+    tell "Restore all of it. Every file is read again and compared; the result shows the speed."
     try "backupd --config demo.toml restore shop@$first $DEMO/shop --to all-of-the-first-night"
-    tell "Restore the deleted photo to the host itself. The key for the backups may only read, so it may write during this restore."
+    tell "Restore the deleted photo to the host itself. The key for the backups may only read, so here it may write for a moment."
     authorize writing
     try "backupd --config demo.toml restore shop@$first $DEMO/shop/photos/2.jpg --to-host"
     authorize
-    (cd shop && grep ' ./photos/2.jpg$' ../first-night.sha256 | sha256sum --check --quiet) || fail "the photo is not what it was"
+    (cd shop && grep ' ./photos/2.jpg$' ../first-night.sha256 | sha256sum --check --quiet) || fail "the photo has changed"
 }
 
 # The rehearsal: 24 nights from a Monday on, with the clock set by --now.
@@ -498,7 +497,7 @@ DAY_ONE=2026-10-12 NIGHTS=24
 EVENING=2026-11-04T23:00:00Z NEXT_EVENING=2026-11-05T23:00:00Z
 
 step_weeks() {
-    tell "Weeks in seconds: a second pool, made as a rehearsal. Only there may --now set the clock."
+    tell "Weeks in seconds: a second pool, made with --rehearsal. Only there may --now set the clock."
     try_quietly "truncate -s 1G weeks.img && mkfs.btrfs -q weeks.img"
     try "mkdir weeks diary && mount -o loop,noatime weeks.img weeks"
     cat >weeks.toml <<END
@@ -527,7 +526,7 @@ done"
 }
 
 step_strip() {
-    tell "What is kept, and why: a letter for each day, and the reasons of every backup."
+    tell "Which backups are kept, and why: a letter for each day, and the reasons for every backup."
     try "$WEEKS retention explain diary --now $EVENING"
 }
 
@@ -536,10 +535,10 @@ step_expiry() {
     tell "Nothing has expired for weeks, so many backups would be deleted at once. That may be a mistake in the policy: a safety limit stops it."
     attempt "$WEEKS expire --dry-run --now $EVENING" || status=$?
     [ "$status" -eq 1 ] || fail "the safety limit should have ended this with exit status 1, not $status"
-    tell "It is no mistake. Backups that no rule keeps are marked first, and can be restored for another day."
+    tell "Here it is intended. Backups that no rule keeps are marked first, and can be restored for another day."
     try "$WEEKS expire --force diary --now $EVENING"
-    tell "A day later they are deleted, never with more than 100 subvolumes waiting for the kernel to drop them. A process still reads" \
-        "in one of them, so that one has to wait: the monitor says so."
+    tell "A day later they are deleted, with at most 100 subvolumes waiting for the kernel to drop them. A process still reads one of" \
+        "them, so that one has to wait, as the monitor shows."
     quietly $WEEKS sample --now "${NEXT_EVENING/23:00/22:58}"
     read_on weeks/hosts/diary/2026-10-13T*/data"$DEMO"/diary/pages.txt
     try "$WEEKS expire --now $NEXT_EVENING"
@@ -549,7 +548,7 @@ step_expiry() {
     try "btrfs filesystem sync weeks && backupd progress --once --interval 0.2 weeks"
 }
 
-# read_on FILE: keeps it open, as somebody who reads it does. Until stop_reading its filesystem cannot be unmounted.
+# read_on FILE: keeps it open. Until stop_reading its filesystem cannot be unmounted.
 read_on() {
     typed "exec 9<$1"
     exec 9<"$1"
@@ -558,7 +557,7 @@ read_on() {
 stop_reading() { exec 9<&-; }
 
 step_what_is_left() {
-    tell "These backups are left: the last days, a few weeks, the first of the month, and the page that is held."
+    tell "These backups are left: the last days, a few weeks, the first of the month, and the held one."
     try "$WEEKS retention explain diary --now $NEXT_EVENING | grep -m 2 '^2026-1.  '"
     try "btrfs subvolume list weeks | sed 's/.* path //'"
     try "tail -n 1 weeks/hosts/diary/2026-10-14T*/data$DEMO/diary/pages.txt"
@@ -577,7 +576,7 @@ step_trends() {
 COPY="backupd --config copy.toml"
 
 step_second_copy() {
-    tell "A fire takes all backups of one server. So a second pool, on another disk or another server, fetches them."
+    tell "A fire destroys all backups of one server. So a second pool, on another disk or another server, fetches them."
     try_quietly "truncate -s 1G copy.img && mkfs.btrfs -q copy.img"
     try "mkdir copy && mount -o loop,noatime copy.img copy"
     cat >copy.toml <<END
@@ -591,7 +590,7 @@ END
     try "tail -n 2 copy.toml"
     try "$COPY init --rehearsal copy"
     try "$COPY replicate --now $NEXT_EVENING"
-    tell "What was fetched is as what was there, by rsync's checksums; the hold came along."
+    tell "The copies equal the backups, by rsync's checksums; the hold was copied too."
     try "for backup in weeks/hosts/diary/2*Z; do rsync -naHAXc --itemize-changes --delete \$backup/data/ copy/hosts/diary/\$(basename \$backup)/data/; done | tee differences"
     [ ! -s differences ] || fail "a copy differs from its backup"
     try "$COPY list diary --now $NEXT_EVENING"
@@ -620,9 +619,9 @@ step_takeover() {
 
 step_damage() {
     local newest
-    tell "Every file is read from the disk, and its checksum recorded. A timer does so each day."
+    tell "Every file is read from the disk, and its checksum recorded. A timer does this each day."
     try "$COPY verify diary --now ${NEXT_EVENING/23:00/23:30}"
-    tell "Disks lie. On this one a byte of the photo changes, behind the filesystem's back. Its size and dates do not."
+    tell "A disk may return wrong data. Here one byte of the photo changes on the disk; its size and times do not."
     try "umount copy"
     quietly python -c '
 import mmap
@@ -632,7 +631,7 @@ with open("diary/photo.jpg", "rb") as photo, open("copy.img", "r+b") as disk, mm
     assert place > 0, "the photo is not on the disk"
     image[place] ^= 1'
     try "mount -o loop,noatime copy.img copy"
-    tell "The next time the photo is found, and named with the backup that has it."
+    tell "The next verification finds the photo, and names it with its backup."
     try "$COPY verify diary --now ${NEXT_EVENING/23:00/23:40} || [ \$? -eq 1 ]"
     newest=$(printf '%s\n' copy/hosts/diary/2*Z | tail -n 1)
     ! cat "$newest/data$DEMO/diary/photo.jpg" >/dev/null 2>&1 || fail "the photo can still be read"
@@ -640,20 +639,20 @@ with open("diary/photo.jpg", "rb") as photo, open("copy.img", "r+b") as disk, mm
     try "$COPY run diary --now ${NEXT_EVENING/23:00/23:50}"
     newest=$(printf '%s\n' copy/hosts/diary/2*Z | tail -n 1)
     try "$COPY verify diary@latest --now ${NEXT_EVENING/23:00/23:51}"
-    cmp -s diary/photo.jpg "$newest/data$DEMO/diary/photo.jpg" || fail "the photo did not come back"
-    tell "With that the damaged backup is repaired too: in a copy beside it, because a backup never changes."
+    cmp -s diary/photo.jpg "$newest/data$DEMO/diary/photo.jpg" || fail "the photo was not fetched again"
+    tell "With that file the damaged backup is repaired too: in a copy beside it, because a backup never changes."
     try "$COPY repair diary --yes --now ${NEXT_EVENING/23:00/23:51}"
     for newest in copy/hosts/diary/2*Z; do
         ! grep -q '"repaired": {' "$newest/backup.json" || break
     done
     cmp -s diary/photo.jpg "$newest/data$DEMO/diary/photo.jpg" || fail "the photo was not repaired"
-    tell "The proof, which a timer makes each week: a backup is really restored, compared by rsync, and thrown away."
+    tell "A drill, which a timer runs each week: a backup is restored, compared by rsync, and deleted."
     try "$COPY drill diary@latest --sample all --now ${NEXT_EVENING/23:00/23:52}"
 }
 
 step_old_history() {
     local day newest
-    tell "Whoever comes from rsnapshot brings the history along. A month of it, as it is on any filesystem: hard links."
+    tell "btrkeep imports the history of rsnapshot. Here is a month of it, made of hard links as on any filesystem."
     mkdir -p attic/letters snapshots
     for day in {29..0}; do
         echo "a letter of the day $day before the last" >attic/letters/$day.txt
@@ -666,25 +665,25 @@ step_old_history() {
     try "du -sh snapshots/daily.{29,1,0}"
     try "$COPY import rsnapshot snapshots --now $NEXT_EVENING | tail -n 4"
     newest=$(printf '%s\n' copy/hosts/attic/2*Z | tail -n 1)
-    [ -z "$(rsync -naHAXc -i --delete snapshots/daily.0/attic/ "$newest/data/")" ] || fail "the newest tree is not as it was"
+    [ -z "$(rsync -naHAXc -i --delete snapshots/daily.0/attic/ "$newest/data/")" ] || fail "the newest tree differs"
     [ "$(printf '%s\n' copy/hosts/attic/2*Z | wc -l)" -eq 30 ] || fail "not every day became a backup"
     try "$COPY versions attic $DEMO/attic/draft --now $NEXT_EVENING | tail -n 3"
 }
 
 step_doctor() {
     local status=0
-    tell "The doctor says what is wrong or slow with the pool, with the reason, the command and the risk."
+    tell "The doctor reports problems of the pool, with the reason, the command and the risk."
     attempt "backupd --config demo.toml doctor" || status=$?
     [ "$status" -le 1 ] || fail "doctor ended with exit status $status"
 }
 
 step_fragments() {
-    tell "Months of expiry leave holes everywhere. Here they are made in a moment: 3,200 files of 128 KiB, and every other one goes."
+    tell "Months of expiry leave holes everywhere. Here they are made in a moment: 3,200 files of 128 KiB, and every other one is deleted."
     try_quietly "mkdir pool/months && head -c 400M /dev/urandom | split -b 128K -a 4 -d - pool/months/ && btrfs filesystem sync pool"
     remember
     try_quietly "rm pool/months/*[13579] && btrfs filesystem sync pool"
     remember
-    tell "The free space of every block group gets a score. Above 250 one of 1 GiB is bad."
+    tell "The free space of every block group gets a score. For a block group of 1 GiB, a score above 250 is bad."
     try "btrfs-balancer score pool --top 3"
     before=$(score_of_pool)
 }
@@ -696,16 +695,16 @@ score_of_pool() {
 step_balance() {
     tell "Which block groups are worth balancing, and what would that cost?"
     try "btrfs-balancer plan pool --budget 512MiB"
-    tell "One block group at a time is moved into larger free places, and each time the next one is chosen afresh."
+    tell "One block group at a time is moved into larger free space; then the next one is chosen."
     try "btrfs-balancer run pool --config demo.toml --budget 512MiB"
     remember
-    awk -v before="$before" -v after="$(score_of_pool)" 'BEGIN { exit after < before ? 0 : 1 }' || fail "the balance removed nothing of the score"
+    awk -v before="$before" -v after="$(score_of_pool)" 'BEGIN { exit after < before ? 0 : 1 }' || fail "the balance did not lower the score"
 }
 
 step_rehearse() {
-    tell "Would another setting be better for this server? A throwaway pool with hosts like these tries it, before anything is changed."
+    tell "Would another setting be better for this server? A temporary pool with similar hosts tests it."
     try "backupd --config demo.toml rehearse --variant configured --variant tight:compression=zstd:3,balance=usage:10% --days 2 --age 0 --seeds 1 --size 256MiB --on . --json >rehearsal.json"
-    python - <<'END' || fail "the rehearsal has not compared the two settings"
+    python - <<'END' || fail "the rehearsal did not compare the two settings"
 import json
 found = json.load(open("rehearsal.json"))
 [judged] = found["judgements"]
@@ -714,13 +713,13 @@ for one in judged["measures"][:4]:
 print(*found["conclusion"], sep="\n")
 assert len(found["runs"]) == 2
 END
-    note "With five seeds and more nights it says which is better; --html FILE makes a page of it, with charts."
+    note "With five seeds and more nights it reports which is better; --html FILE makes a page with charts."
 }
 
 step_pictures() {
     tell "The filesystem as a picture: each pixel is a piece of the disk, its colour the score."
     try "btrfs-heatmap --colour score --legend -o heatmap.png pool"
-    tell "And how it came to that: a state was recorded after every step."
+    tell "And how it developed: a state was recorded after every step."
     try "btrfs-heatmap timelapse states -o timelapse.gif --fps 2"
     leave_pictures
 }
@@ -728,19 +727,19 @@ step_pictures() {
 leave_pictures() {
     local folder=$DEMO-pictures
     if ! mkdir -m 0755 "$folder" 2>/dev/null; then
-        note "$folder is there already and is none of ours: the pictures are not left there"
+        note "$folder already exists and is not a demonstration's: the pictures are not kept there"
         return
     fi
     : >"$folder/by-btrkeep-demo"
     cp heatmap.png timelapse.gif "$folder/"
-    note "Both pictures stay, to look at: $folder"
+    note "Both pictures are kept in $folder"
 }
 
 # --- the dashboard
 
 DASHBOARD='' DASHBOARD_PID='' PASSWORD='' NOBODY=nobody LOGINS=()
 
-# Who runs the dashboard: a user without rights, as btrkeep is on an installed server.
+# The dashboard runs as an unprivileged user, like btrkeep on an installed server.
 AS_NOBODY=(setpriv --reuid "$NOBODY" --regid "$(id -g "$NOBODY")" --clear-groups --no-new-privs)
 CODE=(btrkeep backupd balancer heatmap web)
 WEB=()
@@ -751,18 +750,18 @@ web_runs() {
     "${AS_NOBODY[@]}" test -w "$DEMO/web.d" 2>/dev/null && "${WEB[@]}" --version >/dev/null 2>&1
 }
 
-# A checkout below a home of mode 0700, or made with a umask of 077, is its owner's alone: then the code is copied, and the environment
-# mounted, to where that user can read them.
+# Only the owner can read a checkout below a home of mode 0700, or made with a umask of 077: then the code is copied, and the
+# environment mounted, for that user.
 choose_web_user() {
     chown "$NOBODY" web.d
     web_runs "$TOP" "$VENV" && return
-    note "$NOBODY cannot read $TOP: here is a copy for that user."
+    note "$NOBODY cannot read $TOP, so that user gets a copy."
     mkdir -p -m 0755 code environment
     (cd "$TOP" && cp -r "${CODE[@]}" "$DEMO/code")
     chmod -R a+rX code
     mount --bind -o ro "$VENV" environment
     web_runs "$DEMO/code" "$DEMO/environment" && return
-    note "$NOBODY cannot work in $DEMO either, so the dashboard runs as root here:"
+    note "$NOBODY cannot use $DEMO either, so the dashboard runs as root:"
     note "$("${WEB[@]}" --version 2>&1 | tail -n 1)"
     chown root web.d
     WEB=(env "PYTHONPATH=$TOP" "$VENV/bin/python" -m web)
@@ -771,8 +770,8 @@ choose_web_user() {
 step_dashboard() {
     local socket=$DEMO/serve.sock
     LOGINS=(--pool demo --users "$DEMO/users.d" --login "$DEMO/login.sock")
-    tell "The dashboard. It runs as an unprivileged user and reads the catalogue; anything that needs root goes through a small" \
-        "privileged helper. Who may log in is known to a third process alone, which both of them ask."
+    tell "The dashboard. It runs as an unprivileged user and reads the catalogue; the root service does what needs root. A third process," \
+        "the login service, has the users; the other two ask it."
     chmod 0711 . # that user passes through here
     mkdir -p -m 0700 web.d
     choose_web_user
@@ -794,10 +793,10 @@ step_dashboard() {
     note "  runs as   $(ps -o user= -p "$DASHBOARD_PID")"
 }
 
-# Until Ctrl-C, which ends the demonstration as it does everywhere, but with exit status 0: there is nothing left to be stopped.
+# Until Ctrl-C, which ends the demonstration with exit status 0 here.
 wait_for_reader() {
     [ -z "$NO_SERVE" ] && [ -z "$KEEP" ] && [ -t 0 ] || return 0
-    tell "The dashboard stays until you press Ctrl-C here; on another machine: ssh -L 8765:${DASHBOARD#http://} this machine."
+    tell "The dashboard runs until you press Ctrl-C here; from another machine: ssh -L 8765:${DASHBOARD#http://} this machine."
     trap 'exit 0' INT
     while answers "$DASHBOARD"; do sleep 1; done
     fail "the dashboard has ended:"$'\n'"$(tail -n 20 web.log)"
@@ -814,7 +813,7 @@ start_dashboard() {
         pid=$!
         for round in {1..150}; do
             kill -0 "$pid" 2>/dev/null || break
-            grep -q 'the dashboard of' web.log && answers "$DASHBOARD" && DASHBOARD_PID=$pid && return # not one of somebody else that has the port
+            grep -q 'the dashboard of' web.log && answers "$DASHBOARD" && DASHBOARD_PID=$pid && return # not another program's on that port
             sleep 0.1
         done
         kill "$pid" 2>/dev/null || true
@@ -827,13 +826,13 @@ answers() { python -c 'import sys, urllib.request; urllib.request.urlopen(sys.ar
 look_at_pages() {
     local newest top=${DEMO#/}
     newest=$(basename "$(readlink pool/hosts/shop/latest)")
-    tell "Every page, with what happened here:"
+    tell "Every page, with the data of this tour:"
     python "$TOP/scripts/look_at_pages.py" "$DASHBOARD" demo shop "/hosts=shop" "/hosts/shop=$newest" "/files/shop=${top%%/*}/" "/log=shop" \
         "/pool/balance=block group" "/jobs=balance" <<<"$PASSWORD" ||
         fail "the dashboard does not show what it should:"$'\n'"$(tail -n 20 web.log serve.log)"
 }
 
-# --- from here on things happen -------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------------------------------------
 
 KEEP='' CLEAN='' CHOSEN='' NO_SERVE=''
 while [ "$#" -gt 0 ]; do
@@ -858,7 +857,7 @@ while [ "$#" -gt 0 ]; do
     shift
 done
 if [ -n "$CHOSEN" ]; then
-    [[ $CHOSEN =~ ^[A-Za-z0-9/._-]+$ ]] || fail "--in $CHOSEN: only letters, digits and / . _ - please"
+    [[ $CHOSEN =~ ^[A-Za-z0-9/._-]+$ ]] || fail "--in $CHOSEN: only letters, digits and / . _ - are allowed"
     PLACES=("${CHOSEN%/}")
 fi
 

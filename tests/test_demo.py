@@ -105,7 +105,7 @@ def test_after_a_kill_in_the_middle_it_runs_again_and_what_is_kept_can_be_used_a
     work(TOP / ".venv" / "bin" / "backupd", "--config", folder / "demo.toml", "run", "shop")
     assert len(list((folder / "pool/hosts/shop").glob("2*Z"))) == 3
     assert f"--clean --in {place}" in done.stdout
-    see_three_backups(*re.search(r"on as well: (\S+), as demo, with the password (\w+)", done.stdout).groups())  # type: ignore[union-attr]
+    see_three_backups(*re.search(r"still runs: (http\S+), user demo, password (\w+)", done.stdout).groups())  # type: ignore[union-attr]
     assert "  runs as   nobody\n" in done.stdout
     own = [line for line in processes_in(place) if "btrkeep-web" in line or r"-m\x00web\x00" in line]
     pids = [line.split()[0] for line in own if "--users" not in line]  # who may log in is another's to know
@@ -168,7 +168,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_one_at_the_same_time_i
     with demo_at("$ backupd --config demo.toml run", "--in", place) as process:
         second = demo("--in", place, check=False)
         assert second.returncode == 1
-        assert "at work" in second.stderr
+        assert "is running in" in second.stderr
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
     assert left_in(place) == []
