@@ -46,16 +46,16 @@ need_apt() {
     mapfile -t missing < <(missing_packages "${wanted[@]}")
     [ "${#missing[@]}" -eq 0 ] && return
     if ! command -v apt-get >/dev/null; then
-        say "not installed (no Debian?), going on without: ${missing[*]}"
+        say "not installed (no apt-get), continuing without: ${missing[*]}"
         return
     fi
     if [ "$(id -u)" -ne 0 ]; then
-        say "not installed, going on without: ${missing[*]} (as root: apt-get install ${missing[*]})"
+        say "not installed, continuing without: ${missing[*]} (as root: apt-get install ${missing[*]})"
         return
     fi
     say "installing: ${missing[*]}"
     log=$(mktemp)
-    if ! install_packages "${missing[@]}" >"$log" 2>&1; then # a hundred lines that nobody reads, unless it fails
+    if ! install_packages "${missing[@]}" >"$log" 2>&1; then # its output is long, and shown only if it fails
         cat "$log" >&2
         rm -f "$log"
         return 1
@@ -68,22 +68,22 @@ need_apt() {
     # The program sshd is wanted here, not a server that listens on this machine from now on.
     if [[ " ${missing[*]} " == *" openssh-server "* ]] && [ -d /run/systemd/system ]; then
         systemctl disable --now --quiet ssh.service ssh.socket 2>/dev/null || true
-        say "openssh-server was installed for its program; the service ssh is off (to have it: systemctl enable --now ssh)"
+        say "openssh-server was installed for its program; its service is off (to enable it: systemctl enable --now ssh)"
     fi
 }
 
-# The interpreter that packages are compared with: Debian's, when it is new enough; PYTHON=... chooses another.
+# The interpreter: Debian's, if it is new enough; PYTHON=... chooses another.
 ground_python() {
     local candidate
     for candidate in "${PYTHON:-}" /usr/bin/python3 python3; do
         [ -n "$candidate" ] || continue
         "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$candidate" && return
     done
-    say "Python 3.11 or later is needed, and was not found: PYTHON=/path/to/python chooses one"
+    say "found no Python 3.11 or later; give its path: PYTHON=/path/to/python"
     return 1
 }
 
-# What the environment was made from: where it is, the interpreter, and the files that say what belongs into it.
+# A checksum of the path, the interpreter and the files that define the environment.
 ground_fingerprint() {
     { printf '%s\n' "$VENV" "$("$1" -VV)"; cat setup.py pyproject.toml btrkeep/__init__.py scripts/requirements/*.txt; } | sha256sum | cut -d ' ' -f 1
 }
