@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.units import show_times_in
@@ -54,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
     atexit.register(session.end_session, session.own_name())
     if config.getoption("--unit"):
         hypothesis.settings.load_profile("unit")
+        # With eight examples, no test profits from the constants of our modules, for which it parses them all, in each worker.
+        vars(providers)["_get_local_constants"] = providers.Constants
     if not hasattr(config, "workerinput"):
         config.stash[_CLEARED] = session.clear_dead_sessions()
         if config.getoption("--unit") and not config.option.basetemp and session.has_attributes(session.folder(_UNIT)):
