@@ -4,7 +4,6 @@ One pool for all: each step has a host of its own, which is the only one that is
 everything of the others is kept. Turns follow each other in time, since no clock may go back, in whatever order the tests run.
 """
 
-import itertools
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count
@@ -67,9 +66,6 @@ GIVEN_UP = tuple(
 )
 TURNS = count()
 """In the order in which this process comes to them: a step that was another worker's may come after one that stands below it."""
-
-
-TURNS = itertools.count()
 
 
 @pytest.fixture(scope="module")
