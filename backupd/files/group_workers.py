@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from backupd.files.batched_walk import packed, unpacked
 from backupd.files.destination import Destination
 from backupd.files.placing import FolderVisits, Names, PlainVisits
 from backupd.files.plain_files import Handled
-from backupd.files.walking import PlainFile, packed, unpacked
+from backupd.files.walking import PlainFile
 from btrkeep.process.batch_workers import BatchWorkers
 
 _FEW, _LITTLE = 8, 64 << 10  # files and bytes at the most that are done here: to hand them over takes longer

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from backupd.files.batched_walk import NumberSet, PlainFolder
 from backupd.files.conflict_policy import NEW, LinkPlacer
 from backupd.files.destination import Destination
 from backupd.files.group_workers import GroupWorkers
@@ -15,8 +16,7 @@ from backupd.files.placing import AnyVisit, FolderVisits, Names, PlainVisits, Vi
 from backupd.files.plain_files import Handled
 from backupd.files.restore_types import Restored, RestoreProgress
 from backupd.files.tree import identity
-from backupd.files.walk_record import NumberSet
-from backupd.files.walking import PlainFile, PlainFolder, Unreadable
+from backupd.files.walking import PlainFile, Unreadable
 from backupd.files.writing import Writer
 from btrkeep.descriptors import ClosingFd
 

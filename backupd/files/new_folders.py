@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Self
 
 from backupd.files.attributes import is_power
+from backupd.files.batched_walk import PlainFolder
 from backupd.files.destination import PREFIX, Destination, rename_to_nothing
 from backupd.files.plain_files import Defaults, Handled, compare, copy, folder_prefix
 from backupd.files.tree import Entry, names_in
-from backupd.files.walking import PlainFolder
 from backupd.files.writing import comparable, is_empty, is_own_space
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, by_descriptor, open_on_same_device

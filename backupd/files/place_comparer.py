@@ -5,7 +5,7 @@ reflinks, are equal and are not read.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from backupd.files.attributes import attributes
 from backupd.files.conflict_policy import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, LinkPlacer, RestoreStep, decide, differing
 from backupd.files.destination import Destination
-from backupd.files.placing import FolderVisits, Names, PlainVisits, Visit
-from backupd.files.privileged_attributes import given_attributes
+from backupd.files.placing import AnyVisit, FolderVisits, Names, PlainVisits, Visit
+from backupd.files.privileged_attributes import count_powers, given_attributes
 from backupd.files.restore_types import RestorePreview
 from backupd.files.tree import Entry, open_plain
 from backupd.files.writing import Moved, comparable, unfinished_size
@@ -280,11 +280,18 @@ def is_in_fresh(visit: Visit, folders: Sequence[PlacedFolder]) -> bool:
 
 
 class PreviewCounter:
-    """Counts in `preview`, and the bytes that are needed on disk. `unfinished`: bytes that a killed restore has left there."""
+    """Counts in `preview`, and the bytes that are needed on disk. `unfinished`: bytes that a killed restore has left there.
 
-    def __init__(self, preview: RestorePreview, comparer: PlaceComparer) -> None:
+    `each`: yields the names of a group or folder one by one. `counts_powers`: attributes that are withheld are counted, too.
+    """
+
+    def __init__(
+        self, preview: RestorePreview, comparer: PlaceComparer, each: Callable[[AnyVisit], Iterator[Visit]], *, counts_powers: bool
+    ) -> None:
         self._preview = preview
         self._comparer = comparer
+        self._each = each
+        self._counts_powers = counts_powers
         self._links = comparer.links
         self._folders: list[PlacedFolder] = []
         self._needed = self._largest = self.unfinished = 0
@@ -294,12 +301,26 @@ class PreviewCounter:
         """Bytes that are needed at the most while it goes on."""
         return max(0, self._needed + self._largest)
 
-    @property
-    def is_in_fresh(self) -> bool:
-        """Returns True if nothing is in the folder where the walk is."""
-        return self._folders[-1].is_fresh
+    def take(self, visit: AnyVisit) -> Iterator[int]:
+        """Counts the names of a visit; yields how many, before each look at the destination. Raises OSError."""
+        if isinstance(visit, Visit):
+            if visit.left:
+                self._folders.pop()
+            else:
+                yield 1
+                self._add(visit)
+        elif not self._folders[-1].is_fresh or (self._counts_powers and isinstance(visit, FolderVisits)):
+            for single in self._each(visit):
+                yield from self.take(single)
+        elif isinstance(visit, FolderVisits):
+            self._preview.count_new_folders(visit)
+            self._needed += sum(file.allocated for folder in visit.group.folders for file in folder.files)
+            yield sum(1 + len(folder.files) for folder in visit.group.folders)
+        else:
+            self._add_group(visit)
+            yield len(visit.group.files)
 
-    def add_group(self, plain: PlainVisits) -> None:
+    def _add_group(self, plain: PlainVisits) -> None:
         """Counts a group of files in whose places nothing is."""
         self._preview.count_new(plain)
         for file in plain.group.files:
@@ -309,18 +330,11 @@ class PreviewCounter:
                 self._links.place(file.inode, file.links, (*plain.place, file.name), 0)
             else:
                 self._needed += file.allocated
+        if self._counts_powers:
+            count_powers(plain, self._preview.withheld, self._preview.to)
 
-    def add_folders(self, visits: FolderVisits) -> None:
-        """Counts folders in whose places nothing is, with their files."""
-        self._preview.count_new_folders(visits)
-        self._needed += sum(file.allocated for folder in visits.group.folders for file in folder.files)
-
-    def leave(self) -> None:
-        """The walk has left a folder."""
-        self._folders.pop()
-
-    def add(self, visit: Visit) -> None:
-        """Counts a name; the walk is in it if it is a folder. Raises OSError."""
+    def _add(self, visit: Visit) -> None:
+        """Counts a name; the walk is in it if it is a folder."""
         entry, to = visit.entry, self._comparer.to
         step, there = (_NEW, None) if is_in_fresh(visit, self._folders) else self._comparer.step(visit)
         self._preview.count(entry)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from backupd.files.archive import outermost
+from backupd.files.batched_walk import PlainFolder, PlainFolders, Walked
 from backupd.files.tree import Entry, Tree, components, joined, look
-from backupd.files.walking import PlainFile, PlainFiles, PlainFolder, PlainFolders, Unreadable, Walked, parent_of, report
+from backupd.files.walking import PlainFile, PlainFiles, Unreadable, parent_of, report
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 from btrkeep.fs.openat import open_on_same_device

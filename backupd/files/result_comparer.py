@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
+from backupd.files.batched_walk import NumberSet, PlainFolder
 from backupd.files.group_workers import GroupWorkers
 from backupd.files.new_folders import same_folder
 from backupd.files.place_comparer import FileComparer, PlaceComparer
@@ -12,8 +13,7 @@ from backupd.files.placing import AnyVisit, FolderVisits, Names, PlainVisits, Vi
 from backupd.files.plain_files import Handled
 from backupd.files.restore_types import RestoreCount, RestoreProgress
 from backupd.files.tree import identity
-from backupd.files.walk_record import NumberSet
-from backupd.files.walking import PlainFile, PlainFolder, Unreadable
+from backupd.files.walking import PlainFile, Unreadable
 
 
 class Exempt(NamedTuple):

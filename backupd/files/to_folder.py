@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from backupd.files.batched_walk import NumberSet, RepeatedWalk
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, LinkPlacer
 from backupd.files.destination import AllowedFolders, Destination
 from backupd.files.group_workers import FolderWork, GroupWorkers, Work
@@ -20,11 +21,10 @@ from backupd.files.new_folders import STAGING, FolderCopier, Staging, compare_fo
 from backupd.files.place_comparer import FileComparer, PlaceComparer, PlacedFolder, PreviewCounter, is_in_fresh, placed_folder
 from backupd.files.placing import AnyVisit, FolderVisits, PlainVisits, Visit, place_path, placed, visits
 from backupd.files.plain_files import compare, copy
-from backupd.files.privileged_attributes import count_powers, harmless
+from backupd.files.privileged_attributes import harmless
 from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell, Withheld
 from backupd.files.result_comparer import Exempt, ResultComparer
 from backupd.files.tree import Entry, Tree
-from backupd.files.walk_record import NumberSet, RepeatedWalk
 from backupd.files.walking import PlainFile, Unreadable
 from backupd.files.writing import Writer, leftovers, remove_leftovers
 from btrkeep.descriptors import ClosingFd
@@ -109,38 +109,12 @@ class LocalRestore:
         with self._destination(make=False) as to:
             compares = content and self.request.overwrite == ALL
             comparer = PlaceComparer(to, self.request.overwrite, FileComparer(to, self._reflinks, read) if compares else None)
-            counter = PreviewCounter(found, comparer)
-            counts_powers = content and not self.request.privileged
-
-            def count(visit: AnyVisit) -> None:
-                if isinstance(visit, FolderVisits):
-                    if counts_powers or not counter.is_in_fresh:
-                        for part in visit.parts(visit.group.folders, _ignored):
-                            count(part)
-                        return
-                    counter.add_folders(visit)
-                    names = sum(1 + len(folder.files) for folder in visit.group.folders)
-                elif isinstance(visit, PlainVisits):
-                    if not counter.is_in_fresh:
-                        for single in self._each(visit, found.withheld, _ignored):
-                            count(single)
-                        return
-                    counter.add_group(visit)
-                    if counts_powers:
-                        count_powers(visit, found.withheld, self.to)
-                    names = len(visit.group.files)
-                elif visit.left:
-                    counter.leave()
-                    return
-                else:
-                    names = 1
-                progress.files, progress.names = progress.files + names, visit.place
-                self._tell(progress)
-                if isinstance(visit, Visit):
-                    counter.add(visit)
-
+            each = partial(self._each, withheld=found.withheld, unreadable=_ignored)
+            counter = PreviewCounter(found, comparer, each, counts_powers=content and not self.request.privileged)
             for visit in self._visits(found.withheld, _ignored):
-                count(visit)
+                for names in counter.take(visit):
+                    progress.files, progress.names = progress.files + names, visit.place
+                    self._tell(progress)
             if self._has_untidy_top(to):
                 counter.add_unfinished(())
             free = to.free()

@@ -4,18 +4,15 @@ A grouped walk yields the plain files of a folder together, and on request its s
 Batches of names are for threads that look at them.
 """
 
-import errno
 import os
 import stat
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import NamedTuple
 
 from backupd.files.spool import IN_MEMORY, ordered
-from backupd.files.tree import Descent, Entry, Tree, components, entry_of, joined, look, names_in
-from btrkeep.fs.openat import FOLDER
+from backupd.files.tree import Descent, Entry, Tree, components, joined, look, names_in
 
 Unreadable = Callable[[bytes, OSError], None]
 """Gets the path of what cannot be read, and why."""
@@ -58,7 +55,7 @@ class PlainFile(NamedTuple):
 
 class PlainFiles(NamedTuple):
     """Plain files of one folder, which are in the backup, not mounted on it: each has no setuid or setgid bit, no holes, and SMALL
-    bytes at the most. `with_links` symlinks are among them, and files with several names.
+    bytes at the most. In a batched walk symlinks are among them, and files with several names.
 
     `folder`: an open descriptor of it until the next one is asked for; `above`: its path, without a slash at its end. `number`: the
     same in each walk through one record, and of no other group or folder there; -1 if there is none.
@@ -70,51 +67,13 @@ class PlainFiles(NamedTuple):
     number: int = -1
 
 
-class PlainFolder(NamedTuple):
-    """A folder with at most WHOLE names and MUCH bytes in it, which are plain files and symlinks with one name each.
-
-    `mtime` in nanoseconds. Of plain types: it goes to other processes.
-    """
-
-    name: bytes
-    mode: int
-    uid: int
-    gid: int
-    mtime: int
-    files: list[PlainFile]
-
-
-class PlainFolders(NamedTuple):
-    """Such folders in one folder, few enough for a message to another process (128 KiB). The rest as of PlainFiles."""
-
-    above: bytes
-    folder: int
-    folders: list[PlainFolder]
-    number: int = -1
-
-
-Walked = WalkEntry | PlainFiles | PlainFolders
-WHOLE = 256
-"""Names in a folder that is restored as a whole: so many are lost at the most if the restore is killed."""
 SMALL = 1 << 20
 """Bytes of a file that is read at once."""
-_MANY = 64  # files of one group at the most
+MANY = 64
+"""Names of one group at the most: enough that handing them over costs nothing, few enough that all threads end together."""
 MUCH = 4 << 20
 """Bytes: a group that has reached this size gets no further file."""
-_FOLDERS = 64  # of one group at the most
-_MESSAGE, _OF_NAME = 40 << 10, 80  # a group of folders whose names take so many bytes, each so many more, gets no further one
-_BATCH = 64  # names: enough that handing them over costs nothing, few enough that all threads end at the same time
-_BATCH_FOLDERS = 8  # open descriptors of one batch
-
-
-def packed(folder: PlainFolder) -> tuple[Any, ...]:
-    """Returns a plain folder as marshal can hold it."""
-    return (*folder[:-1], list(map(tuple, folder.files)))
-
-
-def unpacked(fields: tuple[Any, ...]) -> PlainFolder:
-    """Returns the folder that was packed."""
-    return PlainFolder._make((*fields[:-1], list(map(PlainFile._make, fields[-1]))))
+_OPEN = 8  # folders of one batch of names at the most
 
 
 def entries(tree: Tree, path: bytes, skip: Skip = lambda _: False) -> Iterator[Entry]:
@@ -139,20 +98,6 @@ def walk(
 def walk_grouped(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Generator[WalkEntry | PlainFiles, None, None]:
     """As `walk`, but plain files with one name that follow each other in a folder come together."""
     return _walk(tree, path, unreadable, lambda _: False, grouped=True)
-
-
-def walk_batched(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Generator[Walked, None, None]:
-    """As `walk`, but plain files, symlinks and files with several names come together, before whatever else is among the same 64
-    names; and so do folders with few of them and nothing else in them.
-
-    A folder that is mounted in the backup counts as unreadable.
-    """
-    with parent_of(tree, path) as (above, name):
-        first = look(above, name, joined(components(path)))
-        yield WalkEntry(first, above, name)
-        if first.kind == "folder":
-            yield from _batches_below(tree, first, unreadable)
-            yield WalkEntry(first, above, name, left=True)
 
 
 def _walk(
@@ -217,153 +162,17 @@ def _plain_files(
         except OSError as error:
             report(unreadable, down.path_of(name), error)
             continue
-        file = _plain_file(name, found, device, with_links=False)
+        file = plain_file(name, found, device, with_links=False)
         if file is None:
             return files, name
         files.append(file)
         size += file.size
-        if len(files) == _MANY or size >= MUCH:
+        if len(files) == MANY or size >= MUCH:
             break
     return files, None
 
 
-_Others = list[tuple[bytes, os.stat_result]]
-
-
-@dataclass(slots=True)
-class _Level:
-    """A folder that a batched walk is in, or that it is to enter: open as `fd`.
-
-    `names`: those that were not looked at yet. Of the others `files` are plain ones, and `others` the rest, the next one last.
-    """
-
-    entry: Entry
-    name: bytes
-    fd: int
-    names: Iterator[bytes]
-    files: list[PlainFile] = field(default_factory=list)
-    others: _Others = field(default_factory=_Others)
-
-
-def _looked(
-    fd: int, path: bytes, device: int, names: Iterable[bytes], unreadable: Unreadable | None
-) -> tuple[list[PlainFile], _Others]:
-    """Looks at names in an open folder on that device. Returns the plain files, and the others, the next one last."""
-    files, others = list[PlainFile](), _Others()
-    for name in names:
-        try:
-            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        except OSError as error:
-            report(unreadable, path.rstrip(b"/") + b"/" + name, error)
-            continue
-        if file := _plain_file(name, status, device, with_links=True):
-            files.append(file)
-        else:
-            others.append((name, status))
-    others.reverse()
-    return files, others
-
-
-def _batches_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[Walked]:
-    with ExitStack() as stack:
-        try:
-            down = stack.enter_context(Descent(tree, first.path))
-            levels = [_Level(first, b"", down.fd, names_in(down.fd))]
-        except OSError as error:
-            report(unreadable, first.path, error)
-            return
-        while levels:
-            level, above, fd = levels[-1], down.path.rstrip(b"/"), down.fd
-            if level.files:
-                files, level.files = level.files, []
-                yield from (PlainFiles(above, fd, some) for some in _parted(files))
-            elif level.others:
-                plain, other = _plain_folders(tree, down, level, unreadable)
-                if isinstance(other, _Level):
-                    down.enter_open(other.fd, other.name)
-                if plain:
-                    yield PlainFolders(above, fd, plain)
-                if isinstance(other, _Level):
-                    yield WalkEntry(other.entry, fd, other.name)
-                    levels.append(other)
-                elif other:
-                    yield WalkEntry(other, fd, other.name)
-                    if other.kind == "folder":
-                        yield WalkEntry(other, fd, other.name, left=True)
-            elif names := list(islice(level.names, _MANY)):
-                level.files, level.others = _looked(fd, above, os.fstat(fd).st_dev, names, unreadable)
-            else:
-                levels.pop()
-                down.leave()
-                if levels:
-                    yield WalkEntry(level.entry, down.fd, level.name, left=True)
-
-
-def _parted(files: list[PlainFile]) -> Iterator[list[PlainFile]]:
-    """Yields the files in groups: one that has reached MUCH bytes gets no further file, nor one that has _MANY."""
-    group, size = list[PlainFile](), 0
-    for file in files:
-        group.append(file)
-        size += file.size
-        if size >= MUCH or len(group) == _MANY:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
-def _plain_folders(
-    tree: Tree, down: Descent, level: _Level, unreadable: Unreadable | None
-) -> tuple[list[PlainFolder], _Level | Entry | None]:
-    """Takes plain folders from the rest of a level until they are many. Returns them, and what came behind them that is none: a
-    folder to enter, which is open; or an entry that is not entered; None if there was nothing.
-    """
-    plain, names, length, size = list[PlainFolder](), 0, 0, 0
-    while level.others and len(plain) < _FOLDERS and names < WHOLE and length < _MESSAGE and size < MUCH:
-        name, status = level.others.pop()
-        inner = _whole_folder(tree, down, name, status, unreadable) if stat.S_ISDIR(status.st_mode) else None
-        if not isinstance(inner, PlainFolder):
-            return plain, inner or entry_of(down.path_of(name), status, None)  # symlinks are in groups
-        plain.append(inner)
-        length += len(name) + _OF_NAME
-        if inner.files:
-            names += len(inner.files)
-            length += sum(len(file.name) + _OF_NAME for file in inner.files)
-            size += sum(file.size for file in inner.files)
-    return plain, None
-
-
-def _whole_folder(
-    tree: Tree, down: Descent, name: bytes, status: os.stat_result, unreadable: Unreadable | None
-) -> PlainFolder | _Level | None:
-    """Looks into a folder as long as it may be a plain one. Returns it open if it is none; None if it is not to be entered."""
-    path, fd, stays_open = down.path_of(name), -1, False
-    try:
-        if not tree.owns(status.st_dev):
-            raise OSError(errno.EXDEV, "something else is mounted there")
-        fd = os.open(name, FOLDER, dir_fd=down.fd)
-        if not tree.owns(os.fstat(fd).st_dev):
-            raise OSError(errno.EXDEV, "something else is mounted there")
-        names, files, others, has_all = names_in(fd), list[PlainFile](), _Others(), False
-        while not others and len(files) <= WHOLE and not has_all:
-            if some := list(islice(names, _MANY)):
-                more, others = _looked(fd, path, status.st_dev, some, unreadable)
-                files += more
-            else:
-                has_all = True
-        if has_all and all(file.links == 1 for file in files) and sum(file.size for file in files) <= MUCH:
-            return PlainFolder(name, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns, files)
-        stays_open = True
-        return _Level(entry_of(path, status, None), name, fd, names, files, others)
-    except OSError as error:
-        report(unreadable, path, error)
-        return None
-    finally:
-        if fd >= 0 and not stays_open:
-            os.close(fd)
-
-
-def _plain_file(name: bytes, status: os.stat_result, device: int, *, with_links: bool) -> PlainFile | None:
+def plain_file(name: bytes, status: os.stat_result, device: int, *, with_links: bool) -> PlainFile | None:
     """Returns what belongs to a group; `device` is that of its folder: on another one it is mounted there."""
     mode, size, allocated, links = status.st_mode, status.st_size, status.st_blocks * 512, status.st_nlink
     is_symlink = False
@@ -427,7 +236,7 @@ def name_batches(tree: Tree, unreadable: Unreadable) -> Generator[list[FolderNam
         for some in _names_by_folder(tree, unreadable):
             batch.append(some)
             names += len(some.names)
-            if names >= _BATCH or len(batch) >= _BATCH_FOLDERS:
+            if names >= MANY or len(batch) >= _OPEN:
                 full, batch, names = batch, [], 0
                 yield full
         if batch:
@@ -471,7 +280,7 @@ def _names_here(down: Descent, unreadable: Unreadable) -> Generator[FolderNames,
             for one in found:
                 if not one.is_dir(follow_symlinks=False):
                     names.append(os.fsencode(one.name))
-                    if len(names) == _BATCH:
+                    if len(names) == MANY:
                         yield FolderNames(os.dup(down.fd), above, names)
                         names = []
                 elif len(folders) <= IN_MEMORY:

@@ -2,7 +2,7 @@
 
 import random
 
-from backupd.files.walk_record import NumberSet
+from backupd.files.batched_walk import NumberSet
 
 
 def test_it_holds_what_was_added_and_nothing_else() -> None:

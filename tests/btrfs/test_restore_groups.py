@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from backupd.files.batched_walk import PlainFolders, Walked, walk_batched
 from backupd.files.conflict_policy import LinkPlacer
 from backupd.files.destination import PREFIX, Destination
 from backupd.files.group_writer import link_names
@@ -18,7 +19,7 @@ from backupd.files.placing import Visit
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
-from backupd.files.walking import PlainFile, PlainFiles, PlainFolders, Walked, WalkEntry, walk, walk_batched, walk_grouped
+from backupd.files.walking import PlainFile, PlainFiles, WalkEntry, walk, walk_grouped
 from backupd.files.writing import Writer
 from tests.beds import differences, manifest, work
 from tests.beds.everything import write

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from backupd.files.batched_walk import PlainFolder, PlainFolders, RepeatedWalk
 from backupd.files.destination import Destination
 from backupd.files.new_folders import STAGING as NAME
 from backupd.files.new_folders import FolderCopier, Staging, compare_folders
@@ -17,8 +18,6 @@ from backupd.files.plain_files import Handled
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
-from backupd.files.walk_record import RepeatedWalk
-from backupd.files.walking import PlainFolder, PlainFolders
 from tests.beds import differences, manifest, work
 from tests.beds.everything import write
 from tests.beds.nights import Nights

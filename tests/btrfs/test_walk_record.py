@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from backupd.files.batched_walk import PlainFolders, RepeatedWalk, Walked, walk_batched
 from backupd.files.tree import Tree
-from backupd.files.walk_record import RepeatedWalk
-from backupd.files.walking import PlainFiles, PlainFolders, Unreadable, Walked, WalkEntry, walk_batched
+from backupd.files.walking import PlainFiles, Unreadable, WalkEntry
 from tests.beds import work
 from tests.beds.everything import write
 from tests.beds.random_tree import random_tree
