@@ -11,7 +11,7 @@ import pytest
 
 from backupd.alarms.words import of_changes
 from backupd.cli.names import expand_hosts
-from backupd.doctor.cli import merged
+from backupd.doctor.cli.check import merged
 from backupd.health.cli.status_view import show_all
 from backupd.hosts.edit import ListedHost, read_host_list
 from backupd.run.cli.night_view import NightLines

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from backupd.doctor.cli import show_finding
+from backupd.doctor.cli.doctor import show_finding
 from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts, KeyFile, Layer, Machine, Scrub, SiteFacts
 from backupd.doctor.finding import SEVERITIES, DoctorRule
 from backupd.doctor.fix import fix, refusal, rule_named

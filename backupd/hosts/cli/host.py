@@ -160,7 +160,7 @@ def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool)
 def show_findings(prompter: Prompter, findings: tuple[Finding, ...]) -> None:
     """The table of `check`, in text only."""
     if findings and not prompter.as_json:
-        from backupd.doctor.cli import show
+        from backupd.doctor.cli.check import show
 
         show(findings)
 
@@ -253,7 +253,7 @@ def test_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> i
         if name not in config.hosts:
             hint = did_you_mean(name, config.hosts, "`backupd host list` shows those that are")
             raise UsageError(f"no host {quoted(name)} is configured", hint)
-    from backupd.doctor.cli import report
+    from backupd.doctor.cli.check import report
 
     return report(try_hosts(config, [config.hosts[name] for name in hosts]), as_json)
 

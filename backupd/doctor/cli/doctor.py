@@ -1,31 +1,29 @@
-"""`backupd check` finds problems and how to solve them; `backupd doctor` finds what is wrong or slow with the pool, and repairs it.
+"""`backupd doctor`: finds what is wrong or slow with the pool, and how to repair it.
 
-`doctor --fix room` shows the plan, does it, and prints the result.
+`--fix room` shows the plan, does it, and prints the result.
 """
 
-import asyncio
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from backupd.cli import colours
 from backupd.cli.context import load_config, pass_context, present
-from backupd.doctor.checks import check_all
+from backupd.doctor.cli.check import show
 from backupd.doctor.copies import reach_copies
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.filesystem import stacks
 from backupd.doctor.finding import DoctorReport
 from backupd.doctor.fix import findings_of, fix, refusal, rule_named
 from backupd.doctor.gather import gather
-from backupd.doctor.host_checks import check_hosts
 from backupd.doctor.room_fix import RoomFix, RoomFixed, attach_left
 from backupd.doctor.room_words import attached_error, plan_lines
 from backupd.doctor.rules import BY_NAME, RULES, examine
@@ -59,7 +57,7 @@ _WIDTH = 110
 @click.option("--connect", is_flag=True, help="Also reach the other server of every replica and push: version, key, clock, room.")
 @json_option
 @pass_context
-def doctor_command(
+def command(
     ctx: click.Context, name: str | None, dry_run: bool, named: tuple[Path, ...], all_checks: bool, connect: bool, as_json: bool
 ) -> int:
     """Find what is wrong or slow with the pool; for each problem, print the reason, the commands that solve it, and their risk.
@@ -238,69 +236,3 @@ def _room_as_json(fixed: RoomFixed, *, dry_run: bool) -> dict[str, object]:
         "steps": fixed.steps,
         "reason": fixed.reason,
     }
-
-
-T = TypeVar("T", bound=Hashable)
-_MANY = _SHOWN = 3
-
-
-@click.command("check")
-@click.option(
-    "--connect",
-    is_flag=True,
-    help="Also reach every host, by a harmless `rsync --list-only` of its paths, and every replica's pool.",
-)
-@json_option
-@pass_context
-def check_command(ctx: click.Context, connect: bool, as_json: bool) -> int:
-    """Check the configuration, the pool and the programs, and say how to solve problems.
-
-    Exit status 1 if there is a warning or an error, 4 if the pool is unusable.
-    """
-    config = load_config(ctx)
-    present(ctx, config)  # --now is for rehearsals only
-    found = list(check_all(config))
-    if connect:
-        found += [*asyncio.run(check_hosts(config)), *reach_copies(config)]
-    status = report(found, as_json)
-    return Exit.UNUSABLE if any(finding.unusable for finding in found) else status
-
-
-def report(found: Sequence[Finding], as_json: bool) -> Exit:
-    """Prints them; returns the exit status."""
-    if as_json:
-        echo_json([check_as_json(finding) for finding in found])
-    else:
-        show(found)
-    return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK
-
-
-def show(found: Sequence[Finding]) -> None:
-    """The table, and below it what to do. What three hosts or more have is one line."""
-    rows = [
-        (click.style(level, fg=colours.LEVEL[level]), about, text)
-        for about, (level, text) in merged([(finding.about, (finding.level, finding.text)) for finding in found])
-    ]
-    click.echo(table(rows, ["", "WHAT", "FOUND"]))
-    hints = merged([(finding.about, finding.hint) for finding in found if finding.hint])
-    if hints:
-        click.echo("\nWhat to do:")
-    for about, hint in hints:
-        prose(f"  {about}: {hint}", "    ")
-
-
-def merged(items: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
-    """Returns the items, those with the same content of three subjects or more as one, at the place of the first. Pure."""
-    subjects: dict[T, list[str]] = {}
-    for about, content in items:
-        subjects.setdefault(content, []).append(about)
-    done, lines = set[T](), list[tuple[str, T]]()
-    for about, content in items:
-        names = list(dict.fromkeys(subjects[content]))
-        if len(names) < _MANY:
-            lines.append((about, content))
-        elif content not in done:
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            lines.append((", ".join(names[:_SHOWN]) + more, content))
-            done.add(content)
-    return lines

@@ -1,0 +1,82 @@
+"""`backupd check`: finds problems and how to solve them."""
+
+import asyncio
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
+
+import click
+
+from backupd.cli import colours
+from backupd.cli.context import load_config, pass_context, present
+from backupd.doctor.checks import check_all
+from backupd.doctor.copies import reach_copies
+from backupd.doctor.host_checks import check_hosts
+from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli.progress import prose
+from btrkeep.decisions.findings import Finding, check_as_json
+from btrkeep.errors import Exit
+
+T = TypeVar("T", bound=Hashable)
+_MANY = _SHOWN = 3
+
+
+@click.command("check")
+@click.option(
+    "--connect",
+    is_flag=True,
+    help="Also reach every host, by a harmless `rsync --list-only` of its paths, and every replica's pool.",
+)
+@json_option
+@pass_context
+def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
+    """Check the configuration, the pool and the programs, and say how to solve problems.
+
+    Exit status 1 if there is a warning or an error, 4 if the pool is unusable.
+    """
+    config = load_config(ctx)
+    present(ctx, config)  # --now is for rehearsals only
+    found = list(check_all(config))
+    if connect:
+        found += [*asyncio.run(check_hosts(config)), *reach_copies(config)]
+    status = report(found, as_json)
+    return Exit.UNUSABLE if any(finding.unusable for finding in found) else status
+
+
+def report(found: Sequence[Finding], as_json: bool) -> Exit:
+    """Prints them; returns the exit status."""
+    if as_json:
+        echo_json([check_as_json(finding) for finding in found])
+    else:
+        show(found)
+    return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK
+
+
+def show(found: Sequence[Finding]) -> None:
+    """The table, and below it what to do. What three hosts or more have is one line."""
+    rows = [
+        (click.style(level, fg=colours.LEVEL[level]), about, text)
+        for about, (level, text) in merged([(finding.about, (finding.level, finding.text)) for finding in found])
+    ]
+    click.echo(table(rows, ["", "WHAT", "FOUND"]))
+    hints = merged([(finding.about, finding.hint) for finding in found if finding.hint])
+    if hints:
+        click.echo("\nWhat to do:")
+    for about, hint in hints:
+        prose(f"  {about}: {hint}", "    ")
+
+
+def merged(items: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
+    """Returns the items, those with the same content of three subjects or more as one, at the place of the first. Pure."""
+    subjects: dict[T, list[str]] = {}
+    for about, content in items:
+        subjects.setdefault(content, []).append(about)
+    done, lines = set[T](), list[tuple[str, T]]()
+    for about, content in items:
+        names = list(dict.fromkeys(subjects[content]))
+        if len(names) < _MANY:
+            lines.append((about, content))
+        elif content not in done:
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            lines.append((", ".join(names[:_SHOWN]) + more, content))
+            done.add(content)
+    return lines
