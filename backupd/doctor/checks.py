@@ -15,10 +15,10 @@ from shutil import which
 from backupd.actions.discard import Unfinished, all_unfinished, room_hint
 from backupd.alarms.send import service_of
 from backupd.doctor.copies import check_copies, check_steps
-from backupd.doctor.gather import read_key_file
 from backupd.doctor.host_checks import crowded, made_by_hook, mount_findings
 from backupd.doctor.rules.site import by_hand, known_hosts, ssh_key
 from backupd.doctor.rules.state import idle_quotas
+from backupd.doctor.site import read_key_file
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.pool_facts import look_at_pool
 from backupd.health.trust import TrustCheck, check_trust

@@ -9,7 +9,8 @@ import pytest
 
 from backupd.doctor.facts import Layer, Scrub
 from backupd.doctor.filesystem import device, stacks
-from backupd.doctor.gather import read_scrub, scheduled_by
+from backupd.doctor.gather import read_scrub
+from backupd.doctor.site import scheduled_by
 from tests.beds import TOP, work
 
 
