@@ -11,10 +11,12 @@ import stat
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from backupd.run.importing.tree_walk import (
     COPY_IT,
+    FEW,
     IS_FOLDER,
     Attributes,
     FolderDigests,
@@ -164,7 +166,9 @@ class _Inodes:
 
     def twice(self) -> set[int]:
         """Returns the numbers that were added more than once. Sorts them in place: there may be ten million."""
-        import numpy as np  # it takes a tenth of a second, which other commands need not wait for
+        if len(self._all) <= FEW:
+            return {one for one, other in pairwise(sorted(self._all)) if one == other}
+        import numpy as np  # it takes a tenth of a second
 
         found = np.frombuffer(self._all, np.uint64)
         found.sort()
