@@ -15,7 +15,6 @@ from bench.silence_machine import DAY, HOSTS, POOL, STATE
 _NIGHT = ("backup", "sample", "news")
 _SENDER = "nothing runs that could send a message: [notify] ping is for this"
 
-
 FAULTS: tuple[Fault, ...] = (
     # A. Nothing runs, and nobody would hear of it
     Fault("key misspelt in main.toml", "A", do.config("[retention]", "[retention]\ndayly = 3"), do.restore, "dayly"),

@@ -203,7 +203,7 @@ def _urls(value: Any) -> tuple[Url, ...]:
 def _events(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise InvalidValue
-    wrong = [(item, f"is none of {', '.join(map(show, EVENT_WORDS))}") for item in value if item not in EVENT_WORDS]
+    wrong = [(item, f"is not one of {', '.join(map(show, EVENT_WORDS))}") for item in value if item not in EVENT_WORDS]
     if wrong:
         raise RefusedItems(wrong)
     return tuple(event for event in EVENT_WORDS if event in value)

@@ -132,7 +132,7 @@ def set_allocator(path: Path, option: str) -> None:
     """
     words = ALLOCATORS.get(option)
     if words is None:
-        raise ValueError(f"{option!r} is none of {', '.join(ALLOCATORS)}")
+        raise ValueError(f"{option!r} is not one of {', '.join(ALLOCATORS)}")
     with _opened(path) as fd:
         mount = _mount_of_descriptor(fd, path)
         if mount.filesystem != "btrfs":

@@ -90,4 +90,4 @@ def test_neither_text_nor_repr_of_the_whole_configuration_has_a_secret(tmp_path:
 
 
 def test_unknown_events_are_said_with_those_that_there_are(tmp_path: Path) -> None:
-    assert '"fire": is none of "failure", "suspect"' in problems(tmp_path, 'on = ["failure", "fire"]')
+    assert '"fire": is not one of "failure", "suspect"' in problems(tmp_path, 'on = ["failure", "fire"]')

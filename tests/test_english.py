@@ -1,0 +1,76 @@
+"""What administrators read is plain English: messages, help, pages, manuals. tests/phrases.txt lists what no text may have."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.beds import TOP
+from tests.test_structure import tracked_files
+
+PRODUCT = ("backupd", "btrkeep", "web", "heatmap", "balancer")
+PROSE = (".rst", ".html", ".1", ".5", ".8")
+RULES = [
+    (re.compile(pattern), advice)
+    for line in (TOP / "tests" / "phrases.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+    for pattern, advice in [re.split(r" {2,}", line, maxsplit=1)]
+]
+# Words that stand for something else: a user, an error's name in JSON.
+NAMES = re.compile(r"\buser nobody\b|nobody-backs-up|\{%.*?%\}|\{#.*?#\}|\{\{.*?\}\}", re.DOTALL)
+
+
+def faults(text: str) -> list[str]:
+    plain = " ".join(NAMES.sub(" ", text).split())
+    return [
+        f"{plain[max(0, found.start() - 60) : found.end() + 60]}: {advice}"
+        for rule, advice in RULES
+        if (found := rule.search(plain))
+    ]
+
+
+def strings(source: str) -> Iterator[str]:
+    """Yields the messages and help in a module: strings with a space, without docstrings other than those of commands."""
+    tree = ast.parse(source)
+    left_out = set[ast.AST]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            is_help = not isinstance(node, ast.Module) and any("command" in ast.unparse(each) for each in node.decorator_list)
+            docs = [part.value for part in node.body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
+            left_out.update(docs[1:] if is_help else docs)
+        if isinstance(node, ast.JoinedStr):
+            left_out.update(node.values)
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value and node not in left_out:
+            yield node.value
+
+
+@pytest.mark.slow
+def test_no_message_help_or_page_has_a_phrase_that_has_to_be_read_twice() -> None:
+    wrong = {}
+    for path in tracked_files():
+        if path.parts[0] in PRODUCT and path.suffix == ".py":
+            texts = list(strings((TOP / path).read_text(encoding="utf-8")))
+        elif path.suffix in PROSE and path.parts[:2] != ("docs", "decisions") and path.parts[0] != "tests":
+            texts = [(TOP / path).read_text(encoding="utf-8")]
+        else:
+            continue
+        if found := [fault for text in texts for fault in faults(text)]:
+            wrong[str(path)] = found
+    assert wrong == {}
+
+
+def test_phrases_are_found_in_messages_and_help_and_not_in_other_docstrings() -> None:
+    source = '''
+@click.command()
+def run():
+    """Begins anew."""
+    raise Error(f"{name} is held by somebody", "x")
+
+def other():
+    """Begins anew."""
+'''
+    assert sorted(strings(source)) == ["Begins anew.", "X is held by somebody"]
+    assert faults("Begins\n  anew.") == ["Begins anew.: again, from the start"]
+    assert faults("a file of the user nobody") == []
