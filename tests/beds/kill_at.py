@@ -4,7 +4,8 @@ A checkpoint (btrkeep/checkpoints.py) is a change of state that the program anno
 or `after` it, and COUNT says which time. With `any any`, COUNT counts them all, whatever they are called. One that is not reached
 does nothing, which the exit status shows.
 
-ACTION is `die` (SIGKILL), `slow:SECONDS:FILE` (makes FILE and takes so much longer), `does:COMMAND` (runs that line of the shell to
+ACTION is `die` (SIGKILL), `slow:SECONDS:FILE` (makes FILE and takes so much longer), `held:FILE` (makes FILE and waits until it
+is gone), `does:COMMAND` (runs that line of the shell to
 its end), `list:FILE`: writes each checkpoint that the run passes into FILE, a line each, whatever the other words are; or
 `asks:SOCKET`: says each of them to a Unix socket, and goes on when that is closed.
 """
@@ -33,6 +34,10 @@ def do(action: str) -> None:
         seconds, flag = rest.split(":", 1)
         Path(flag).touch()
         time.sleep(float(seconds))
+    elif what == "held":
+        Path(rest).touch()
+        while Path(rest).exists():
+            time.sleep(0.02)
     else:
         subprocess.run(rest, shell=True, check=True)
 

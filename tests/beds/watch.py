@@ -6,11 +6,12 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.beds import session
 from tests.beds.cli import TOP, command
 from tests.beds.kill_at import Deed
 from tests.beds.nights import Nights
@@ -60,15 +61,19 @@ def _done_at(nights: Nights, at: Deed, *words: str) -> "subprocess.CompletedProc
     return command("backupd", "--config", nights.config, *words, check=False, at=at)
 
 
-def slow_at(
-    nights: Nights, seconds: float, when: str, checkpoint: str, *words: str, count: int = 1
-) -> tuple["subprocess.Popen[str]", Path]:
-    """Starts `backupd WORDS`, which takes so much longer at the checkpoint; the file that is there as soon as it has come to it."""
-    flag = nights.top / f"slow-{time.monotonic_ns()}"
-    argv = watched(nights, f"slow:{seconds}:{flag}", when, checkpoint, count, *words)
+@contextmanager
+def held_at(nights: Nights, when: str, checkpoint: str, *words: str, count: int = 1) -> Iterator["subprocess.Popen[str]"]:
+    """`backupd WORDS` as a process that has come to the checkpoint; it goes on at the end of the block."""
+    flag = session.folder() / f"held-{time.monotonic_ns()}"  # the pool may be frozen, full or read-only meanwhile
+    argv = watched(nights, f"held:{flag}", when, checkpoint, count, *words)
     env = {**os.environ, **ENVIRONMENT}
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-    return process, flag
+    wait_for(lambda: flag.exists() or process.poll() is not None)
+    assert flag.exists(), process.communicate()
+    try:
+        yield process
+    finally:
+        flag.unlink()
 
 
 def rows(nights: Nights, query: str) -> list[tuple[Any, ...]]:

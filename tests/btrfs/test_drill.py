@@ -18,6 +18,7 @@ import pytest
 from tests.beds import TOP, work
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
+from tests.beds.watch import ended, held_at
 
 pytestmark = pytest.mark.btrfs
 
@@ -149,18 +150,11 @@ def test_what_a_killed_drill_leaves_the_next_command_that_looks_clears_away(web:
 
 
 def test_a_drill_that_is_stopped_leaves_nothing(web: Nights) -> None:
-    flag = web.top / "flag"
-    call = [sys.executable, "-W", "ignore", "-m", "tests.beds.kill_at", f"slow:5:{flag}", "before", "sample restored", "1"]
-    call += ["--config", str(web.config), "drill", "--sample", "all"]
-    with subprocess.Popen(call, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(TOP)}) as program:
-        end = time.monotonic() + 30
-        while not flag.exists():
-            assert time.monotonic() < end
-            time.sleep(0.02)
+    with held_at(web, "before", "sample restored", "drill", "--sample", "all") as program:
         assert "the lock is held by process" in web.backupd("drill", check=False).stderr
         program.send_signal(signal.SIGTERM)
-        assert "nothing of it is left" in program.communicate()[1]
-    assert program.returncode == 143
+    status, _, said = ended(program)
+    assert (status, "nothing of it is left" in said) == (143, True)
     assert scratch(web) == []
 
 

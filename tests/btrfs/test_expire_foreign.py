@@ -14,7 +14,7 @@ from tests.beds import differences, manifest, work
 from tests.beds.expiries import LATER, NOW, Expiries, at
 from tests.beds.hidden_changes import hide_changes
 from tests.beds.two_pools import TwoPools
-from tests.beds.watch import ended, killed, rows, slow_at, subvolumes, wait_for
+from tests.beds.watch import ended, held_at, killed, rows, subvolumes
 
 OLDER = "2026-01-01T220000Z"
 
@@ -195,9 +195,8 @@ def subvolumes_anywhere(pool: Expiries) -> list[str]:
 def test_a_backup_that_is_taken_back_between_the_plan_and_the_act_stays(pool: Expiries, words: tuple[str, ...]) -> None:
     names = pool.history("web", 5)
     pool.expire()
-    process, flag = slow_at(pool, 3, "before", "balance lock taken", "expire", "--json", *at(LATER))
-    wait_for(flag.exists)
-    pool.backupd(*words, "web", names[0], *at(NOW))
+    with held_at(pool, "before", "balance lock taken", "expire", "--json", *at(LATER)) as process:
+        pool.backupd(*words, "web", names[0], *at(NOW))
     status, out, _ = ended(process)
     assert status == 0
     assert json.loads(out)["deleted"] == 1
@@ -209,12 +208,11 @@ def test_a_backup_that_is_taken_back_between_the_plan_and_the_act_stays(pool: Ex
 def test_a_newer_backup_that_turns_out_damaged_between_plan_and_act_keeps_the_older_one(pool: Expiries) -> None:
     pool.settings("retention", daily=1)
     names = pool.history("web", 2)
-    process, flag = slow_at(pool, 3, "before", "host lock taken", "expire", "--json", *at(NOW))
-    wait_for(flag.exists)
-    newest = pool.backup("web", names[1])
-    writable(newest)
-    (newest / "backup.json").write_text("{")
-    read_only(newest)
+    with held_at(pool, "before", "host lock taken", "expire", "--json", *at(NOW)) as process:
+        newest = pool.backup("web", names[1])
+        writable(newest)
+        (newest / "backup.json").write_text("{")
+        read_only(newest)
     ended(process)
     assert pool.marked("web") == []
     assert pool.left("web") == names
@@ -223,12 +221,11 @@ def test_a_newer_backup_that_turns_out_damaged_between_plan_and_act_keeps_the_ol
 def test_a_backup_that_somebody_replaces_in_the_last_moment_stays(pool: Expiries) -> None:
     names = pool.history("web", 5)
     pool.expire()
-    process, flag = slow_at(pool, 3, "after", "backups marked as deleting", "expire", "--json", *at(LATER))
-    wait_for(flag.exists)
-    first = pool.backup("web", names[0])
-    first.rename(first.with_name("moved"))
-    work("btrfs", "-q", "subvolume", "snapshot", "-r", first.with_name("moved"), first)
-    before = manifest(first)
+    with held_at(pool, "after", "backups marked as deleting", "expire", "--json", *at(LATER)) as process:
+        first = pool.backup("web", names[0])
+        first.rename(first.with_name("moved"))
+        work("btrfs", "-q", "subvolume", "snapshot", "-r", first.with_name("moved"), first)
+        before = manifest(first)
     status, out, _ = ended(process)
     assert status == 1
     assert [problem for problem in json.loads(out)["problems"] if names[0] in problem]

@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.beds.cli import BACKUPD, TOP
 from tests.beds.expiries import LAST, LATER, NOW, Expiries, at
 from tests.beds.faults import failing_disk
 from tests.beds.history import every, make_history
-from tests.beds.watch import ended, killed, rows, slow_at, wait_for
+from tests.beds.watch import ended, held_at, killed, rows, wait_for
 
 FLAGS = "nosuid,nodev,noatime,compress=zstd:3,commit=45,nossd"
 
@@ -47,10 +48,9 @@ def record(pool: Expiries) -> Path:
 def test_it_is_switched_while_something_is_deleted_and_nothing_else_changes(pool: Expiries) -> None:
     before = options(pool)
     assert {"nosuid", "nodev", "noatime", "compress=zstd:3", "commit=45", "nossd"} <= before
-    process, flag = slow_at(pool, 2, "before", "subvolume deleted", "expire", "--json", *at(LATER))
-    wait_for(flag.exists)
-    assert options(pool) == before - {"nossd"} | {"ssd"}
-    assert json.loads(record(pool).read_text())["was"] == "nossd"
+    with held_at(pool, "before", "subvolume deleted", "expire", "--json", *at(LATER)) as process:
+        assert options(pool) == before - {"nossd"} | {"ssd"}
+        assert json.loads(record(pool).read_text())["was"] == "nossd"
     status, out, _ = ended(process)
     assert status == 0
     assert json.loads(out)["mount_option"] == "ssd"
@@ -64,10 +64,9 @@ def test_it_is_not_touched_when_nothing_is_deleted_nor_in_a_rehearsal_nor_withou
     assert pool.expire(NOW)["mount_option"] is None
     assert pool.expire(LATER, "--dry-run")["delete"]
     pool.settings("expiry", mount_option="none")
-    process, flag = slow_at(pool, 1, "before", "subvolume deleted", "expire", "--json", *at(LATER))
-    wait_for(flag.exists)
-    assert options(pool) == before
-    assert not record(pool).exists()
+    with held_at(pool, "before", "subvolume deleted", "expire", "--json", *at(LATER)) as process:
+        assert options(pool) == before
+        assert not record(pool).exists()
     ended(process)
 
 
@@ -78,9 +77,8 @@ def test_the_cleaner_is_waited_for_before_it_is_put_back(pool: Expiries) -> None
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_a_signal_puts_it_back(pool: Expiries, number: signal.Signals, status: int) -> None:
     before = options(pool)
-    process, flag = slow_at(pool, 1, "before", "subvolume deleted", "expire", "--json", *at(LATER))
-    wait_for(flag.exists)
-    process.send_signal(number)
+    with held_at(pool, "before", "subvolume deleted", "expire", "--json", *at(LATER)) as process:
+        process.send_signal(number)
     assert ended(process)[0] == status
     assert options(pool) == before
     assert not record(pool).exists()
@@ -89,9 +87,8 @@ def test_a_signal_puts_it_back(pool: Expiries, number: signal.Signals, status: i
 def test_an_error_puts_it_back(pool: Expiries) -> None:
     """The catalogue breaks in the middle."""
     before = options(pool)
-    process, flag = slow_at(pool, 2, "before", "subvolume deleted", "expire", *at(LATER))
-    wait_for(flag.exists)
-    (pool.state / "catalogue.sqlite").write_bytes(b"no catalogue at all" * 1000)
+    with held_at(pool, "before", "subvolume deleted", "expire", *at(LATER)) as process:
+        (pool.state / "catalogue.sqlite").write_bytes(b"no catalogue at all" * 1000)
     process.communicate(timeout=60)
     assert process.returncode != 0
     assert options(pool) == before
@@ -138,19 +135,17 @@ def test_a_kill_while_it_is_put_back_is_made_good(pool: Expiries, count: int) ->
 
 
 def test_while_an_expiry_is_at_work_a_restore_leaves_it_alone(pool: Expiries) -> None:
-    process, flag = slow_at(pool, 3, "before", "subvolume deleted", "expire", *at(LATER))
-    wait_for(flag.exists)
-    done = pool.backupd("expire", "--restore-mount-option")
-    assert "puts the mount option back itself" in done.stdout
-    assert "ssd" in options(pool)
+    with held_at(pool, "before", "subvolume deleted", "expire", *at(LATER)) as process:
+        done = pool.backupd("expire", "--restore-mount-option")
+        assert "puts the mount option back itself" in done.stdout
+        assert "ssd" in options(pool)
     ended(process)
     assert "nossd" in options(pool)
 
 
 def test_what_somebody_else_chose_meanwhile_is_left_alone_and_said(pool: Expiries) -> None:
-    process, flag = slow_at(pool, 3, "before", "subvolume deleted", "expire", *at(LATER))
-    wait_for(flag.exists)
-    work("mount", "-o", "remount,ssd_spread", pool.top)
+    with held_at(pool, "before", "subvolume deleted", "expire", *at(LATER)) as process:
+        work("mount", "-o", "remount,ssd_spread", pool.top)
     status, out, _ = ended(process)
     assert status == 0
     assert "changed by hand, so it is kept" in out
@@ -180,14 +175,14 @@ def test_during_a_pause_for_backups_what_was_there_is_back(pool: Expiries) -> No
     before = options(pool)
     pool.settings("expiry", yield_to_backups=True, max_orphans=2)
     sleeper = subprocess.Popen(["sleep", "60"])
-    process, flag = slow_at(pool, 2, "before", "subvolume deleted", "expire", "--json", *at(LATER))
-    wait_for(flag.exists)
-    assert "nossd" not in options(pool)
-    started = Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[19]
-    columns = "host, started, attempts, pid, pid_started, night"
-    with closing(sqlite3.connect(pool.state / "catalogue.sqlite", timeout=30)) as connection, connection:
-        values = ("web", "2026-03-20T22:00:00.000000Z", 0, sleeper.pid, started, 0)
-        connection.execute(f"insert into run ({columns}) values (?, ?, ?, ?, ?, ?)", values)
+    with held_at(pool, "before", "subvolume deleted", "expire", "--json", *at(LATER)) as process:
+        assert "nossd" not in options(pool)
+        started = Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        columns = "host, started, attempts, pid, pid_started, night"
+        with closing(sqlite3.connect(pool.state / "catalogue.sqlite", timeout=30)) as connection, connection:
+            values = ("web", "2026-03-20T22:00:00.000000Z", 0, sleeper.pid, started, 0)
+            connection.execute(f"insert into run ({columns}) values (?, ?, ?, ?, ?, ?)", values)
+        time.sleep(1.1)  # it looks for backups once a second
     wait_for(lambda: rows(pool, "select paused from expiry where finished is null") == [("backups run",)])
     assert options(pool) == before
     sleeper.kill()
@@ -215,12 +210,11 @@ def test_a_pool_that_becomes_read_only_meanwhile_has_its_option_back_and_the_nex
         pool.host("web", pool.source)
         make_history(pool, "web", every(1, 13, LAST))
         pool.expire(NOW)
-        process, flag = slow_at(pool, 2, "before", "subvolume deleted", "expire", "--json", *at(LATER))
-        wait_for(flag.exists)
-        disk.fail()
-        (disk.point / "made").touch()
-        work("btrfs", "filesystem", "sync", disk.point, check=False)
-        assert "ro" in options(pool)
+        with held_at(pool, "before", "subvolume deleted", "expire", "--json", *at(LATER)) as process:
+            disk.fail()
+            (disk.point / "made").touch()
+            work("btrfs", "filesystem", "sync", disk.point, check=False)
+            assert "ro" in options(pool)
         status, _, said = ended(process)
         assert (status, "Traceback" in said, "read-only" in said.lower()) == (4, False, True), said
         assert "nossd" in options(pool) or "ssd" not in options(pool), said

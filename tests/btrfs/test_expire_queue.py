@@ -20,7 +20,7 @@ from tests.beds import work
 from tests.beds.cli import BACKUPD, TOP
 from tests.beds.expiries import LAST, LATER, NOW, Expiries, at, sampled
 from tests.beds.history import every, make_histories
-from tests.beds.watch import ended, killed, rows, slow_at, subvolumes, wait_for
+from tests.beds.watch import ended, held_at, killed, rows, subvolumes, wait_for
 
 MOST = 12
 HOSTS = [f"h{number}" for number in range(4)]
@@ -187,9 +187,8 @@ def test_with_wait_it_stays_until_all_is_dropped(pool: Expiries) -> None:
 def test_a_signal_stops_it_after_the_step_it_is_at_and_all_is_consistent(
     pool: Expiries, number: signal.Signals, status: int
 ) -> None:
-    process, flag = slow_at(pool, 2, "before", "filesystem committed", "expire", "--json", *at(LATER))
-    wait_for(flag.exists)
-    process.send_signal(number)
+    with held_at(pool, "before", "filesystem committed", "expire", "--json", *at(LATER)) as process:
+        process.send_signal(number)
     code, out, _ = ended(process)
     assert code == status
     done = json.loads(out)
@@ -202,9 +201,8 @@ def test_a_signal_stops_it_after_the_step_it_is_at_and_all_is_consistent(
 
 
 def test_a_signal_in_the_middle_of_deletions_leaves_no_row_that_says_deleting(pool: Expiries) -> None:
-    process, flag = slow_at(pool, 2, "before", "subvolume deleted", "expire", "--json", *at(LATER))
-    wait_for(flag.exists)
-    process.send_signal(signal.SIGTERM)
+    with held_at(pool, "before", "subvolume deleted", "expire", "--json", *at(LATER)) as process:
+        process.send_signal(signal.SIGTERM)
     code, out, _ = ended(process)
     assert (code, json.loads(out)["deleted"]) == (143, 1)
     assert pool.consistent() == []

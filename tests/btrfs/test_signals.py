@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds.cli import BACKUPD, TOP
+from tests.beds.cli import BACKUPD, TOP, backupd_start
 from tests.beds.nights import Nights
 from tests.beds.patient import PATIENT
 from tests.beds.terminal import at_a_terminal
 from tests.beds.watch import (
     disagreements,
     ended,
+    held_at,
     hold,
     is_writable,
     processes,
     receivers,
     results,
     rows,
-    slow_at,
     subvolumes,
     transferring,
     wait_for,
@@ -173,10 +173,9 @@ def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_
 ) -> None:
     nights.run()
     change(web)
-    process, flag = slow_at(nights, LONG, "before", step, "run", "web")
-    wait_for(flag.exists)
-    tell(process)
-    stopped(process)
+    with held_at(nights, "before", step, "run", "web") as process:
+        tell(process)
+        stopped(process)
     nights.run("web")
     assert len(nights.names("web")) == 2
     assert nights.differences("web", web) == []
@@ -186,10 +185,10 @@ def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_
 def test_a_signal_while_working_is_prepared_starts_no_transfer(nights: Nights, web: Path) -> None:
     nights.run()
     change(web)
-    process, flag = slow_at(nights, 2, "before", "hard links split", "run", "web")
-    wait_for(flag.exists)
-    stdout = stopped(process)
-    assert "web: partial" in stdout
+    with held_at(nights, "before", "hard links split", "run", "web") as process:
+        tell(process)
+    status, stdout, _ = ended(process)
+    assert (status, "web: partial" in stdout) == (exit_status(signal.SIGTERM), True)
     assert len(nights.names("web")) == 1
     assert rows(nights, "select exit_code from run order by id desc limit 1") == [(20,)]
     nights.run("web")
@@ -197,10 +196,10 @@ def test_a_signal_while_working_is_prepared_starts_no_transfer(nights: Nights, w
 
 
 def test_a_signal_while_a_backup_is_made_final_lets_it_become_final(nights: Nights, web: Path) -> None:
-    process, flag = slow_at(nights, 4, "before", "subvolume made read-only", "run", "web")
-    wait_for(flag.exists)
-    stdout = stopped(process)
-    assert "web: complete" in stdout
+    with held_at(nights, "before", "subvolume made read-only", "run", "web") as process:
+        tell(process)
+    status, stdout, _ = ended(process)
+    assert (status, "web: complete" in stdout) == (exit_status(signal.SIGTERM), True)
     assert nights.differences("web", web) == []
     assert disagreements(nights) == []
 
@@ -269,7 +268,7 @@ def test_a_reader_that_has_seen_enough_does_not_end_the_backups(nights: Nights, 
     nights.host("other", web)
     nights.settings("backup", concurrency=1)
     hold_once = hold(nights)
-    process, _ = slow_at(nights, 0, "before", "subvolume created", "run", "web", "other")
+    process = backupd_start("--config", nights.config, "run", "web", "other")
     assert process.stdout is not None
     wait_for(hold_once.exists)
     process.stdout.close()
