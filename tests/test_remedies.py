@@ -238,17 +238,20 @@ def test_an_entry_whose_test_types_something_else_is_found() -> None:
         _words_of(text, "test_gone")
 
 
+_parsed = cache(ast.parse)
+
+
 def _words_of(text: str, name: str) -> set[str]:
     """Returns the words of all strings in a function, and in what it uses of its module: helpers, fixtures and constants."""
     places: dict[str, ast.AST] = {}
-    for part in ast.parse(text).body:
+    for part in _parsed(text).body:
         if isinstance(part, ast.FunctionDef | ast.ClassDef):
             places[part.name] = part
         elif isinstance(part, ast.Assign | ast.AnnAssign):
             targets = part.targets if isinstance(part, ast.Assign) else [part.target]
             places |= {target.id: part for target in targets if isinstance(target, ast.Name)}
         elif isinstance(part, ast.ImportFrom) and (part.module or "").startswith("tests.") and (file := _file_of(part.module)):
-            places |= {name.asname or name.name: ast.parse(file.read_text(encoding="utf-8")) for name in part.names}
+            places |= {name.asname or name.name: _parsed(file.read_text(encoding="utf-8")) for name in part.names}
     words, seen = set[str](), {name}
     ahead: list[ast.AST] = [places[name]]
     while ahead:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pytest
 from flask.testing import FlaskClient
 
 from bench.make_catalogue import add_runs
@@ -23,9 +24,8 @@ from btrkeep.serving.viewer import Role
 from btrkeep.units import backup_name
 from tests.beds import session
 from tests.beds.session import start_time
-from tests.web.gate import dashboard
-from web.auth import User
-from web.auth.passwords import hashed
+from tests.web.gate import CHEAP, dashboard
+from web.auth import User, passwords
 from web.auth.store import Store
 from web.settings import Settings
 
@@ -104,14 +104,16 @@ def write(
 
 @cache
 def _somebody(role: Role, hosts: tuple[str, ...] | None) -> tuple[Path, str]:
-    """A folder with the users of a dashboard, of whom one is logged in, and his cookie. To log in takes a while, on purpose."""
+    """A folder with the users of a dashboard, of whom one is logged in, and his cookie."""
     data = Path(tempfile.mkdtemp(prefix="people-", dir=session.folder()))
-    Store(data).add_user(User("somebody", role, hosts, hashed(PASSWORD), NOW, NOW))
+    Store(data).add_user(User("somebody", role, hosts, CHEAP.hash(PASSWORD), NOW, NOW))
     state = data / "state"
     write(state).close()
     found = dashboard(Settings("main", state, data, state / "nobody.sock", testing=True)).test_client()
     words = {"name": "somebody", "password": PASSWORD, "csrf_token": token(found.get("/login").text)}
-    assert found.post("/login", data=words).status_code == 303
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passwords, "_HASHER", CHEAP)  # to log in takes a while, on purpose
+        assert found.post("/login", data=words).status_code == 303
     found.get("/account")  # now there is a token against forgery in it
     cookie = found.get_cookie("btrkeep")
     assert cookie
