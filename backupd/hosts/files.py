@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backupd.hosts.edit import Added
+from backupd.hosts.assigning import Added
 from btrkeep.config import Config, load, load_usable
 from btrkeep.config.files import documents
 from btrkeep.config.problems import Problems

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backupd.cli import group
-from backupd.hosts.edit import KEYS, assigned, with_host_keys
+from backupd.hosts.assigning import KEYS, assigned
+from backupd.hosts.edit import with_host_keys
 from btrkeep.config.keys import LEGAL
 from tests.beds import backupd, work
 from tests.beds.cli import backupd_start

@@ -13,7 +13,7 @@ from backupd.alarms.words import of_changes
 from backupd.cli.names import expand_hosts
 from backupd.doctor.cli.check import merged
 from backupd.health.cli.status_view import show_all
-from backupd.hosts.edit import ListedHost, read_host_list
+from backupd.hosts.assigning import ListedHost, read_host_list
 from backupd.run.cli.night_view import NightLines
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunningTransfer
 from btrkeep.catalogue import StoredAlarm

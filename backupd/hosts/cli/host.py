@@ -13,8 +13,8 @@ import click
 from backupd.cli.context import complain_of_faults, complete_host, completing_config, dry_run_option
 from backupd.cli.names import expand_hosts, is_pattern
 from backupd.cli.recording import record_change
+from backupd.hosts.assigning import KEYS, ListedHost, assigned, read_host_list
 from backupd.hosts.cli.questions import Prompter
-from backupd.hosts.edit import KEYS, ListedHost, assigned, read_host_list
 from backupd.hosts.files import Files, HostChange, add_host, add_hosts, remove_hosts, set_hosts
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.arguments import GivenPath

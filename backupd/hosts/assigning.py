@@ -1,0 +1,141 @@
+"""KEY=VALUE as an operator types it: which key of a host is meant, and the value as TOML has it. Pure."""
+
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from btrkeep.config.config_key import HOST, RETENTION, WITHIN, ConfigKey
+from btrkeep.config.keys import LEGAL
+from btrkeep.config.problems import InvalidValue, RefusedItems, nearest
+from btrkeep.config.sources import require_host_name
+from btrkeep.errors import UsageError
+
+KEYS: Mapping[str, ConfigKey] = LEGAL[HOST] | {
+    f"{section}.{name}": key for section in WITHIN[HOST] for name, key in LEGAL[section].items()
+}
+"""Every key of a host: paths, window, retention.daily."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """Items that are added to a list of the host's own."""
+
+    items: tuple[Any, ...]
+
+    def to(self, before: Any) -> list[Any]:
+        """Returns the list with the items that it does not have."""
+        own = list(before) if isinstance(before, list) else []
+        return own + [item for item in dict.fromkeys(self.items) if item not in own]
+
+
+def assigned(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
+    """The keys and their values; None for those to be unset, Added for KEY+=VALUE. Raises UsageError."""
+    keys: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        adds = name.endswith("+")
+        name = name.removesuffix("+")
+        if not equals:
+            raise UsageError(f"{word!r} is no KEY=VALUE", "such as port=2222, or 'paths=/etc /srv'; --unset KEY takes a key away")
+        _require_new(name, keys)
+        value = value_of(_key(name), text)
+        keys[name] = Added(tuple(value)) if adds and isinstance(value, list) else value
+        if adds and not isinstance(value, list):
+            raise UsageError(f"{name} is no list, so nothing can be added to it", f"{name}=VALUE sets it")
+    for name in unset:
+        _key(name)
+        _require_new(name, keys)
+        keys[name] = None
+    if not keys:
+        raise UsageError("it is not said what to change", "KEY=VALUE, such as port=2222, or --unset KEY")
+    return keys
+
+
+@dataclass(frozen=True, slots=True)
+class ListedHost:
+    """A host in a list: the number of its line, and its keys."""
+
+    line: int
+    keys: dict[str, Any]
+
+
+def read_host_list(text: str, source: str, declared: Mapping[str, Path]) -> dict[str, ListedHost]:
+    """Reads a list of hosts, one a line: NAME KEY=VALUE..., with quotes as in a shell; # begins a comment.
+
+    `declared`: the hosts that are configured already, and the file of each. Raises UsageError, which has a line for each wrong one.
+    """
+    hosts: dict[str, ListedHost] = {}
+    wrong: list[tuple[str, str]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            name, keys = _read_host(line)
+            if name in hosts:
+                raise UsageError(f"{name} is named twice", "name each host once")
+            if name in declared:
+                raise UsageError(
+                    f"the host {name} is in {declared[name]} already", f"`backupd host set {name} KEY=VALUE` changes it"
+                )
+        except UsageError as error:
+            wrong.append((f"{source}:{number}: {error.message}", error.hint))
+        else:
+            if name:
+                hosts[name] = ListedHost(number, keys)
+    if wrong:
+        hint = wrong[0][1] if len(wrong) == 1 else "correct these lines; no host of the list was added"
+        raise UsageError("\n".join(message for message, _ in wrong), hint)
+    if not hosts:
+        raise UsageError(f"{source} names no host", "write one a line: NAME KEY=VALUE...")
+    return hosts
+
+
+def _read_host(line: str) -> tuple[str, dict[str, Any]]:
+    """Returns the name and the keys of a line; "" for a line without a host. Raises UsageError."""
+    try:
+        name, *words = shlex.split(line, comments=True) or ("",)
+    except ValueError as error:
+        raise UsageError(str(error), "close the quote") from None
+    if not name:
+        return "", {}
+    if "=" in name:
+        raise UsageError(f"{name!r} is no host's name", "a line is NAME KEY=VALUE...")
+    require_host_name(name)
+    return name, assigned(tuple(words), ()) if words else {}
+
+
+def _key(name: str) -> ConfigKey:
+    if name not in KEYS:
+        near = nearest(f"{RETENTION}.{name}" if name in LEGAL[RETENTION] else name, KEYS)
+        raise UsageError(f"{name!r} is no key of a host{near}", f"they are: {', '.join(KEYS)}")
+    return KEYS[name]
+
+
+def _require_new(name: str, keys: Mapping[str, Any]) -> None:
+    if name in keys:
+        raise UsageError(f"{name} is named twice", "a list is one value: 'paths=/etc /srv'")
+
+
+def value_of(key: ConfigKey, text: str) -> Any:
+    """Parses the text as TOML, as a plain string, or as a list of words: the first of these that the key accepts.
+
+    If it accepts none, returns the most likely intention; the configuration then reports the mistake.
+    """
+    meant = list(_readings(text))
+    for value in meant:
+        with suppress(InvalidValue, RefusedItems):
+            key.kind(value)
+            return value
+    return meant[0]
+
+
+def _readings(text: str) -> Iterator[Any]:
+    with suppress(ValueError):
+        read = tomllib.loads(f"value = {text}")
+        if len(read) == 1:
+            yield read["value"]
+    yield text
+    with suppress(ValueError):
+        yield shlex.split(text)
