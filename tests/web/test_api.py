@@ -15,6 +15,7 @@ import pytest
 from tests.beds import TOP
 from tests.beds.dashboard import ADMIN, CUSTOMER, LATIN1, OPERATOR, VIEWER, Answer, Dashboard, csrf_of
 from web.api.document import path_of
+from web.app import PAGES
 from web.endpoints import ENDPOINTS
 
 ROOT = "/api/v1"
@@ -345,3 +346,12 @@ def test_the_page_of_the_documentation_has_every_operation() -> None:
     marks = {True: " (operators)", False: ""}
     known = [(one.method, path_of(one), one.summary + (marks[one.operator] or " (all hosts)" * one.pool_wide)) for one in ENDPOINTS]
     assert said == known
+
+
+def test_no_room_of_the_dashboard_is_forgotten() -> None:
+    """A module with views or operations that nobody names would have none."""
+    texts = {path: path.read_text(encoding="utf-8") for path in (TOP / "web").rglob("*.py")}
+    views = {found[1] for text in texts.values() if (found := re.search(r'^blueprint = Blueprint\("(\w+)"', text, re.MULTILINE))}
+    assert views == {page.name for page in PAGES} | {"api"}
+    of_rooms = [text.partition("\nENDPOINTS = (")[2] for path, text in texts.items() if path.name != "endpoints.py"]
+    assert sum(len(re.findall(r"\b(?:Endpoint|_get|_post)\(", text)) for text in of_rooms) == len(ENDPOINTS)
