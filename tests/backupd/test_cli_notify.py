@@ -251,7 +251,7 @@ def test_without_urls_alarms_are_kept_and_told_as_new_once_there_are_some(told: 
     told.night("web1")
     told.settings("notify", urls=[], used_limit="0%")
     first, second = (told.backupd("notify").stdout.splitlines() for _ in range(2))
-    assert [line.split(":")[0] for line in first] == ["alarm", "alarm", "kept, and told to nobody"]
+    assert [line.split(":")[0] for line in first] == ["alarm", "alarm", "recorded, but not sent"]
     assert second == ["nothing new; 2 alarms stand"]
     assert told.backupd("notify", "--failed", UNIT, env=systemd(told, FAILED)).returncode == 0
     kept = [("failure", "host web1", 0, 0), ("failure", f"unit {UNIT}", 0, 0), ("room", "used", 0, 0)]
