@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from backupd.files import writing
+from backupd.files import batched_walk, writing
 from backupd.files.destination import Occupied, put
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
-from backupd.files.tree import Descent, Tree, look
+from backupd.files.tree import Tree, look, names_in
 from btrkeep.fs.file_data import copy_run
 from btrkeep.process.cancellation import Cancelled
 from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work
@@ -358,12 +358,12 @@ def test_a_folder_or_name_that_cannot_be_read_is_told_and_all_else_comes_back(
     backed_up: Nights, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from a broken disk."""
-    contents, real = backed_up.source / "srv" / "contents", Descent.enter
+    contents = backed_up.source / "srv" / "contents"
 
-    def enter(self: Descent, name: bytes) -> None:
-        if name == b"below":
+    def names(folder: int) -> Iterator[bytes]:
+        if Path(f"/proc/self/fd/{folder}").readlink().name == "below":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(self, name)
+        return names_in(folder)
 
     look = os.stat
 
@@ -372,7 +372,7 @@ def test_a_folder_or_name_that_cannot_be_read_is_told_and_all_else_comes_back(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return look(path, **options)
 
-    monkeypatch.setattr(Descent, "enter", enter)
+    monkeypatch.setattr(batched_walk, "names_in", names)
     monkeypatch.setattr(os, "stat", looked)
     with Tree(backed_up.backup("web1")) as tree:
         request = RestoreRequest("web1", "", (os.fsencode(contents),), str(out))
