@@ -135,7 +135,9 @@ def _digest(attributes: Attributes) -> bytes:
     return blake2b(repr(attributes).encode(), digest_size=16).digest()
 
 
-def _make_folders(target: int, path: bytes, names: Iterable[bytes]) -> None:
+def _make_folders(target: int, path: bytes, names: Sequence[bytes]) -> None:
+    if not names:
+        return
     with _opened(target, path) as made:
         for name in names:
             with suppress(FileExistsError):
@@ -163,11 +165,13 @@ def _copied(
 
 
 def copy_batch(source: int, target: int, batch: tuple[Any, ...], goes_on: Callable[[], bool]) -> tuple[Any, ...]:
-    """Copies names of a folder in one of the processes. Returns True with the numbers of CopiedNames, False with the error's."""
-    path, attributes, names, delta = batch
+    """Copies names of folders in one of the processes. Returns True with the numbers of CopiedNames, False with the error's."""
+    folders, delta = batch
+    done = CopiedNames()
     try:
-        folder = _Folder(path, attributes, [(name, inode, FileMatch(match)) for name, inode, match in names])
-        done = _copier(delta).folder(source, target, folder, goes_on)
+        for path, attributes, names in folders:
+            folder = _Folder(path, attributes, [(name, inode, FileMatch(match)) for name, inode, match in names])
+            done.add(_copier(delta).folder(source, target, folder, goes_on))
     except OSError as error:
         return False, error.errno or errno.EIO, error.strerror or str(error), error.filename or ""
     return True, done.names, done.bytes, done.written
@@ -189,6 +193,9 @@ class _CopiedByProcesses:
         self._goes_on: Callable[[], bool] = lambda: True
         self._filled: list[_Folder] = []
         """Folders that have all names, but not their attributes."""
+        self._held: list[tuple[Any, Callable[[], None]]] = []
+        """Parts of folders for the next batch, each with what is called when it is done."""
+        self._weight = 0
 
     def all(self, folders: Iterator[_Folder], goes_on: Callable[[], bool]) -> CopiedNames:
         """Raises OSError with the path, OperatorError if a process was ended from outside."""
@@ -198,10 +205,10 @@ class _CopiedByProcesses:
                 if self._failed or not goes_on():
                     break
                 self._folder(folder)
-            self._processes.finish()
+            self._finish()
             while self._filled and not self._failed and goes_on():
                 self._finish_filled()
-                self._processes.finish()
+                self._finish()
         except BaseException:
             self._processes.stop.set()
             raise
@@ -241,22 +248,36 @@ class _CopiedByProcesses:
         names: Sequence[tuple[bytes, int, FileMatch]],
         given: Callable[[], None] = lambda: None,
     ) -> None:
-        def take(answer: tuple[Any, ...]) -> None:
-            is_copied, *rest = answer
-            if is_copied:
-                self._copied.add(CopiedNames(*rest))
-                given()
-            elif not self._failed:
-                self._failed = OSError(*rest)
-                self._processes.stop.set()
-
         if len(folder.path) > _LONGEST_PATH:
             part = _Folder(folder.path, attributes, list(names))
             self._copied.add(_Copier(delta=self._delta).folder(self._source, self._target, part, self._goes_on))
             given()
             return
-        batch = (folder.path, attributes, [(name, inode, match.value) for name, inode, match in names], self._delta)
-        self._processes.give(self._source, self._target, batch, take)
+        self._held.append(((folder.path, attributes, [(name, inode, match.value) for name, inode, match in names]), given))
+        self._weight += 1 + len(names) + len(folder.path) // 512
+        if self._weight >= _MANY:
+            self._give_held()
+
+    def _give_held(self) -> None:
+        """Gives what is held as one batch: a message for each folder with a name or two cost more than to copy them."""
+        held, self._held, self._weight = self._held, [], 0
+
+        def take(answer: tuple[Any, ...]) -> None:
+            is_copied, *rest = answer
+            if is_copied:
+                self._copied.add(CopiedNames(*rest))
+                for _, given in held:
+                    given()
+            elif not self._failed:
+                self._failed = OSError(*rest)
+                self._processes.stop.set()
+
+        if held:
+            self._processes.give(self._source, self._target, ([part for part, _ in held], self._delta), take)
+
+    def _finish(self) -> None:
+        self._give_held()
+        self._processes.finish()
 
 
 def _opened(root: int, path: bytes) -> ClosingFd:

@@ -67,7 +67,7 @@ class FolderDigests:
 
 class WalkedFolder(NamedTuple):
     """A folder of a tree, open as `fd` until the next one is asked for: its path in the tree, its status, its folders' names, and
-    the rest, of which so many are regular `files`. Both are in order of their inodes, in which a disk has them.
+    the rest with its `inodes`, of which so many are regular `files`. All are in order of their inodes, in which a disk has them.
     """
 
     path: bytes
@@ -75,12 +75,8 @@ class WalkedFolder(NamedTuple):
     status: os.stat_result
     folders: list[bytes]
     others: list["os.DirEntry[bytes]"]
+    inodes: "array[int]"
     files: int
-
-    @property
-    def inodes(self) -> "array[int]":
-        """Returns those of the rest."""
-        return array("Q", [entry.inode() for entry in self.others])
 
 
 def digest_of(folder: WalkedFolder) -> bytes:
@@ -150,7 +146,7 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
                 some.sort(key=_INODE)
             names = [entry.name for entry in inner]
             waiting += [path + b"/" + name if path else name for name in reversed(names)]
-            yield WalkedFolder(path, fd, status, names, others, len(files))
+            yield WalkedFolder(path, fd, status, names, others, array("Q", map(_INODE, others)), len(files))
 
 
 def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", device: int) -> None:
