@@ -58,12 +58,12 @@ async def take_host_lock(path: Path, what: str, since: str, *, sealed: bool = Fa
 
 
 async def _soon_free(path: Path) -> bool:
-    """Returns True if the lock has a living holder that takes no time, and that has finished meanwhile."""
+    """Returns True if the lock has a holder that takes no time, and that has finished meanwhile, or was killed."""
     for look in range(_PATIENCE):
         holder = read_holder(path)
-        if holder is None:
+        if holder is None or not holder.is_alive:
             return not orphans(path)
-        if not holder.is_alive or not (holder.what == RECONCILING or (holder.unnamed and look < _NAMELESS)):
+        if not (holder.what == RECONCILING or (holder.unnamed and look < _NAMELESS)):
             return False
         await asyncio.sleep(_PAUSE)
     return False

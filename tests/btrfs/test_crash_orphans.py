@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from backupd.run.interrupted import take_host_lock
+from tests.beds.cli import TOP
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, ended, group_of, hold, is_locked, killed, receivers, subvolumes, transferring, wait_for
 
@@ -166,7 +168,7 @@ def a_dead_holder(group: int) -> str:
 @pytest.fixture
 def bystander() -> Iterator["subprocess.Popen[bytes]"]:
     """A process of somebody's, in a group of its own."""
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         yield process
         assert process.poll() is None, "a process was ended that is not ours"
         process.kill()
@@ -184,7 +186,7 @@ def test_also_when_the_lock_is_held_by_a_third(
 ) -> None:
     """Somebody's own flock(1) on the file is no receiver of ours, and neither is who has the number that the text names."""
     lock.write_text(a_dead_holder(bystander.pid))
-    with subprocess.Popen(["flock", lock, "sleep", "60"], start_new_session=True) as third:
+    with subprocess.Popen(["flock", lock, "sleep", "600"], start_new_session=True) as third:
         wait_for(lambda: is_locked(lock))
         done = nights.backupd("run", "web", check=False)
         assert done.returncode == 3
@@ -194,9 +196,45 @@ def test_also_when_the_lock_is_held_by_a_third(
 
 def test_a_holder_that_has_not_said_yet_what_it_does_is_waited_for(nights: Nights, tree: Path, lock: Path) -> None:
     """As whoever reconciles, between taking the lock and writing so."""
-    with asyncio.Runner() as runner, subprocess.Popen(["flock", lock, "sleep", "0.5"]):
+    with asyncio.Runner() as runner, subprocess.Popen(["flock", "--no-fork", lock, "cat"], stdin=subprocess.PIPE) as holder:
         wait_for(lambda: is_locked(lock))
+        assert holder.stdin
+        threading.Timer(0.3, holder.stdin.close).start()
         runner.run(take_host_lock(lock, "backup of web", "2026-11-20T22:00:00Z")).release()
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from backupd.repo.reconcile import RECONCILING
+from btrkeep.pool.locks import take_lock
+
+held = take_lock(Path(sys.argv[1]), RECONCILING, "2026-11-20T22:00:00Z")
+print("held", flush=True)
+sys.stdin.read()
+held.release()
+"""
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["to its end", "until it is killed"])
+def test_a_run_waits_for_a_program_that_reconciles_its_host(
+    nights: Nights, tree: Path, lock: Path, backupd_running: Start, is_killed: bool
+) -> None:
+    """An expiry does that at its beginning, to each host. The run would fail, although the lock is free a moment later."""
+    words = [sys.executable, "-c", HOLDS, lock]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=TOP, text=True) as holder:
+        assert holder.stdin
+        assert holder.stdout
+        assert holder.stdout.readline() == "held\n"
+        process = backupd_running("--config", nights.config, "run", "web")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)
+        if is_killed:
+            holder.kill()
+        holder.stdin.close()
+        status, out, err = ended(process)
+        assert status == 0, out + err
+    assert nights.differences("web", tree) == []
 
 
 def test_the_receivers_of_a_living_run_are_left_alone_whatever_the_lock_says(
