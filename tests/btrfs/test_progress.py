@@ -173,9 +173,9 @@ def test_what_went_while_it_watched_is_what_the_test_deleted(still: cleaner.Stil
     work("btrfs", "filesystem", "sync", point)
     cleaner.delete(snapshots[40:])  # new ones come while it watches
     assert cleaner.is_gone(point)
-    lines = [running.stdout.readline()]
+    lines = [running.stdout.readline().rstrip()]
     while " 0 deleted subvolumes; " not in lines[-1]:
-        lines.append(running.stdout.readline())
+        lines.append(running.stdout.readline().rstrip())
         assert lines[-1], "it has ended"
     running.send_signal(signal.SIGINT)
     lines += running.stdout.read().splitlines()
