@@ -46,6 +46,13 @@ def served(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
         behind.rename(folder)
 
 
+def stop(server: "subprocess.Popen[bytes]") -> None:
+    """Makes it silent. The signal reaches its threads one after the other, and the last one could still answer."""
+    server.send_signal(signal.SIGSTOP)
+    tasks = Path(f"/proc/{server.pid}/task")
+    wait_for(lambda: {path.read_text().rpartition(")")[2].split()[0] for path in tasks.glob("*/stat")} == {"T"})
+
+
 def _stop_before(query: int, server: int) -> None:
     from btrkeep.catalogue.sqlite import Session
 

@@ -21,7 +21,7 @@ from tests.beds.cli import TOP
 from tests.beds.hangfs import hanging
 from tests.beds.nights import Nights
 from tests.beds.receivers import web
-from tests.beds.served_folder import served
+from tests.beds.served_folder import served, stop
 from tests.beds.watch import processes, wait_for
 
 ENV = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
@@ -109,7 +109,7 @@ def test_a_job_of_the_root_service_ends_when_the_folder_of_its_log_dies(site: Ni
         with TemporaryFile("w+") as stderr:
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, env=ENV)
             wait_for(lambda: bool(processes("/bin/sleep", "2.0377")))
-            server.send_signal(signal.SIGSTOP)
+            stop(server)
             try:
                 status = process.wait(40)
             finally:
@@ -195,6 +195,6 @@ def test_no_page_trusts_that_a_remote_state_folder_answered_a_moment_ago(site: N
     assert site.pool in hung_storage._answered
     with served(site.state) as server:
         assert hung_storage.answers(site.state, 10)
-        server.send_signal(signal.SIGSTOP)
+        stop(server)
         assert not hung_storage.answers(site.state, 10)
     hung_storage._silent.pop(site.state)
