@@ -374,6 +374,19 @@ def test_a_folder_that_comes_there_meanwhile_keeps_what_is_in_it(nights: Nights,
     assert len(list((out / "tree").rglob("*"))) == 40 * 21
 
 
+def test_the_longest_names_of_many_folders_go_to_other_processes_too(tmp_path: Path) -> None:
+    top, out = tmp_path / "source" / "tree", tmp_path / "out"
+    for number in range(100):
+        folder = top / f"{number:03}{'f' * 252}"
+        folder.mkdir(parents=True)
+        for count in range(256 if number % 40 == 39 else number % 2):
+            (folder / f"{count:03}{'n' * 252}").touch()
+    with Tree.of_folder(tmp_path / "source") as tree:
+        doing = LocalRestore(tree, RestoreRequest("web1", "", (b"/tree",), str(out)), reflinks=False)
+        assert doing.run(doing.preview()).good
+    assert differences(manifest(top), manifest(out / "tree")) == []
+
+
 def test_killed_while_folders_are_made_whole_it_goes_on(
     nights: Nights, tmp_path: Path, backupd_running: Callable[..., Any]
 ) -> None:
