@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import hypothesis
 import pytest
 from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.units import show_times_in
@@ -56,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--unit"):
         hypothesis.settings.load_profile("unit")
         # With eight examples, no test profits from the constants of our modules, for which it parses them all, in each worker.
-        vars(providers)["_get_local_constants"] = providers.Constants
+        vars(providers)["_get_local_constants"] = Constants
     if not hasattr(config, "workerinput"):
         config.stash[_CLEARED] = session.clear_dead_sessions()
         if config.getoption("--unit") and not config.option.basetemp and session.has_attributes(session.folder(_UNIT)):

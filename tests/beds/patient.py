@@ -17,7 +17,7 @@ if __name__ == "__main__":
 
     first, *others = RunContext.__init__.__defaults__  # type: ignore[misc]
     assert first == 10.0, "no longer the pause between attempts"
-    RunContext.__init__.__defaults__ = (_LONG, *others)  # type: ignore[misc]
+    RunContext.__init__.__defaults__ = (_LONG, *others)
     from backupd.cli import main
 
     main()

@@ -273,8 +273,8 @@ def test_a_backup_of_the_next_second_is_in_the_way_of_a_copy_and_stays(make_btrf
     (tree / "database").write_bytes(content)
     nights.host("web", tree)
     moment = datetime.now(UTC).replace(microsecond=0) - 3 * DAY
-    for second in range(2):
-        nights.night("web", now=moment + timedelta(seconds=second))
+    for later in range(2):
+        nights.night("web", now=moment + timedelta(seconds=later))
     first, second = nights.names("web")
     nights.backupd("verify")
     damage(nights.top, content[:4096])
