@@ -221,7 +221,7 @@ def test_a_run_waits_for_a_program_that_reconciles_its_host(
     nights: Nights, tree: Path, lock: Path, backupd_running: Start, is_killed: bool
 ) -> None:
     """An expiry does that at its beginning, to each host. The run would fail, although the lock is free a moment later."""
-    words = [sys.executable, "-c", HOLDS, lock]
+    words = [sys.executable, "-c", HOLDS, str(lock)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=TOP, text=True) as holder:
         assert holder.stdin
         assert holder.stdout
