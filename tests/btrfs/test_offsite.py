@@ -19,6 +19,7 @@ from tests.beds import session, work
 from tests.beds.cli import backupd_start
 from tests.beds.faults import damage, damage_metadata, leaves
 from tests.beds.nights import Nights
+from tests.beds.watch import wait_for
 
 pytestmark = pytest.mark.btrfs
 
@@ -242,10 +243,7 @@ def test_a_lock_of_a_restic_that_died_is_removed_and_one_of_a_living_is_not(far:
     far.offsite("init", "far")
     words = ("restic", "--repo", str(far.repository), "--password-file", str(far.password), "--no-cache", "check", "--read-data")
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as other:
-        end = time.monotonic() + 20
-        while not any((far.repository / "locks").iterdir()):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_for(lambda: any("tmp" not in lock.name for lock in (far.repository / "locks").iterdir()))  # named when it is whole
         other.send_signal(signal.SIGSTOP)
         done = far.night.backupd("offsite", "run", check=False)
         other.kill()
