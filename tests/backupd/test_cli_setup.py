@@ -143,10 +143,10 @@ def test_a_mistyped_address_is_said_with_what_corrects_it(site: Site) -> None:
     """The host is in the configuration by then, and setup goes on with it each time."""
     words = (*site.for_pool(), "--host", "web1", "--address", "root@web1.invalid", "--path", site.source)
     said = site.setup(*words, status=1).stderr
-    assert "web1.invalid tells no host key" in said
+    assert "web1.invalid sent no host key" in said
     assert "`backupd host set web1 address=" in said
     backupd("--config", site.config, "host", "set", "web1", "address=root@web2.invalid")
-    assert "web2.invalid tells no host key" in site.setup(status=1).stderr
+    assert "web2.invalid sent no host key" in site.setup(status=1).stderr
 
 
 def test_json_says_how_far_it_came(site: Site, sshd: Sshd) -> None:
