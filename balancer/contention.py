@@ -81,7 +81,7 @@ def _works(holder: Holder, file: Path) -> bool:
     if holder.is_alive:
         return True
     with suppress(OSError):  # a receiver that outlived a killed run still writes
-        return bool(holder.group) and any(has_locked(one.pid, file.stat()) for one in members(holder.group))
+        return bool(holder.group) and any(has_locked(member.pid, file.stat()) for member in members(holder.group))
     return False
 
 

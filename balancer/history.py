@@ -191,7 +191,9 @@ def shown(looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]", coun
     kept = [looks[at] for at in thinned([look.taken for look in looks], count)]
     lines = []
     for before, look in zip([None, *kept], kept, strict=False):
-        since = [one.moved for one in balances if before and before.taken < (one.finished or one.updated) <= look.taken]
+        since = [
+            balance.moved for balance in balances if before and before.taken < (balance.finished or balance.updated) <= look.taken
+        ]
         lines.append(HistoryLine(look, sum(since) if before else None))
     return lines
 
@@ -208,5 +210,5 @@ class Sums:
 
 def sums(balances: "Sequence[Balance]") -> Sums:
     """Returns the totals of all balances, including stopped or killed ones, because what they moved has moved."""
-    moved, written = sum(one.moved for one in balances), sum(one.written or 0 for one in balances)
-    return Sums(len(balances), moved, written, sum(one.gained for one in balances))
+    moved, written = sum(balance.moved for balance in balances), sum(balance.written or 0 for balance in balances)
+    return Sums(len(balances), moved, written, sum(balance.gained for balance in balances))

@@ -144,6 +144,8 @@ def _row(balance: int, done: StepDone) -> "BalanceStep":
 
 def end_killed(catalogue: "Catalogue") -> None:
     """Give an end to the runs whose process is gone: when they were heard of last."""
-    for one in catalogue.unfinished_balances():
-        if start_time(one.pid) != one.pid_started:
-            catalogue.finish_balance(one.id, finished=one.updated, outcome="killed", why="its process is gone")
+    for unfinished_balance in catalogue.unfinished_balances():
+        if start_time(unfinished_balance.pid) != unfinished_balance.pid_started:
+            catalogue.finish_balance(
+                unfinished_balance.id, finished=unfinished_balance.updated, outcome="killed", why="its process is gone"
+            )

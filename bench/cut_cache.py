@@ -155,11 +155,11 @@ def main() -> None:
 def _carry_out(notes: Sequence[Cache | Recorder], number: int, rest: str) -> None:
     """A line of CONTROL. The lock is held."""
     dice = random.Random(number)
-    for one in notes:
-        if isinstance(one, Recorder):
-            one.mark(number, rest)
+    for note in notes:
+        if isinstance(note, Recorder):
+            note.mark(number, rest)
             return
-        one.cut(rest, dice)
+        note.cut(rest, dice)
 
 
 if __name__ == "__main__":

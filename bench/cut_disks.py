@@ -128,7 +128,7 @@ class CutDisks:
         if self.kind != "recorded":
             return []
         self._replay = Replay(entries(self._log), [base_of(self.images / name) for name in _NAMES])
-        return [self._cut(one.number, one.step, f"a flush after {one.moment}") for one in flushes(self._log)]
+        return [self._cut(flush.number, flush.step, f"a flush after {flush.moment}") for flush in flushes(self._log)]
 
     def bring(self, cut: Cut) -> None:
         """Makes the copies of a flush, which come in the order of their numbers."""

@@ -17,7 +17,7 @@ def main(top: str, note: str) -> None:
     asked = json.loads(Path(note).read_text())
     fd = os.open(top, FOLDER)
     resolver = Resolver(fd, {id_: (host, name) for id_, host, name in asked["backups"]})
-    found = [one for _, places in resolver.resolve(asked["vaddrs"]) for one in places or ()]
+    found = [place for _, places in resolver.resolve(asked["vaddrs"]) for place in places or ()]
     print(json.dumps([f"{one.host}/{one.name}/data{os.fsdecode(one.path)}" for one in found]))
 
 

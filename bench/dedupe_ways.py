@@ -87,7 +87,7 @@ def _one(way: str, point: Path, folder: Path, smallest: int) -> str:
 
 def _hosts(options: argparse.Namespace, point: Path) -> None:
     chosen, size = [], 0
-    for path in sorted(one for one in options.source.rglob("*") if one.is_file() and not one.is_symlink()):
+    for path in sorted(path for path in options.source.rglob("*") if path.is_file() and not path.is_symlink()):
         if size > options.mib << 20:
             break
         chosen.append(path)

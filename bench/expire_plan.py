@@ -58,15 +58,15 @@ def make_due(config: Path, pool: Path, folder: Path, hosts: int, count: int) -> 
 
 
 def _oldest_that_goes(backups: Sequence[Backup]) -> str | None:
-    candidates = [Candidate(one.name, one.started, one.state) for one in backups if one.name]
+    candidates = [Candidate(backup.name, backup.started, backup.state) for backup in backups if backup.name]
     return next((one.name for one in decide(candidates, POLICY, ZoneInfo("UTC"), MARKED_AT) if not one.keep), None)
 
 
 def _rows(by_host: Mapping[str, Sequence[Backup]], marked: Mapping[str, str]) -> Iterator[Backup]:
     for host, backups in by_host.items():
-        for one in backups:
-            gone = {"state": EXPIRED, "expired": MARKED_AT} if marked.get(host) == one.name else {}
-            yield replace(one, outcome=one.state, **gone)  # type: ignore[arg-type]
+        for backup in backups:
+            gone = {"state": EXPIRED, "expired": MARKED_AT} if marked.get(host) == backup.name else {}
+            yield replace(backup, outcome=backup.state, **gone)  # type: ignore[arg-type]
 
 
 def _measure_all(options: argparse.Namespace, folder: Path) -> dict[str, object]:

@@ -108,10 +108,10 @@ class _Shares:
     blocks: int = 0
 
     def add(self, night: Timed, steps: Sequence[Mapping[str, float]]) -> None:
-        self.cpu.append(sum(one["cpu"] for one in steps) / night.cpu)
-        self.clock.append(sum(one["seconds"] for one in steps) / night.seconds)
-        self.each += [one["cpu"] for one in steps]
-        self.blocks += sum(int(one["blocks"]) for one in steps)
+        self.cpu.append(sum(step["cpu"] for step in steps) / night.cpu)
+        self.clock.append(sum(step["seconds"] for step in steps) / night.seconds)
+        self.each += [step["cpu"] for step in steps]
+        self.blocks += sum(int(step["blocks"]) for step in steps)
 
 
 def _run_inside(note: Path, words: Sequence[str]) -> None:

@@ -96,15 +96,15 @@ def main() -> int:
     keep = words.keep or Path(tempfile.mkdtemp(prefix="btrkeep-fuzz-"))
     with ThreadPoolExecutor(words.jobs) as threads:
         results = list(threads.map(lambda name: fuzz(name, words.seconds, words.inputs, keep.resolve()), words.only))
-    failed = [one for one in results if one.error]
+    failed = [result for result in results if result.error]
     if not words.keep and not failed:
         shutil.rmtree(keep)
     if words.json:
-        print(json.dumps({one.name: asdict(one) for one in results}, indent=1))
+        print(json.dumps({result.name: asdict(result) for result in results}, indent=1))
     else:
-        for one in results:
-            print(f"{one.name:16} {one.inputs:>10} inputs in {one.seconds:6.0f} s, {one.covered:5} edges", end="")
-            print(f"  FELL: {one.error}\n{'':16} {one.found}" if one.error else "")
+        for result in results:
+            print(f"{result.name:16} {result.inputs:>10} inputs in {result.seconds:6.0f} s, {result.covered:5} edges", end="")
+            print(f"  FELL: {result.error}\n{'':16} {result.found}" if result.error else "")
     return 1 if failed else 0
 
 

@@ -133,8 +133,8 @@ def _look() -> Callable[[bytes], object]:
             (folder / name).unlink(missing_ok=True)
         (folder / (VERIFIED, COMPARED, DAMAGED)[data[0] % 3 if data else 0]).write_bytes(data[1:])
         recall_looks(pool, catalogue, "web1", {_NAME})
-        for one in catalogue.damages("web1"):
-            os.fsencode(one.path)
+        for damage in catalogue.damages("web1"):
+            os.fsencode(damage.path)
         verified, compared = read_verified(folder), read_compared(folder)
         write_verified(folder, verified)
         write_compared(folder, compared)

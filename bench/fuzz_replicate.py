@@ -49,7 +49,7 @@ def _answers() -> Callable[[bytes], object]:
             far = FarPool(OwnStreams(nowhere, reading), lambda: None)
             for host in far.hosts():
                 assert not name_fault(host.name)
-                assert all(parse_backup_name(one.name) for one in host.backups)
+                assert all(parse_backup_name(backup.name) for backup in host.backups)
             announced, pieces = far.fetch("web1", fetch, 2)
             assert announced.stream in (1, 2)
             assert (announced.total or 0) >= 0

@@ -99,7 +99,11 @@ def make_as(state: Path, wish: Wishes) -> Made:
             _start(catalogue, host, number, wish, now)
         site_history.fill(catalogue, now, HOSTILE if wish.hostile else ())
         if wish.copies:
-            newest = {one.host: one.name for one in catalogue.newest_backups(now) if one.name and one.state == "complete"}
+            newest = {
+                newest_backup.host: newest_backup.name
+                for newest_backup in catalogue.newest_backups(now)
+                if newest_backup.name and newest_backup.state == "complete"
+            }
             site_copies.fill(catalogue, newest, now, wish.pid, wish.pid_started, HOSTILE[0] if wish.hostile else "")
     site_pictures.draw(state / "pictures", FILESYSTEM, now, wish.pictures)
     return Made(state, now, names, running, done, site_copies.FETCHED if wish.copies else ())

@@ -112,7 +112,7 @@ class Soak:
         score = self._command(reading, "score", None, {}, "score", "--record", "--json", program="balancer")
         if score:
             groups = json.loads(score)["block_groups"]
-            reading |= {what: sum(one[what] for one in groups) for what in ("score", "fragments")}
+            reading |= {what: sum(group[what] for group in groups) for what in ("score", "fragments")}
         for name in ("sample", "status"):
             self._command(reading, name, moment + timedelta(hours=8) if name == "status" else None, {}, name, "--json")
 
@@ -171,7 +171,7 @@ def _not_complete(output: str) -> str:
         results = json.loads(output)
     except ValueError:
         return output[-600:]
-    some = [one for one in results if one.get("outcome") != "complete"] if isinstance(results, list) else results
+    some = [result for result in results if result.get("outcome") != "complete"] if isinstance(results, list) else results
     return json.dumps(some)[-1500:]
 
 

@@ -74,7 +74,7 @@ def _measure_all(options: argparse.Namespace, point: Path) -> Mapping[str, objec
             (nights.pool / "hosts/web1" / name).unlink(missing_ok=True)
         quiet.append(wait_for_quiet(options))
         done["verify, first"].append(_cold(verify, point))
-        for name in sorted(sides, key=lambda one: hash((number, one))):
+        for name in sorted(sides, key=lambda side: hash((number, side))):
             done[name].append(_cold(sides[name], point))
         say(", ".join(f"{name} {found[-1].seconds:.1f} s ({found[-1].cpu:.1f} of CPU)" for name, found in done.items()))
     return _told(done, all(quiet))

@@ -136,7 +136,7 @@ def one_by_one(web: Dashboard, path: str, count: int) -> dict[str, Any]:
 def load(web: Dashboard, path: str, clients: int, seconds: float) -> dict[str, Any]:
     """One page, many clients, for some time. Requests that were on their way at its end count with their whole time."""
     answers, begun, used = [Answers() for _ in range(clients)], time.perf_counter(), cpu_of(web)
-    threads = [threading.Thread(target=_client, args=(web, path, begun + seconds, one)) for one in answers]
+    threads = [threading.Thread(target=_client, args=(web, path, begun + seconds, answer)) for answer in answers]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -53,7 +53,7 @@ def main() -> int:
         names = {"host": LONG, "source": nights.source, "top": nights.top, "pool": nights.pool, "first": nights.names(LONG)[0]}
         lines = [f"backupd --config {nights.config} {one}" for one in COMMANDS] + list(OTHERS)
         with chromium() as browser:
-            for line in (one.format(**names) for one in lines if words.only in one):
+            for line in (line.format(**names) for line in lines if words.only in line):
                 for columns in COLUMNS:
                     found += draw(browser, line, columns, words.folder, nights)
     finally:
@@ -94,7 +94,7 @@ def draw(browser: Browser, line: str, columns: int, folder: Path, nights: Nights
         frame = "<pre style='font:13px/1.3 DejaVu Sans Mono,monospace;width:{columns}ch;white-space:pre-wrap;word-break:break-all;"
         page.set_content(console.export_html(code_format=frame.format(columns=columns) + "outline:1px solid #888'>{code}</pre>"))
         page.screenshot(path=folder / f"{short}-{columns}.png", full_page=True)
-    wide = [one for one in text.plain.splitlines() if len(one) > columns]
+    wide = [line for line in text.plain.splitlines() if len(line) > columns]
     for one in wide:
         print(f"{columns:>4} {short:<40} {len(one)}: {one}")
     return len(wide)

@@ -317,7 +317,7 @@ def misspelt(command: str) -> str:
         if word == "--" or (word.startswith("{") and isinstance(current, click.Group)):
             return ""
         if word.startswith("-"):
-            options = [one for one in current.get_params(context) if isinstance(one, click.Option) and word in one.opts]
+            options = [param for param in current.get_params(context) if isinstance(param, click.Option) and word in param.opts]
             if not options:
                 return word
             if not options[0].is_flag and not options[0].count and words:

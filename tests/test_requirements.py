@@ -38,7 +38,7 @@ def test_every_package_is_pinned_to_one_version_and_its_checksums(name: str) -> 
         assert re.fullmatch(r"==[^*,]+", str(pin.specifier)), pin
         assert pin.url is None, pin
         assert checksums, pin
-        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in checksums), pin
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", checksum) for checksum in checksums), pin
 
 
 @pytest.mark.parametrize(

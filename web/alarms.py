@@ -62,8 +62,8 @@ def standing(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call: str =
 def grouped(alarms: Iterable[OpenAlarm]) -> tuple[AlarmGroup, ...]:
     """Keeps the order, and puts alarms of one kind together: 500 hosts fail together if the network fails."""
     found: dict[tuple[str, str], list[OpenAlarm]] = {}
-    for one in alarms:
-        found.setdefault((one.what, one.advice.words), []).append(one)
+    for alarm in alarms:
+        found.setdefault((alarm.what, alarm.advice.words), []).append(alarm)
     return tuple(
         AlarmGroup(what, some[0].tone, words, some[0].advice.page, len(some), tuple(some[:_SHOWN]))
         for (what, words), some in found.items()

@@ -210,7 +210,7 @@ def in_a_sentence(page: CopiesPage) -> str:
     """Returns the state in one sentence, for the overview; "" without a replica."""
     if not page.replicas:
         return ""
-    words = [_words(one) for one in page.replicas]
+    words = [_words(replica) for replica in page.replicas]
     if page.uncovered:
         words.append(f"{counted(len(page.uncovered), 'host')} without a copy elsewhere")
     return "; ".join(words) + "."
@@ -232,7 +232,7 @@ _MOST = 200
 def index() -> str:
     """Shows replicas, hosts without a copy, and the oldest copies."""
     page = copies(source(), viewer())
-    oldest = sorted(page.copies, key=lambda one: -(one.age or 0.0))
+    oldest = sorted(page.copies, key=lambda copy: -(copy.age or 0.0))
     return render_template("copies/copies.html", page=page, oldest=oldest[:_MOST], most=_MOST)
 
 

@@ -154,9 +154,9 @@ def _balances(catalogue: Catalogue, now: datetime) -> tuple[BalanceRow, ...]:
 
 def _orphans(source: RequestContext, expiries: Sequence[ExpiryNow]) -> tuple[int | None, datetime | None]:
     """Returns the number of waiting subvolumes from a running expiry, else from the newest sample."""
-    for one in expiries:
-        if one.waiting is not None:
-            return one.waiting, source.now
+    for expiry in expiries:
+        if expiry.waiting is not None:
+            return expiry.waiting, source.now
     filesystem = source.site.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     return (sample.orphans, sample.taken) if sample and sample.orphans is not None else (None, None)

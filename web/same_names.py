@@ -36,5 +36,5 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     if datetime in kinds:
         return lambda text: parse_time(text) if text else None
-    is_tuple = any(get_origin(one) is tuple for one in kinds)
+    is_tuple = any(get_origin(kind) is tuple for kind in kinds)
     return (lambda values: None if values is None else tuple(values)) if is_tuple else (lambda value: value)

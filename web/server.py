@@ -240,10 +240,10 @@ def server_of(app: "WSGIApplication", settings: Settings) -> Any:
         max_request_body_size=2 << 20,
         clear_untrusted_proxy_headers=False,  # web.app does it, by the address
     )
-    for one in connections.values():
-        if isinstance(one, server.BaseWSGIServer):  # one for each address
-            one.channel_class = Channel
-            one.maintenance = partial(_looked, one)
+    for connection in connections.values():
+        if isinstance(connection, server.BaseWSGIServer):  # one for each address
+            connection.channel_class = Channel
+            connection.maintenance = partial(_looked, connection)
     return made
 
 

@@ -75,14 +75,14 @@ def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: Dele
 
     Raises UsageError for an unknown name, StateConflict for a backup that must stay, UnreadableRecord if it cannot be determined.
     """
-    rows = {one.name: one.state for one in context.catalogue.backups(host) if one.name}
+    rows = {backup.name: backup.state for backup in context.catalogue.backups(host) if backup.name}
     seen = look_again(context.pool, context.config, host, rows)
     if seen.facts.forgotten:
         raise StateConflict(
             f"{host} is forgotten: all its backups are due for deletion",
             f"`backupd expire {host} --skip-grace` deletes them at once",
         )
-    found = {one.name: one for one in seen.facts.candidates}
+    found = {candidate.name: candidate for candidate in seen.facts.candidates}
     names = dict.fromkeys(_name(context, host, name, found, seen.unreadable) for name in wanted)
     found |= {name: _without_record(context, host, name, seen) for name in names if name in seen.unreadable}
     lost = {name for name in names if name in seen.unreadable and is_lost(context.pool.host(host) / name)}
@@ -141,7 +141,7 @@ def _require_deletable(context: ExpiryContext, host: str, one: Candidate, asked:
 
 def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) -> str | None:
     """The newest complete one without these; one that is stamped in the future only when there is no other."""
-    complete = [one for one in backups if one.state == COMPLETE and not one.expired and one.name not in without]
+    complete = [backup for backup in backups if backup.state == COMPLETE and not backup.expired and backup.name not in without]
     return max(complete, key=lambda one: (one.started <= latest(now), one.started, one.name)).name if complete else None
 
 
@@ -155,10 +155,15 @@ def _to_delete(one: Candidate, asked: DeletionRequest, grace: timedelta, now: da
 
 def _notes_with_marks(seen: HostOnPool, backups: Iterable[BackupToDelete], asked: DeletionRequest, now: datetime) -> Notes:
     notes = seen.notes
-    for one in backups:
-        note = {"at": format_time(one.marked), "why": one.why, ASKED: {"last": asked.last, "at_once": asked.at_once}, BY: asked.by}
-        notes = notes.without(one.name, HOLD).with_note(one.name, EXPIRED, note)
-        notes = notes.with_action(_action(seen.facts.host, one, asked, now))
+    for backup in backups:
+        note = {
+            "at": format_time(backup.marked),
+            "why": backup.why,
+            ASKED: {"last": asked.last, "at_once": asked.at_once},
+            BY: asked.by,
+        }
+        notes = notes.without(backup.name, HOLD).with_note(backup.name, EXPIRED, note)
+        notes = notes.with_action(_action(seen.facts.host, backup, asked, now))
     return notes
 
 

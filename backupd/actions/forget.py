@@ -45,7 +45,7 @@ class RemainingBackups:
 
 def remaining_backups(catalogue: Catalogue, host: str) -> RemainingBackups:
     """Returns what the catalogue knows about a host's backups."""
-    found = [one for one in catalogue.backups(host) if one.name]
+    found = [backup for backup in catalogue.backups(host) if backup.name]
     sizes = [one.bytes for one in found if one.bytes is not None]
     return RemainingBackups(tuple(str(one.name) for one in found), sizes[-1] if sizes else None, _written(found))
 
@@ -95,7 +95,7 @@ def undo_forget(pool: Pool, catalogue: Catalogue, host: str, now: datetime, *, b
     notes = read_notes(pool.host(host))
     if not notes.forgotten:
         raise OperatorError(f"{host} is not forgotten", "there is nothing to take back")
-    rows = {one.name: one.state for one in catalogue.backups(host)}
+    rows = {backup.name: backup.state for backup in catalogue.backups(host)}
     marked = [name for name in notes.backups if _was_forgotten(notes.note(name, EXPIRED))]
     back = sorted(name for name in marked if rows.get(name) != DELETING)
     for name in back:

@@ -43,7 +43,7 @@ def resolve_name(
     Raises UsageError, which lists the names of a day that is refused.
     """
     if name == LATEST:
-        newest = next((one for one in names if fits(one)), None)
+        newest = next((name for name in names if fits(name)), None)
         if newest is None:
             raise UsageError(f"{host} has no {kind} backup", f"`backupd list {host}` shows what there is")
         return newest

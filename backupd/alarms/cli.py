@@ -79,7 +79,7 @@ def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_
             if trouble and not dry_run and not reporting.is_bare:
                 report_trouble(config.pool.state, trouble.message, moment)
     echo_json(_as_json(told, dry_run=dry_run)) if as_json else _show(told, dry_run=dry_run, test=test)
-    missed = any(not one.arrived for one in told.services) if test else bool(told.services) and not told.arrived
+    missed = any(not service.arrived for service in told.services) if test else bool(told.services) and not told.arrived
     return Exit.ATTENTION if missed or (trouble and not failed) else Exit.OK
 
 
@@ -138,9 +138,9 @@ def _show(told: NotifyReport, *, dry_run: bool, test: bool) -> None:
     if dry_run:
         for message in told.messages:
             click.echo(f"{message.title}\n\n{message.body}\n")
-    for one in told.services:
-        if test or not one.arrived:
-            click.echo(f"{one}: {'works' if one.arrived else f'does not work: {one.reason}'}")
+    for service in told.services:
+        if test or not service.arrived:
+            click.echo(f"{service}: {'works' if service.arrived else f'does not work: {service.reason}'}")
     if test:
         return
     is_told = dry_run or bool(told.services)
@@ -173,7 +173,8 @@ def _as_json(told: NotifyReport, *, dry_run: bool) -> dict[str, Any]:
         "digest": told.digest,
         "messages": [{"title": message.title, "body": message.body, "kind": message.kind} for message in told.messages],
         "services": [
-            {"number": one.number, "service": one.service, "arrived": one.arrived, "reason": one.reason} for one in told.services
+            {"number": service.number, "service": service.service, "arrived": service.arrived, "reason": service.reason}
+            for service in told.services
         ],
         "dry_run": dry_run,
     }

@@ -174,11 +174,11 @@ def _reporting(report: StatusReport, known: Known) -> Iterator[Alarm]:
 
 
 def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:
-    for one in verdict.findings:
-        what, kind = _OF_CHECK[one.check]
-        text = words.unusable(one.text) if one.check == health.UNUSABLE else one.text
-        grade = one.count or (one.check == health.UNALLOCATED and one.level == health.ERROR)
-        yield Alarm(what, AlarmSubject(kind, "" if one.device is None else str(one.device)), text, now, int(grade))
+    for finding in verdict.findings:
+        what, kind = _OF_CHECK[finding.check]
+        text = words.unusable(finding.text) if finding.check == health.UNUSABLE else finding.text
+        grade = finding.count or (finding.check == health.UNALLOCATED and finding.level == health.ERROR)
+        yield Alarm(what, AlarmSubject(kind, "" if finding.device is None else str(finding.device)), text, now, int(grade))
 
 
 def _hosts(report: StatusReport, known: Known) -> Iterator[Alarm]:

@@ -46,7 +46,7 @@ class NotifyReport:
     @property
     def arrived(self) -> bool:
         """True if at least one service took all messages. True also when there was none to send; never without a service."""
-        return not self.messages or any(one.arrived for one in self.services)
+        return not self.messages or any(service.arrived for service in self.services)
 
 
 def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_run: bool) -> NotifyReport:
@@ -173,12 +173,16 @@ def _log_what_is_new(
 ) -> list[StoredAlarm]:
     """The log hears once of a service that does not work, and once that it works again. Returns those that are new."""
     begun, ended = [], []
-    for one in deliveries:
-        if one.arrived and str(one) in broken:
-            ended.append((SERVICE, str(one)))
-            log.warning("%s works again", one)
-        elif not one.arrived and str(one) not in broken:
-            begun.append(StoredAlarm(SERVICE, str(one), words.service_broken(str(one), one.reason), 0, now, 1, now, None, None))
+    for delivery in deliveries:
+        if delivery.arrived and str(delivery) in broken:
+            ended.append((SERVICE, str(delivery)))
+            log.warning("%s works again", delivery)
+        elif not delivery.arrived and str(delivery) not in broken:
+            begun.append(
+                StoredAlarm(
+                    SERVICE, str(delivery), words.service_broken(str(delivery), delivery.reason), 0, now, 1, now, None, None
+                )
+            )
             log.warning("%s", begun[-1].text)
     if begun or ended:
         memory.write(lambda catalogue: catalogue.put_alarms(begun, ended))

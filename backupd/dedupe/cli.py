@@ -177,7 +177,7 @@ def _used(context: PoolContext) -> tuple[int, int]:
 
 
 def _of(spaces: Sequence[Space], types: tuple[str, ...]) -> int:
-    return sum(one.used for one in spaces if one.type in types)
+    return sum(space.used for space in spaces if space.type in types)
 
 
 def _told(one: SharedBackup, as_json: bool) -> SharedBackup:
@@ -210,14 +210,14 @@ def _fields(one: SharedBackup) -> dict[str, str | int | None]:
 
 
 def _say_plan(plans: Sequence[SharingPlan], *, as_json: bool) -> None:
-    files, equal, unread = (sum(getattr(one, name) for one in plans) for name in ("files", "equal", "unread"))
+    files, equal, unread = (sum(getattr(plan, name) for plan in plans) for name in ("files", "equal", "unread"))
     if as_json:
-        left = [{"host": backup.host, "name": backup.name, "left": why} for one in plans for backup, why in one.left]
+        left = [{"host": backup.host, "name": backup.name, "left": why} for plan in plans for backup, why in plan.left]
         echo_json({"files": files, "equal_bytes": equal, "unread_bytes": unread, "left": left})
         return
     prose(f"{counted(files, 'file')}, {format_size(equal)}, are known to be equal to another one; some may share data already")
     prose(f"{format_size(unread)} would be read to know more")
-    _say_left(why for one in plans for _, why in one.left)
+    _say_left(why for plan in plans for _, why in plan.left)
 
 
 def _say_left(reasons: Iterable[str]) -> None:

@@ -212,7 +212,7 @@ class Deduper:
     def plan(self, backups: Sequence[Restorable]) -> SharingPlan:
         """Returns what `share` would do, as far as it is known without reading any file."""
         sizes, found = self._repeated_sizes(backups), SharingPlan()
-        found.left = [(one, why) for one in backups if (why := self._why_skipped(one))]
+        found.left = [(backup, why) for backup in backups if (why := self._why_skipped(backup))]
         seen, digests = set[tuple[str, Key]](), set[bytes]()
         for backup, entry, key in self._files(backups):
             if entry.entry.size not in sizes or (backup.host, key) in seen:
@@ -229,7 +229,7 @@ class Deduper:
         return found
 
     def _repeated_sizes(self, backups: Sequence[Restorable]) -> frozenset[int]:
-        count = Counter(one.host for one in backups)
+        count = Counter(backup.host for backup in backups)
         self._least = {host: self.smallest or _COST * number for host, number in count.items()}
         counter = SizeCounter()
         for backup, found, key in self._files(backups):
@@ -281,7 +281,7 @@ class _BackupSharing:
         with lock_for_reading(self._backup.path) as fd, tree_of_backup(self._backup.path) as tree, Checksums(folder) as known:
             try:
                 candidates = self._work.candidates(self._backup.host, tree)
-                for number, found in enumerate(one for one in candidates if one.entry.size in self._sizes):
+                for number, found in enumerate(candidate for candidate in candidates if candidate.entry.size in self._sizes):
                     if number < self._passed:
                         continue
                     if not self._goes_on(fd):

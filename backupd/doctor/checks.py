@@ -193,7 +193,7 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
     verdict = judge_pool(facts, HealthLimits.of(config))
     is_tight = any(verdict.of(check) for check in _OF_ROOM)
     unfinished = all_unfinished(pool) if is_tight else []
-    found = [replace(one, hint=_hint(one, unfinished)) for one in verdict.findings]
+    found = [replace(finding, hint=_hint(finding, unfinished)) for finding in verdict.findings]
     found += [Finding(check, "unknown", "could not be checked", "`backupd doctor` says why") for check in verdict.unlooked]
     for one in found:
         if one.check != health.CATALOGUE:

@@ -58,13 +58,13 @@ _CLOCKS_AGREE = 300.0  # seconds
 def check_copies(config: Config, now: datetime | None = None) -> Iterator[Finding]:
     """Yields findings about copies, about receiving, and about hosts without a copy, from the catalogue and the pool's notes."""
     without = config.backup.confine == "never"
-    if any(one.folder is None or not without for one in config.replicas.values()) and not which(PROGRAM):
+    if any(replica.folder is None or not without for replica in config.replicas.values()) and not which(PROGRAM):
         why = "what another pool has is received in a cell, and bubblewrap is not installed"
         yield Finding(_CHECK, "error", why, "apt install bubblewrap")
-    for one in config.replicas.values():
-        if one.folder and _is_here(config, one.folder):
-            why = f"{one.folder} is on the same filesystem as this pool: when that is lost, so is the copy"
-            yield Finding(_CHECK, "warning", why, "put one of them on another disk", subject=f"replica {one.name}")
+    for replica in config.replicas.values():
+        if replica.folder and _is_here(config, replica.folder):
+            why = f"{replica.folder} is on the same filesystem as this pool: when that is lost, so is the copy"
+            yield Finding(_CHECK, "warning", why, "put one of them on another disk", subject=f"replica {replica.name}")
     with suppress(OperatorError):  # of the catalogue, which has a finding of its own
         with Catalogue.open_readonly(config.pool.state) as catalogue:
             found = copy_statuses(config.copies, catalogue, now or datetime.now(UTC))
@@ -171,35 +171,35 @@ def reach_copies(config: Config) -> Iterator[Finding]:
     """Returns a finding for each other pool: whether it answers, and whether the key opens more there than it should."""
     for push in config.pushes.values():
         yield from _reach_push(config, push)
-    for one in config.replicas.values():
-        if one.is_pushed:
+    for replica in config.replicas.values():
+        if replica.is_pushed:
             continue
         try:
-            with connected(send_command(config, one, [])) as far:
+            with connected(send_command(config, replica, [])) as far:
                 count = sum(1 for _ in far.hosts())
                 pool = open_configured(config)
                 itself = far.id == pool.id
                 clock = far.now
-                lacking = "" if common_with(pool, one.name) else lacking_room(config, far)
+                lacking = "" if common_with(pool, replica.name) else lacking_room(config, far)
         except OperatorError as error:
-            level = "note" if one.comes_and_goes else "error"
-            yield Finding(_CHECK, level, printable(error.message), error.hint, subject=f"replica {one.name}")
+            level = "note" if replica.comes_and_goes else "error"
+            yield Finding(_CHECK, level, printable(error.message), error.hint, subject=f"replica {replica.name}")
             continue
         if itself:
-            yield Finding(_CHECK, "error", "that is this very pool", "fetch from another one", subject=f"replica {one.name}")
+            yield Finding(_CHECK, "error", "that is this very pool", "fetch from another one", subject=f"replica {replica.name}")
             continue
         text = f"reached, btrkeep {far.version}, {counted(count, 'host')} to fetch from" + _room_words(far.free, far.used)
-        against = [*(_of_key(config, one, "send-only") if one.address else ()), *_of_clock(one, clock)]
+        against = [*(_of_key(config, replica, "send-only") if replica.address else ()), *_of_clock(replica, clock)]
         if lacking:
             hint = "give this pool more room, name fewer `hosts`, or keep less, before the first fetch"
-            against.append(Finding(_CHECK, "warning", lacking, hint, subject=f"replica {one.name}"))
-        yield from _of_version(one, far.version)
-        yield from against or [Finding(_CHECK, "ok", text, subject=f"replica {one.name}")]
+            against.append(Finding(_CHECK, "warning", lacking, hint, subject=f"replica {replica.name}"))
+        yield from _of_version(replica, far.version)
+        yield from against or [Finding(_CHECK, "ok", text, subject=f"replica {replica.name}")]
 
 
 def _room_words(free: int | None, used: int | None) -> str:
     words = [f"{format_size(size)} {what} there" for size, what in ((used, "used"), (free, "free")) if size is not None]
-    return "".join(f", {one}" for one in words)
+    return "".join(f", {word}" for word in words)
 
 
 def _of_version(copy: ReplicaSettings | PushSettings, there: str) -> Iterator[Finding]:

@@ -281,7 +281,7 @@ class RoomFix:
         with open_btrfs(path) as fd:
             placed = _placed(fd)
         return RoomReading(
-            devices=tuple(PoolDevice(one.devid, one.size, one.path, one.uuid) for one in allocation.devices),
+            devices=tuple(PoolDevice(device.devid, device.size, device.path, device.uuid) for device in allocation.devices),
             groups=placed,
             profiles=frozenset(space.profile for space in allocation.spaces if space.total),
             busy=", ".join(activity),

@@ -153,7 +153,7 @@ def _service_of(timer: str, root: Path) -> Path | None:
     """The file of the service that a timer of the same name starts; that of the template for an instance (a@b.timer)."""
     name = timer.removesuffix(".timer")
     template = name.partition("@")[0] + "@" if "@" in name else name
-    candidates = (root / folder / f"{one}.service" for one in dict.fromkeys((name, template)) for folder in _UNITS)
+    candidates = (root / folder / f"{unit}.service" for unit in dict.fromkeys((name, template)) for folder in _UNITS)
     return next((file for file in candidates if file.exists()), None)
 
 

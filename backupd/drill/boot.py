@@ -307,9 +307,9 @@ def boot_cgroups(pool: str) -> Iterator[list[Path]]:
 def _tops() -> list[Path]:
     """Returns where systemd's own hierarchy is mounted: cgroup2, or the named one of version 1, or both."""
     return [
-        one.target
-        for one in mounts()
-        if one.filesystem == "cgroup2" or (one.filesystem == "cgroup" and "name=systemd" in one.super_options)
+        mount.target
+        for mount in mounts()
+        if mount.filesystem == "cgroup2" or (mount.filesystem == "cgroup" and "name=systemd" in mount.super_options)
     ]
 
 

@@ -178,7 +178,10 @@ class HostOnPool:
 
 def _with_common(candidates: Sequence[Candidate], common: Mapping[str, tuple[str, ...]]) -> list[Candidate]:
     """Returns the candidates with the replicas that have them in common with this pool."""
-    return [replace(one, common=", ".join(common[one.name])) if one.name in common else one for one in candidates]
+    return [
+        replace(candidate, common=", ".join(common[candidate.name])) if candidate.name in common else candidate
+        for candidate in candidates
+    ]
 
 
 def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -> HostOnPool:

@@ -138,7 +138,7 @@ def _decide(context: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
         batch.rows.append((plan.host, step.name, EXPIRED, context.now))
     for step in todo.revive:
         notes = notes.without(step.name, EXPIRED)
-        state = next(one.state for one in on_pool.facts.candidates if one.name == step.name)
+        state = next(candidate.state for candidate in on_pool.facts.candidates if candidate.name == step.name)
         batch.rows.append((plan.host, step.name, state, None))
         batch.revived.append(f"{plan.host} {step.name} is kept again: {reasons_words(step.reasons)}")
     batch.rows += [(plan.host, name, state, on_pool.notes.expired_at(name)) for name, state in todo.amend]

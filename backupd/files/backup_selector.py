@@ -137,14 +137,14 @@ def _best(backups: Iterable[Restorable], which: str, end: datetime | None) -> Re
     unless LATEST is meant.
     """
     ahead = other = None
-    for one in backups:
-        is_ahead = end is not None and one.started > end
-        if one.name == which or (one.state == COMPLETE and not is_ahead):
-            return one
-        if one.state == COMPLETE:
-            ahead = ahead or one
+    for backup in backups:
+        is_ahead = end is not None and backup.started > end
+        if backup.name == which or (backup.state == COMPLETE and not is_ahead):
+            return backup
+        if backup.state == COMPLETE:
+            ahead = ahead or backup
         elif not is_ahead or other is None:
-            other = one if other is None or (end is not None and other.started > end) else other
+            other = backup if other is None or (end is not None and other.started > end) else other
     return ahead or (None if which == LATEST else other)
 
 

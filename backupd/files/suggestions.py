@@ -59,7 +59,7 @@ def _name_in(tree: Tree, folder: bytes, name: bytes) -> bytes:
             return name
         raise OperatorError(f"{shown(folder)} cannot be read: {os.strerror(error.errno or 0)}") from None
     if len(names) > 1:
-        words = " or ".join(shlex.quote(shown(one)) if shown(one) != text else _for_bash(one) for one in names)
+        words = " or ".join(shlex.quote(shown(name)) if shown(name) != text else _for_bash(name) for name in names)
         raise UsageError(f"{text} can be one of {len(names)} names in {shown(folder)}", f"write {words}")
     return names[0] if names else name
 

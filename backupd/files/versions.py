@@ -285,7 +285,7 @@ def versions(
     TimeBudgetUsedUp, this returns the history of the backups before. Raises ValueError if `path` is not a path.
     """
     collected, seen, stopped = _Collected(by_content, pulse), list[tuple[Restorable, str, int | None]](), False
-    ordered = sorted(backups, key=lambda one: one.name)
+    ordered = sorted(backups, key=lambda backup: backup.name)
     for number, backup in enumerate(ordered):
         progress(number, len(ordered))
         try:
@@ -419,8 +419,14 @@ def history_object(host: str, history: PathHistory) -> dict[str, Any]:
         "versions": [{**_version_object(version), "entry": entry_object(version.entry)} for version in history.versions],
         "gone": [_absence_object(one) for one in history.gone],
         "backups": [
-            {"name": one.name, "started": format_time(one.started), "state": one.state, "found": one.found, "version": one.version}
-            for one in history.backups
+            {
+                "name": backup.name,
+                "started": format_time(backup.started),
+                "state": backup.state,
+                "found": backup.found,
+                "version": backup.version,
+            }
+            for backup in history.backups
         ],
     }
 

@@ -92,7 +92,10 @@ def backup_object(backup: Restorable) -> dict[str, Any]:
 
 def skipped_deletions_object(record: Record) -> list[dict[str, str]]:
     """Returns the source paths of a backup in which files that the host has deleted may still be, and since when."""
-    return [{"path": one.key.path, "since": format_time(one.since)} for one in record.skipped_deletions]
+    return [
+        {"path": skipped_deletion.key.path, "since": format_time(skipped_deletion.since)}
+        for skipped_deletion in record.skipped_deletions
+    ]
 
 
 def left_out_object(record: Record) -> dict[str, Any]:

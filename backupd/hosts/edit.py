@@ -131,7 +131,7 @@ def _with_line(text: str, path: list[str], line: str) -> str | None:
     end = next((number for number in starts if number > start), len(lines))
     while _NO_KEY.fullmatch(lines[end - 1].rstrip("\r\n")):
         end -= 1
-    first = next((one for one in lines[start + 1 : end] if not _NO_KEY.fullmatch(one.rstrip("\r\n"))), "")
+    first = next((line for line in lines[start + 1 : end] if not _NO_KEY.fullmatch(line.rstrip("\r\n"))), "")
     newline = "\r\n" if lines[start].endswith("\r\n") else "\n"
     if not lines[end - 1].endswith("\n"):
         lines[end - 1] += newline

@@ -224,7 +224,7 @@ def _set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, w
     with suppress(ConfigError):  # this may be what mends it
         notices = files.load_usable().notices
     config = _change(files, texts, names, write=write)
-    return ChangedHosts(hosts, tuple(one for one in config.notices if one not in notices), config)
+    return ChangedHosts(hosts, tuple(notice for notice in config.notices if notice not in notices), config)
 
 
 def _with_added(name: str, key: str, before: Mapping[str, Any], added: Added) -> list[Any]:

@@ -93,10 +93,10 @@ def make(what: SampleFacts, before: Sample | None) -> Sample:
         allocated=allocation.allocated,
         used=allocation.used,
         spaces={
-            space_name(SpaceType(one.type, one.profile)): (one.total, one.used, round(one.factor * 1000))
-            for one in allocation.spaces
+            space_name(SpaceType(space.type, space.profile)): (space.total, space.used, round(space.factor * 1000))
+            for space in allocation.spaces
         },
-        devices={str(one.devid): (one.size, one.allocated, *(one.errors or ())) for one in allocation.devices},
+        devices={str(device.devid): (device.size, device.allocated, *(device.errors or ())) for device in allocation.devices},
         orphans=what.look.orphans,
         score=what.score.score if what.score else None,
         scored=what.score.taken if what.score else None,
@@ -162,7 +162,7 @@ def window(step: ThinningStep, oldest: datetime, now: datetime, zone: ZoneInfo, 
 
 def merged(samples: Sequence[Sample], step: ThinningStep, zone: ZoneInfo) -> list[Sample]:
     """Merges samples of one span, oldest first, into one for each hour or day that has any."""
-    return [_one(list(some), step.into) for _, some in groupby(samples, lambda one: step.start(one.taken, zone))]
+    return [_one(list(some), step.into) for _, some in groupby(samples, lambda sample: step.start(sample.taken, zone))]
 
 
 def _one(some: list[Sample], span: str) -> Sample:
@@ -228,8 +228,8 @@ def flow(before: Mapping[str, object], after: Mapping[str, object], between: flo
         return UNKNOWN
     return Flow(
         seconds,
-        sum(one[_READ] for one in differences),
-        sum(one[_WRITTEN] for one in differences),
+        sum(difference[_READ] for difference in differences),
+        sum(difference[_WRITTEN] for difference in differences),
         _pressure(then["pressure"], now["pressure"], seconds),
     )
 

@@ -95,15 +95,17 @@ _DATA = 1  # BTRFS_BLOCK_GROUP_DATA
 def listed(catalogue: Catalogue, host: str | None = None) -> list[BackupUse]:
     """Returns the backups that the catalogue knows, by host and start."""
     return [
-        BackupUse(one.host, one.name, one.state, one.started, one.subvolume_id, one.path, one.bytes, one.new_bytes)
-        for one in catalogue.backups(host)
+        BackupUse(
+            backup.host, backup.name, backup.state, backup.started, backup.subvolume_id, backup.path, backup.bytes, backup.new_bytes
+        )
+        for backup in catalogue.backups(host)
     ]
 
 
 def summed(backups: Iterable[BackupUse]) -> list[HostUse]:
     """A row for each host; `size` is that of the newest backup whose size is known."""
     rows = []
-    for host, group in groupby(backups, key=lambda one: one.host):
+    for host, group in groupby(backups, key=lambda backup: backup.host):
         some = list(group)
         sizes = [one.size for one in some if one.size is not None]
         written = [one.written for one in some if one.written is not None]
@@ -148,7 +150,7 @@ def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> Pool
     begun, until = time.monotonic(), time.monotonic() + seconds
     hosts, found, complete = [], [], True
     unread: dict[str, str] = {}
-    for _, group in groupby(backups, key=lambda one: one.host):
+    for _, group in groupby(backups, key=lambda backup: backup.host):
         some = list(group)
         (row,) = summed(some)
         host, measured, problems = _compared(pool, some, until)

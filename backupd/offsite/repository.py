@@ -240,7 +240,11 @@ class SampleCheck:
 def check_sample(restic: Restic, pool: Pool, share: str, files: int, look: Callable[[], None]) -> SampleCheck:
     """Raises ResticFailed when the repository is damaged, SampleDiffers when another file came back, and what `look` raises."""
     restic.ask("check", f"--read-data-subset={share}", look=look)
-    both = [one for one in snapshots(restic, pool) if not one.former and (pool.host(one.host) / one.name).is_dir()]
+    both = [
+        snapshot
+        for snapshot in snapshots(restic, pool)
+        if not snapshot.former and (pool.host(snapshot.host) / snapshot.name).is_dir()
+    ]
     if not both or not files:
         return SampleCheck(0)
     chosen = random.SystemRandom().choice(both)

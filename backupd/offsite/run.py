@@ -175,7 +175,7 @@ class OffsiteRun:
         incomplete = KnownRepository(self.catalogue, self.settings.name).incomplete(there)
         sendings = to_send(newest, there, incomplete)
         hopeless = set() if named else given_up(sendings, there, incomplete)
-        sendings = [one for one in sendings if one not in hopeless]
+        sendings = [sending for sending in sendings if sending not in hopeless]
         summary = OffsiteSummary(self.settings.name, len(newest), len(sendings))
         summary.failed = [HostFailed(host, _GIVEN_UP.format(name=name, host=host)) for host, name in sorted(hopeless)]
         summary.failed += unknown
@@ -214,11 +214,11 @@ class OffsiteRun:
     def _in_turn(self, sendings: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         """Yields them; last those of hosts whose id cannot be noted yet, for another command works on them."""
         later = []
-        for one in sendings:
-            if self._is_busy(one[0]):
-                later.append(one)
+        for sending in sendings:
+            if self._is_busy(sending[0]):
+                later.append(sending)
             else:
-                yield one
+                yield sending
         yield from later
 
     def _is_busy(self, host: str) -> bool:

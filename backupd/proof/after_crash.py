@@ -74,13 +74,13 @@ def _written_before(
 ) -> frozenset[tuple[str, str]]:
     moments = last_written(pool.path)
     backups = [
-        WrittenBackup(one.host, one.name or WORKING, moments[one.subvolume_id])
-        for one in catalogue.states()
-        if one.subvolume_id in moments
+        WrittenBackup(state.host, state.name or WORKING, moments[state.subvolume_id])
+        for state in catalogue.states()
+        if state.subvolume_id in moments
     ]
     begun = now - timedelta(seconds=elapsed())
     samples = catalogue.samples(pool.filesystem, begun - _SAMPLES_OF)
-    signs = [one.taken for one in samples] + ([known.seen] if known else [])
+    signs = [sample.taken for sample in samples] + ([known.seen] if known else [])
     return written_last(backups, signs, known.seen if known and known.stopped else None, margin, begun, now)
 
 

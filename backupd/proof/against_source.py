@@ -230,7 +230,7 @@ class SourceComparison:
             name: files for name, files in backups_that_share(self.pool, backup.host, backup.name, found) if name > backup.name
         }
         every[backup.name] = found
-        rows = [_damage(backup.host, name, one, now) for name, files in every.items() for one in files]
+        rows = [_damage(backup.host, name, file, now) for name, files in every.items() for file in files]
         enter_damages(self.pool, self.catalogue, [backup.host], rows)
 
     def _write_down(self, backup: Restorable, comparison: Comparison, known: HostComparisons) -> None:
@@ -250,7 +250,7 @@ def _damage(host: str, name: str, file: FoundDamage, now: datetime) -> Damage:
 def _outermost(paths: Sequence[str]) -> list[str]:
     """Returns the paths that are not below another."""
     folders = [Path(path) for path in paths]
-    return [str(one) for one in folders if not any(other in one.parents for other in folders)]
+    return [str(folder) for folder in folders if not any(other in folder.parents for other in folders)]
 
 
 def _joined(path: str, name: bytes) -> bytes:

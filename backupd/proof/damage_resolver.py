@@ -136,20 +136,22 @@ BLOCK = 4096  # the smallest sector size, so that no block is missed where they 
 
 def backups_by_id(context: PoolContext) -> Backups:
     """Returns all backups that have a name, by subvolume id, which is never given twice."""
-    return {one.subvolume_id: (one.host, one.name) for one in context.catalogue.states() if one.subvolume_id and one.name}
+    return {
+        state.subvolume_id: (state.host, state.name) for state in context.catalogue.states() if state.subvolume_id and state.name
+    }
 
 
 def is_bad(context: PoolContext, places: list[FilePlace]) -> bool:
     """Whether the block cannot be read, by the first of its names that is still there."""
-    for one in places:
+    for place in places:
         try:
-            with Tree(context.pool.host(one.host) / one.name) as tree:
-                fd = tree.open_file(one.path)
+            with Tree(context.pool.host(place.host) / place.name) as tree:
+                fd = tree.open_file(place.path)
         except OSError:  # deleted meanwhile, or unreadable on the way to it
             continue
         try:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.pread(fd, BLOCK, one.start)
+            os.pread(fd, BLOCK, place.start)
         except OSError as error:
             if error.errno not in DAMAGED:
                 raise
@@ -162,7 +164,7 @@ def is_bad(context: PoolContext, places: list[FilePlace]) -> bool:
 
 def merged(places: Iterable[FilePlace], found_by: str, now: datetime) -> Iterator[Damage]:
     """One row for neighbouring blocks of a file."""
-    ordered = sorted(places, key=lambda one: (one.host, one.name, one.path, one.start))
+    ordered = sorted(places, key=lambda place: (place.host, place.name, place.path, place.start))
     for (host, name, path), some in groupby(ordered, key=lambda one: (one.host, one.name, one.path)):
         row: Damage | None = None
         for one in some:

@@ -106,7 +106,7 @@ class DamagedFile:
 
 def damaged_files(context: PoolContext, rows: Iterable[Damage]) -> list[DamagedFile]:
     """Returns the damaged files by host and path. Opens each damaged backup once. Raises OSError for errors other than damage."""
-    ordered = sorted(rows, key=lambda one: (one.host, one.path))
+    ordered = sorted(rows, key=lambda row: (row.host, row.path))
     found: list[DamagedFile] = []
     common = _common(context)
     for host, some in groupby(ordered, key=lambda one: one.host):
@@ -130,13 +130,13 @@ def _of_host(
     common: Mapping[str, tuple[str, ...]],
 ) -> list[DamagedFile]:
     backups = _backups(context, host)
-    names = tuple(sorted(one.name for one in backups))
-    newest = next((one.name for one in backups if one.state == COMPLETE), None)
-    paths = {fsencode(one.path) for one in rows}
-    seen = {one.name: _entries(one, paths) for one in backups}
-    bad = {(one.name, one.path) for one in context.catalogue.damages(host) if one.fate is None}
+    names = tuple(sorted(backup.name for backup in backups))
+    newest = next((backup.name for backup in backups if backup.state == COMPLETE), None)
+    paths = {fsencode(row.path) for row in rows}
+    seen = {backup.name: _entries(backup, paths) for backup in backups}
+    bad = {(damage.name, damage.path) for damage in context.catalogue.damages(host) if damage.fate is None}
     found = []
-    for path, group in groupby(rows, key=lambda one: one.path):
+    for path, group in groupby(rows, key=lambda row: row.path):
         some = list(group)
         have = {one.name for one in some}
         entries = {name: entry for name in have if (entry := seen.get(name, {}).get(fsencode(path)))}
@@ -200,7 +200,7 @@ class FoundDamage:
 
 def backups_that_share(pool: Pool, host: str, name: str, files: Sequence[FoundDamage]) -> Iterator[tuple[str, list[FoundDamage]]]:
     """The host's backups but `name` that have some of the files at the same path, and which. One that cannot be read has none."""
-    known = [one for one in files if one.key is not None][:_MOST]
+    known = [file for file in files if file.key is not None][:_MOST]
     for other in sorted(names_of(pool, host) - {name}) if known else ():
         path = pool.host(host) / other
         with suppress(OperatorError, OSError), lock_for_reading(path), Tree(path) as tree:
@@ -212,7 +212,7 @@ def recorded_damage(pool: Pool, host: str, name: str) -> list[bytes]:
     """The paths of all files of a backup that were damaged when they were last read; of one that cannot be read none."""
     path = pool.host(host) / name
     with suppress(OperatorError, OSError), lock_for_reading(path), Tree(path) as tree, Checksums(pool.host(host)) as known:
-        return [one.path for one in entries(tree, b"/") if one.kind == "file" and _is_damaged(one, known)]
+        return [entry.path for entry in entries(tree, b"/") if entry.kind == "file" and _is_damaged(entry, known)]
     return []
 
 

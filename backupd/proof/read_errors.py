@@ -64,7 +64,10 @@ def look_at_read_errors(context: PoolContext, now: datetime, *, were_met: bool =
     after = replace(seen_now(seen, counters, named, boot, log.last, now), counters=read_counters(context))
     if log.why:
         return ReadErrors((), len(failures), after, log.why)
-    known, every = {(one.host, one.name, one.path) for one in context.catalogue.damages()}, list(merged(bad, "device", now))
+    known, every = (
+        {(damage.host, damage.name, damage.path) for damage in context.catalogue.damages()},
+        list(merged(bad, "device", now)),
+    )
     found = [one for one in every if (one.host, one.name, one.path) not in known]
     enter_damages(context.pool, context.catalogue, (one.host for one in every), found)
     note_seen(context.catalogue, after)
@@ -156,12 +159,12 @@ def record_scrub_damage(context: PoolContext, done: "Scrubbed", now: datetime) -
     unread = done.errors.get("unverified", 0) + done.errors.get("malloc", 0)
     with opened(context.pool.path.resolve()) as fd:
         resolver = Resolver(fd, backups_by_id(context))
-        rows, elsewhere = _read_all(context, resolver, done.faults.vaddrs, {one.vaddr for one in done.faults.trees}, now)
+        rows, elsewhere = _read_all(context, resolver, done.faults.vaddrs, {tree.vaddr for tree in done.faults.trees}, now)
     unnamed += resolver.lost
     there = set(backups_by_id(context).values())  # one may have been deleted meanwhile
-    rows = [one for one in rows if (one.host, one.name) in there]
+    rows = [row for row in rows if (row.host, row.name) in there]
     has_named_all = done.outcome == "finished" and not (unnamed or unread)
-    hosts = {*hosts_of(context.pool), *(one.host for one in context.catalogue.damages())}
+    hosts = {*hosts_of(context.pool), *(damage.host for damage in context.catalogue.damages())}
     enter_damages(context.pool, context.catalogue, hosts, rows, lambda one: has_named_all and _is_outdated(one, begun))
     if done.outcome == "finished" and done.begun:
         is_whole = not (unnamed or unread or done.faults.trees)

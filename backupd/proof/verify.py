@@ -107,12 +107,12 @@ class Verifier(VerifyPass):
         others = dict(backups_that_share(self.pool, backup.host, backup.name, found))
         every = {backup.name: found, **others}
         lengths = {
-            (one.name, one.path, one.start): one.length for one in self.catalogue.damages(backup.host)
+            (damage.name, damage.path, damage.start): damage.length for damage in self.catalogue.damages(backup.host)
         }  # as a scrub has them
-        rows = [self._damage(backup.host, name, one) for name, files in every.items() for one in files]
+        rows = [self._damage(backup.host, name, file) for name, files in every.items() for file in files]
         rows = [replace(row, length=lengths.get((row.name, row.path, row.start), 0)) for row in rows]
         enter_damages(self.pool, self.catalogue, [backup.host], rows)
-        return {name: [one.path for one in files] for name, files in others.items()}
+        return {name: [file.path for file in files] for name, files in others.items()}
 
     def _drop_mended(self, backup: Restorable, look: BackupReader) -> None:
         """Takes out what was damaged before and is not now: what was not come to is as it was.

@@ -46,10 +46,10 @@ class _Night(NamedTuple):
 def learned(hosts: Sequence[str], backups: Iterable[Backup]) -> Fleet:
     """The models of these hosts. `backups`: theirs with detail, oldest first; those of others are passed over."""
     found: dict[str, list[_Night]] = {name: [] for name in hosts}
-    for one in backups:
-        if one.host in found and (one.outcome or one.state) == COMPLETE and (night := _night(one)):
-            found[one.host].append(night)
-            del found[one.host][: -_NEWEST - 1]
+    for backup in backups:
+        if backup.host in found and (backup.outcome or backup.state) == COMPLETE and (night := _night(backup)):
+            found[backup.host].append(night)
+            del found[backup.host][: -_NEWEST - 1]
     known = {name: _host(name, nights) for name, nights in found.items() if len(nights) > FEWEST}
     usual = _usual(list(known.values()))
     assumed = {name: _assumed(name, nights, usual) for name, nights in found.items() if name not in known}
@@ -66,7 +66,7 @@ def _night(one: Backup) -> _Night | None:
 
 
 def _sum(numbers: Iterable[Mapping[str, Any]], key: str) -> int:
-    return sum(int(one.get(key, 0)) for one in numbers)
+    return sum(int(number.get(key, 0)) for number in numbers)
 
 
 def _host(name: str, nights: Sequence[_Night]) -> HostModel:

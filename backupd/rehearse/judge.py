@@ -93,7 +93,7 @@ class VariantJudgement:
 
     def named(self, verdict: Verdict) -> list[MeasureComparison]:
         """The measures of which that is said."""
-        return [one for one in self.comparisons if one.verdict is verdict]
+        return [comparison for comparison in self.comparisons if comparison.verdict is verdict]
 
 
 def sign_test(lower: int, higher: int) -> float:
@@ -106,7 +106,7 @@ def sign_test(lower: int, higher: int) -> float:
 def compare(measure: str, pairs: Sequence[tuple[float, float]]) -> MeasureComparison:
     """One or more pairs: the number with the first settings, and with the second."""
     differences = [_relative(first, second) for first, second in pairs]
-    lower, higher = sum(one < 0 for one in differences), sum(one > 0 for one in differences)
+    lower, higher = sum(difference < 0 for difference in differences), sum(difference > 0 for difference in differences)
     middle, chance = median(differences), sign_test(lower, higher)
     return MeasureComparison(
         measure=measure,
@@ -155,6 +155,8 @@ def best(judgements: Sequence[VariantJudgement]) -> tuple[str, ...]:
     """Returns the variant that is better than the first in some measure and worse in none; of several that in most of them, or all
     that are so in as many: they were not compared with each other.
     """
-    clear = {one.variant: len(one.named(Verdict.BETTER)) for one in judgements if not one.named(Verdict.WORSE)}
+    clear = {
+        judgement.variant: len(judgement.named(Verdict.BETTER)) for judgement in judgements if not judgement.named(Verdict.WORSE)
+    }
     most = max(clear.values(), default=0)
     return tuple(name for name, number in clear.items() if number == most > 0)

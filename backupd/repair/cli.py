@@ -96,7 +96,7 @@ def command(
             )
         except Cancelled:
             return cancellation.exit_status()
-        todo = [one for one in plans if one.repairs or one.repaired_in]
+        todo = [plan for plan in plans if plan.repairs or plan.repaired_in]
         unplanned = [_lost_fields(host, name) for host, name in unreadable]
         if not as_json:
             _show(plans, unreadable)
@@ -109,7 +109,7 @@ def command(
         done, failed, status = _repaired(context, todo, cancellation, as_json=as_json)
     if as_json:
         made = {(one.plan.backup.host, one.plan.backup.name): one for one in done}
-        said = [_fields(one, made.get((one.backup.host, one.backup.name))) for one in plans]
+        said = [_fields(plan, made.get((plan.backup.host, plan.backup.name))) for plan in plans]
         echo_json({"dry_run": False, "backups": [*said, *unplanned], "failed": failed})
     return cancellation.exit_status(status or (Exit.ATTENTION if is_left else Exit.OK))
 
@@ -149,7 +149,7 @@ def _planned(
 ) -> Iterator[RepairPlan]:
     """Yields the plans; `refused` gets an error for each host that another pool repairs."""
     wanted: dict[str, set[str]] = {}
-    for text in which or sorted({one.host for one in context.catalogue.damages() if one.fate is None}):
+    for text in which or sorted({damage.host for damage in context.catalogue.damages() if damage.fate is None}):
         host, name = parse_which(text)
         require_host_or_folder(context, host)
         is_lost = name in names_of(context.pool, host) and is_unreadable(context.pool.host(host) / name)
@@ -213,9 +213,9 @@ def _show(plans: Sequence[RepairPlan], unreadable: Sequence[tuple[str, str]]) ->
     known: dict[str, list[str]] = {}
     for plan in plans:
         known.setdefault(plan.backup.host, []).append(plan.backup.name)
-    files = sorted((_line(plan, one), plan.backup.name) for plan in plans for one in plan.files)
+    files = sorted((_line(plan, file), plan.backup.name) for plan in plans for file in plan.files)
     rows = []
-    for (host, path, source, proof), some in groupby(files, key=lambda one: one[0]):
+    for (host, path, source, proof), some in groupby(files, key=lambda file: file[0]):
         rows.append((printable(host), printable(path), ranges((name for _, name in some), known[host]), printable(source), proof))
     click.echo(table(rows, _HEADERS))
 
@@ -241,11 +241,11 @@ def _fields(plan: RepairPlan, done: RepairDone | None = None) -> dict[str, Any]:
         "stays": done.stays or None if done else None,
         "files": [
             {
-                "path": fsdecode(one.path),
-                "fate": one.fate,
-                "copy": one.copy.name if one.copy else None,
-                "proof": one.copy.proof if one.copy else None,
+                "path": fsdecode(file.path),
+                "fate": file.fate,
+                "copy": file.copy.name if file.copy else None,
+                "proof": file.copy.proof if file.copy else None,
             }
-            for one in plan.files
+            for file in plan.files
         ],
     }

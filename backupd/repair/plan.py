@@ -166,12 +166,12 @@ class RepairPlan:
     @property
     def repairs(self) -> tuple[DamagedCopy, ...]:
         """Returns the files that would be replaced."""
-        return tuple(one for one in self.files if one.fate == FileFate.REPAIRED)
+        return tuple(file for file in self.files if file.fate == FileFate.REPAIRED)
 
     @property
     def leaves(self) -> tuple[DamagedCopy, ...]:
         """Returns the files that stay damaged in the copy, too."""
-        return tuple(one for one in self.files if one.fate not in (FileFate.REPAIRED, FileFate.WHOLE))
+        return tuple(file for file in self.files if file.fate not in (FileFate.REPAIRED, FileFate.WHOLE))
 
 
 class RepairPlanner:
@@ -192,8 +192,8 @@ class RepairPlanner:
         self._site, self._host, self._folders, self._goes_on, self._unproven = context, host, folders, goes_on, unproven
         self.backups = list(restorable(context.pool, host))
         """All of the host's, newest first."""
-        self._damages = [one for one in context.catalogue.damages(host) if one.fate is None]
-        self._bad = {(one.name, fsencode(one.path)) for one in self._damages}
+        self._damages = [damage for damage in context.catalogue.damages(host) if damage.fate is None]
+        self._bad = {(damage.name, fsencode(damage.path)) for damage in self._damages}
         self._known: dict[tuple[Key, bytes, RecordedSums], DamagedCopy] = {}
         self._sums = cache(read_sums)
 
@@ -201,7 +201,7 @@ class RepairPlanner:
     def damaged(self) -> list[Restorable]:
         """Returns the backups that have damaged files, oldest first."""
         names = {damage.name for damage in self._damages}
-        return [one for one in reversed(self.backups) if one.name in names]
+        return [backup for backup in reversed(self.backups) if backup.name in names]
 
     @property
     def unreadable(self) -> list[str]:
@@ -211,12 +211,12 @@ class RepairPlanner:
 
     def plan(self, backup: Restorable) -> RepairPlan:
         """Raises OSError that is no damage, OperatorError when the backup is being deleted, and Cancelled."""
-        rows = sorted((one for one in self._damages if one.name == backup.name), key=lambda one: one.path)
+        rows = sorted((damage for damage in self._damages if damage.name == backup.name), key=lambda damage: damage.path)
         done = next((one.name for one in self.backups if _is_copy_of(one, backup)), None)
         with lock_for_reading(backup.path), Tree(backup.path) as tree, Checksums(self._site.pool.host(self._host)) as known:
-            found_by = {path: {one.found_by for one in some} for path, some in groupby(rows, key=lambda one: fsencode(one.path))}
+            found_by = {path: {one.found_by for one in some} for path, some in groupby(rows, key=lambda row: fsencode(row.path))}
             entries = {path: _plain_file(tree, path) for path in found_by}
-            sums = self._recorded(backup, [one for one in entries.values() if one])
+            sums = self._recorded(backup, [entry for entry in entries.values() if entry])
             files = []
             for path, entry in entries.items():
                 if entry is None:
@@ -333,9 +333,9 @@ def _plain_file(tree: Tree, path: bytes) -> Entry | None:
 
 def _with_other_names(files: Sequence[DamagedCopy]) -> Iterator[DamagedCopy]:
     """Repairs a file by all of its damaged names, if there is a copy of one of them: it is the same data."""
-    repaired = {one.inode: one for one in files if one.fate == FileFate.REPAIRED}
-    for one in files:
-        yield replace(repaired[one.inode], path=one.path) if one.inode in repaired and one.fate != FileFate.REPAIRED else one
+    repaired = {file.inode: file for file in files if file.fate == FileFate.REPAIRED}
+    for file in files:
+        yield replace(repaired[file.inode], path=file.path) if file.inode in repaired and file.fate != FileFate.REPAIRED else file
 
 
 def _is_copy_of(one: Restorable, backup: Restorable) -> bool:

@@ -89,7 +89,7 @@ def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:
 def _made_before(context: ExpiryContext, backup: Restorable) -> str | None:
     """Returns the copy of a repair that was killed, or came before this one."""
     copies = (copy.record for copy in final_backups(context.pool, backup.host, []))
-    return next((one.name for one in copies if (one.repaired or {}).get("of_uuid") == backup.record.uuid), None)
+    return next((copy.name for copy in copies if (copy.repaired or {}).get("of_uuid") == backup.record.uuid), None)
 
 
 def _start(context: ExpiryContext, backup: Restorable) -> datetime:
@@ -155,7 +155,7 @@ def _record(context: ExpiryContext, plan: RepairPlan, first: Record) -> Record:
         base=plan.backup.name,
         base_uuid=plan.backup.record.uuid,
         finished=context.now,
-        paths=tuple(replace(one, numbers=_counted(one.numbers), seconds=0.0) for one in first.paths),
+        paths=tuple(replace(path, numbers=_counted(path.numbers), seconds=0.0) for path in first.paths),
         warnings=(*first.warnings, said + (f", {unproven} of them without proof of their content" if unproven else "")),
         version=__version__,
         written=None,
@@ -170,9 +170,13 @@ def _counted(numbers: Mapping[str, int]) -> dict[str, int]:
 
 def _enter_damages(context: ExpiryContext, plan: RepairPlan, name: str) -> None:
     """Records remaining damage for the copy, before it has its name: a kill must not leave a copy that seems intact."""
-    left = {os.fsdecode(one.path) for one in plan.leaves}
-    rows = [one for one in context.catalogue.damages(plan.backup.host, plan.backup.name) if one.fate is None and one.path in left]
-    copied = [Damage(one.host, name, one.path, one.start, one.length, one.found_by, context.now) for one in rows]
+    left = {os.fsdecode(leaf.path) for leaf in plan.leaves}
+    rows = [
+        damage
+        for damage in context.catalogue.damages(plan.backup.host, plan.backup.name)
+        if damage.fate is None and damage.path in left
+    ]
+    copied = [Damage(row.host, name, row.path, row.start, row.length, row.found_by, context.now) for row in rows]
     forget_recorded(context.pool, plan.backup.host, name)  # of one that had the name before, and was deleted
     enter_damages(context.pool, context.catalogue, [plan.backup.host], copied)
 
@@ -255,9 +259,9 @@ def _give_up(context: ExpiryContext, plan: RepairPlan, name: str) -> str:
     host, old = plan.backup.host, plan.backup.name
     asked = DeletionRequest(f"repaired in {name}", by=login_name())
     seen = look_again(
-        context.pool, context.config, host, {one.name: one.state for one in context.catalogue.backups(host) if one.name}
+        context.pool, context.config, host, {backup.name: backup.state for backup in context.catalogue.backups(host) if backup.name}
     )
-    found = {one.name: one for one in seen.facts.candidates}
+    found = {candidate.name: candidate for candidate in seen.facts.candidates}
     stays = ""
     if old not in found:
         stays = seen.unreadable.get(old, "it is not known any more")

@@ -66,12 +66,12 @@ class ReplicationPlan:
     @property
     def unwanted(self) -> tuple[HostFetches, ...]:
         """The obstacles that somebody has to take away: not those of hosts that were forgotten here on purpose."""
-        return tuple(one for one in self.obstacles if one.obstacle != Obstacle.FORGOTTEN_HERE)
+        return tuple(obstacle for obstacle in self.obstacles if obstacle.obstacle != Obstacle.FORGOTTEN_HERE)
 
     @property
     def count(self) -> int:
         """Returns the number of backups to fetch."""
-        return sum(len(one.fetches) for one in self.hosts)
+        return sum(len(host.fetches) for host in self.hosts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def make_plan(
             present[found.host] = found.present
         if found.fetches:
             hosts.append(found)
-    moved = {old for one in obstacles if (old := one.former_name)}
+    moved = {old for obstacle in obstacles if (old := obstacle.former_name)}
     gone = [
         host
         for host, it in near.items()
@@ -89,7 +89,12 @@ def _plan_host(
     if far.copy_of == context.pool.id:  # it is fetched from here
         is_of_each_other = here.mark is not None and here.mark.pool == mark.pool
         return HostFetches(far.name, obstacle=Obstacle.NOBODY_BACKS_UP if is_of_each_other else None)
-    if far.copy_of and here.known and here.mark is None and {one.uuid for one in here.backups} & {one.uuid for one in far.backups}:
+    if (
+        far.copy_of
+        and here.known
+        and here.mark is None
+        and {backup.uuid for backup in here.backups} & {backup.uuid for backup in far.backups}
+    ):
         return HostFetches(far.name)  # this pool's own host, which came back by way of a third pool
     if new := renamed.get(far.name):
         return HostFetches(far.name, obstacle=Obstacle.NAME_REUSED_THERE, text=new)

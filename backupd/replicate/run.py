@@ -59,7 +59,7 @@ def replicate(
     for left in _discard_left(context, listed):
         summary.failed.append(left)
         context.observer(left)
-    blocked = {name for one in plan.obstacles for name in (one.host, one.former_name) if name}
+    blocked = {name for obstacle in plan.obstacles for name in (obstacle.host, obstacle.former_name) if name}
     known = common_with(context.pool, context.replica.name)
     if not known and plan.count and (words := lacking_room(context.config, far)):
         context.observer.notice(f"this is the first fetch, and {words}: all of it may not fit")
@@ -67,7 +67,7 @@ def replicate(
     work = _Work(context, plan, listed, summary, {**others, **plan.common}, far)
     work.run()
     common, copied = work.note_common(), _copied(context, plan, listed, summary)
-    renamed = {one.host: old for one in plan.obstacles if (old := one.former_name) and old in known}
+    renamed = {obstacle.host: old for obstacle in plan.obstacles if (old := obstacle.former_name) and old in known}
     common |= {new: known[old] for new, old in renamed.items()}
     copied |= {new: copied[old] for new, old in renamed.items() if old in copied}
     if work.is_far_well or not context.cancellation:  # who stops it waits for no further connection
@@ -107,7 +107,7 @@ def _copied(
     found = {host: set(names) for host, names in plan.present.items()}
     for one in summary.fetched:
         found.setdefault(one.host, set()).add(one.name)
-    blocked = {one.host for one in plan.obstacles}
+    blocked = {obstacle.host for obstacle in plan.obstacles}
     before = copied_to(context.pool, context.replica.name)
     copied = {host: names for host, names in before.items() if host not in listed or host in blocked}
     copied |= {host: sorted(names) for host, names in found.items()}
@@ -172,9 +172,9 @@ class _Work:
     def run(self) -> None:
         """Fetches all. Raises PoolUnusable when nothing more can be, OperatorError of the catalogue, and NoThread."""
         failed = {one.host for one in self.summary.failed}
-        for one in self.plan.hosts:
-            if one.host not in failed:
-                self._waiting.put(one)
+        for host in self.plan.hosts:
+            if host.host not in failed:
+                self._waiting.put(host)
         with Finisher(self._is_well) as finisher:
             self._run(finisher)
         if self._unusable:

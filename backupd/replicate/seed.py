@@ -187,18 +187,18 @@ def _read_host(folder: Path) -> dict[str, Any]:
 def unusable_hosts(folder: Path) -> dict[str, str]:
     """Returns the hosts that cannot be fetched from a seed, with the reasons: what was written was cut off, or is damaged."""
     found = {}
-    for one in _hosts(folder):
+    for host in _hosts(folder):
         try:
-            _read_host(one)
+            _read_host(host)
         except FileNotFoundError:
-            found[one.name] = "it was not written to its end: the same `--seed-to` on the first server goes on"
+            found[host.name] = "it was not written to its end: the same `--seed-to` on the first server goes on"
         except SeedDamaged as error:
-            found[one.name] = error.message
+            found[host.name] = error.message
     return found
 
 
 def _hosts(folder: Path) -> list[Path]:
-    return [one for one in sorted(folder.iterdir()) if one.is_dir() and not name_fault(one.name)]
+    return [path for path in sorted(folder.iterdir()) if path.is_dir() and not name_fault(path.name)]
 
 
 # --- read on the second one

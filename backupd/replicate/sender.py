@@ -137,7 +137,7 @@ class BackupSender:
                 hold = None if row.held_why is None else [until, row.held_why]
                 found[row.host].append([row.name, row.uuid, row.state, *([hold] if hold else [])])
         if self.catalogue:  # one that was made again has no row of what cannot be read
-            lost = dict.fromkeys((one.host, one.name) for one in self.catalogue.damages() if one.path == WHOLE)
+            lost = dict.fromkeys((damage.host, damage.name) for damage in self.catalogue.damages() if damage.path == WHOLE)
             unread += [backup for backup in lost if backup not in rows and is_lost(self.pool.host(backup[0]) / backup[1])]
         uuids = origins(self.pool.path) if unread else {}
         for host, backups in found.items():

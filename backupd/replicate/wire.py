@@ -275,12 +275,12 @@ def host_in(said: dict[str, Any]) -> FarHost:
     if len(backups) > _MOST_BACKUPS or not all(isinstance(old, str) for old in was):
         raise ConnectionBroken(f"the other server sent an invalid host entry: {name}")
     found, held = [], {}
-    for one in backups:
-        if not _is_backup(one):
+    for backup in backups:
+        if not _is_backup(backup):
             raise ConnectionBroken(f"the other server sent an invalid backup entry for {name}")
-        found.append(FarBackup(one[0], one[1], intern(one[2])))
-        if len(one) > 3:
-            held[one[0]] = (one[3][0], one[3][1])
+        found.append(FarBackup(backup[0], backup[1], intern(backup[2])))
+        if len(backup) > 3:
+            held[backup[0]] = (backup[3][0], backup[3][1])
     copy_of = said.get("copy_of")
     return FarHost(name, tuple(was), tuple(found), held, copy_of if isinstance(copy_of, str) else None)
 

@@ -11,7 +11,7 @@ from btrkeep.catalogue import Backup, StateFromNotes
 from btrkeep.decisions.retention import Hold
 from btrkeep.pool.marker import Pool
 
-_COLUMNS = tuple(one.name for one in fields(Backup) if hasattr(Record, one.name))
+_COLUMNS = tuple(field.name for field in fields(Backup) if hasattr(Record, field.name))
 _NO_DETAIL = {*_COLUMNS, "format", "totals"}
 NO_NOTES = Notes()
 

@@ -56,7 +56,7 @@ def enter_damages(
     A pool that takes no note of it is logged. Raises OperatorError when the catalogue cannot be written.
     """
     every = sorted(set(hosts))
-    gone = [one for host in every for one in catalogue.damages(host) if is_gone(one)]
+    gone = [damage for host in every for damage in catalogue.damages(host) if is_gone(damage)]
     catalogue.change_damages(gone, found)
     for host in every:
         folder = pool.host(host)
@@ -65,7 +65,7 @@ def enter_damages(
                 before = read_damaged(folder, host)
                 there = names_of(pool, host)
                 left = [one for one in before if one.name in there and not is_gone(one)]
-                after = _ordered([*left, *(one for one in catalogue.damages(host) if one.fate is None)])
+                after = _ordered([*left, *(damage for damage in catalogue.damages(host) if damage.fate is None)])
                 if after != before:
                     _write(pool, folder, after)
         except FileNotFoundError:  # the host is gone
@@ -117,7 +117,7 @@ def _first(places: list[Damage], most: int) -> list[Damage]:
     if len(places) <= most:
         return places
     whole = replace(places[0], path="/", start=0, length=0)
-    return [whole, *islice((one for one in places if one.path != "/"), most)]
+    return [whole, *islice((place for place in places if place.path != "/"), most)]
 
 
 def _write(pool: Pool, folder: Path, some: Iterable[Damage]) -> None:
@@ -175,7 +175,7 @@ def forgotten_damages(
     compared = {name: one for name, one in read_compared(folder).backups.items() if name in names}
     unplaced = [one for one in (*differing_of(host, compared), *damages_of(host, found)) if (one.name, one.path) not in files]
     damages = [one for one in (*unplaced, *placed) if (one.name, one.path) not in rows]
-    return list({(one.name, one.path, one.start): one for one in damages}.values())
+    return list({(damage.name, damage.path, damage.start): damage for damage in damages}.values())
 
 
 def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[str], every: EveryDamage | None = None) -> None:

@@ -358,9 +358,9 @@ def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
     if WORKING in rows.keys() & there:
         _add(pool, catalogue, host, WORKING)
     noted = [
-        StateFromNotes(host, one.name, one.state, one.outcome, one.held_until, one.held_why, one.expired)
-        for one in rows.values()
-        if one.name
+        StateFromNotes(host, row.name, row.state, row.outcome, row.held_until, row.held_why, row.expired)
+        for row in rows.values()
+        if row.name
     ]
     notes = read_notes(pool.host(host))
     stale = _stale(notes, rows.keys() & there, noted)
@@ -401,7 +401,7 @@ def _end_dead_run(catalogue: Catalogue, run: Run, heard: datetime | None) -> Non
 
     `heard`: when it last reported progress.
     """
-    made = next((one for one in catalogue.backups(run.host) if one.name and one.started == run.started), None)
+    made = next((backup for backup in catalogue.backups(run.host) if backup.name and backup.started == run.started), None)
     if made is None:
         cause, meaning = Cause(CauseCode.KILLED), KILLED if run.exit_code is None else run.meaning
         ended = {"outcome": "failed", "meaning": meaning, "error": cause_words(cause), "cause": cause}

@@ -445,7 +445,9 @@ class HostRun:
         return {**of_rsync, "error": error, "cause": cause, "rsync_version": self.context.rsync.version}
 
     def _result(self, outcome: str, record: Record) -> HostResult:
-        values: dict[str, Any] = {one.name: getattr(record, one.name) for one in fields(HostResult) if hasattr(record, one.name)}
+        values: dict[str, Any] = {
+            field.name: getattr(record, field.name) for field in fields(HostResult) if hasattr(record, field.name)
+        }
         values |= {"outcome": outcome, "seconds": elapsed() - self.begun}
         return HostResult(**values)
 

@@ -201,7 +201,11 @@ LONGEST = 1800.0
 def compare_share(context: RunContext, catalogue: Catalogue, results: Sequence[HostResult], cancellation: Cancellation) -> None:
     """Compares the next slice of each host that became complete, those first that were not compared for the longest time."""
     sample = context.config.verify.against_source
-    complete = [context.config.hosts[one.host] for one in results if one.outcome == COMPLETE and one.host in context.config.hosts]
+    complete = [
+        context.config.hosts[result.host]
+        for result in results
+        if result.outcome == COMPLETE and result.host in context.config.hosts
+    ]
     if sample is None or not complete:
         return
     hosts = sorted(filter(partial(_is_open, context), complete), key=lambda one: _last(read_compared(context.pool.host(one.name))))
@@ -242,7 +246,7 @@ def _compare(context: RunContext, catalogue: Catalogue, host: HostConfig, scope:
 
 
 def _last(known: HostComparisons) -> float:
-    return max((one.at.timestamp() for one in known.backups.values()), default=0.0)
+    return max((backup.at.timestamp() for backup in known.backups.values()), default=0.0)
 
 
 def _is_open(context: RunContext, host: HostConfig) -> bool:

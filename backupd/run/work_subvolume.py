@@ -255,7 +255,7 @@ def is_damaged(subvolume: Path) -> bool:
 
 
 def damaged_paths(base: FinalBackup, damages: Iterable[Damage]) -> list[bytes]:
-    return sorted({os.fsencode(one.path) for one in damages if one.name == base.record.name and one.fate is None})
+    return sorted({os.fsencode(damage.path) for damage in damages if damage.name == base.record.name and damage.fate is None})
 
 
 def linked_since(base: FinalBackup | None) -> int:

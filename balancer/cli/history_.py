@@ -83,7 +83,7 @@ def _echo_json(
 ) -> None:
     from balancer.cli.history_view import document
 
-    told = [(one, _is_running(one), catalogue.steps(one.id) if catalogue else []) for one in balances]
+    told = [(balance, _is_running(balance), catalogue.steps(balance.id) if catalogue else []) for balance in balances]
     echo_json(document(filesystem, since, looks, told))
 
 

@@ -137,7 +137,7 @@ def balance_lines(
     rows = [_balance_row(one, is_running) for one in last]
     if len(last) > 1:
         moved, written, gained = format_size(total.moved), format_size(total.written), f"{total.gained:,.0f}"
-        rows.append(["all", f"{sum(one.block_groups for one in balances):,}", moved, written, gained, "", ""])
+        rows.append(["all", f"{sum(balance.block_groups for balance in balances):,}", moved, written, gained, "", ""])
     return [
         *textwrap.wrap(f"{filesystem}: {counted(len(balances), 'run')} of balance since {local_day(since)}", text_width()),
         *earlier,
@@ -178,7 +178,7 @@ def document(
         "filesystem": filesystem,
         "since": format_time(since),
         "scores": [look_as_json(look) for look in looks],
-        "balances": [balance_as_json(*one) for one in balances],
+        "balances": [balance_as_json(*balance) for balance in balances],
     }
 
 

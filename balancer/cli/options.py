@@ -59,7 +59,7 @@ def balance_target(path: Path | None, pool: str | None, config: Path | None) -> 
 def _needed(path: Path | None) -> Path:
     if path is None:
         ctx = click.get_current_context()
-        raise click.MissingParameter(ctx=ctx, param=next(one for one in ctx.command.params if one.name == "path"))
+        raise click.MissingParameter(ctx=ctx, param=next(param for param in ctx.command.params if param.name == "path"))
     return path
 
 

@@ -172,7 +172,7 @@ class BalanceStatus:
 def report_lines(report: Report, width: int = _PAPER) -> list[str]:
     """The whole text, in lines of up to `width` columns; the table takes some 60."""
     words = (*_sentences(report), end_line(report))
-    return ["", *_table(report.before, report.after), "", *(line for one in words for line in textwrap.wrap(one, width))]
+    return ["", *_table(report.before, report.after), "", *(line for word in words for line in textwrap.wrap(word, width))]
 
 
 def _table(before: SpaceNumbers, after: SpaceNumbers) -> list[str]:

@@ -254,7 +254,7 @@ class RunSummaries(CatalogueSession):
     def first_seen(self, hosts: Collection[str]) -> dict[str, datetime]:
         """Returns when the first run or the oldest backup of each of these hosts began; a host without any is absent."""
         found = self._reader.all(_FIRST_SEEN, {"hosts": names_in(hosts)})
-        rows = [(name, [one for one in moments if one]) for name, *moments in found]
+        rows = [(name, [moment for moment in moments if moment]) for name, *moments in found]
         return {name: min(moments) for name, moments in rows if moments}
 
     def backup_outcomes(self, hosts: Collection[str]) -> list[BackupOutcome]:

@@ -91,14 +91,14 @@ class VerificationStore(CatalogueSession):
         """Insert them, or replace those of the same backup."""
         rows = list(found)
         with self._writing("verifications written") as session:
-            session.run_many(_DROP, [{"host": one.host, "name": one.name} for one in rows])
+            session.run_many(_DROP, [{"host": row.host, "name": row.name} for row in rows])
             verification.add(session, rows)
 
     def put_comparisons(self, found: Iterable[ComparedBackup]) -> None:
         """Insert them, or replace those of the same backup."""
         rows = list(found)
         with self._writing("comparisons written") as session:
-            session.run_many(_DROP_COMPARED, [{"host": one.host, "name": one.name} for one in rows])
+            session.run_many(_DROP_COMPARED, [{"host": row.host, "name": row.name} for row in rows])
             comparison.add(session, rows)
 
 

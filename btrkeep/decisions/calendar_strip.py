@@ -81,7 +81,7 @@ def strip(backups: Sequence[StripBackup], today: date, width: int, paint: Paint 
 
     Returns nothing if there is no backup, or less room than a month takes.
     """
-    shown = [one for one in backups if one.day <= today]
+    shown = [backup for backup in backups if backup.day <= today]
     if not shown or width < NARROWEST:
         return []
     days: dict[date, StripLetter] = {}

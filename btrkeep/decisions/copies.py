@@ -170,7 +170,7 @@ class CopyStatus(Generic[Terms]):
     @property
     def gone(self) -> tuple[HostLag, ...]:
         """Returns the hosts that the other pool no longer lists."""
-        return tuple(one for one in self.lags if one.gone)
+        return tuple(lag for lag in self.lags if lag.gone)
 
     @property
     def error(self) -> str:

@@ -37,7 +37,7 @@ def other_copies(
     if known:
         others = {name: of[host] for name, of in known.common.items() if host in of and name not in configured}
         copies += [OtherCopy(name, PUSH, "", newest) for name, newest in others.items()]
-    return tuple(sorted(copies, key=lambda one: (one.kind == OFFSITE, one.name)))
+    return tuple(sorted(copies, key=lambda copy: (copy.kind == OFFSITE, copy.name)))
 
 
 def _configured(

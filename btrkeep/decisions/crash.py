@@ -50,16 +50,16 @@ def written_last(
     Signs later than `begun` say nothing about the boot before. If all are later, the clock is wrong and all of them count. Backups
     stamped in the future are always in doubt.
     """
-    moments = [one.written for one in backups] + [*signs, *((stopped,) if stopped else ())]
+    moments = [backup.written for backup in backups] + [*signs, *((stopped,) if stopped else ())]
     if not moments:
         return frozenset()
     known = [moment for moment in moments if moment <= begun]
     since = max(known or moments) - margin
     after = max(since, stopped) if stopped in (known or moments) and stopped else since
     return frozenset(
-        (one.host, one.name)
-        for one in backups
-        if one.written > after and (not known or one.written <= begun or one.written > latest(now))
+        (backup.host, backup.name)
+        for backup in backups
+        if backup.written > after and (not known or backup.written <= begun or backup.written > latest(now))
     )
 
 

@@ -73,7 +73,7 @@ def bounds(day: date | None, zone: ZoneInfo, now: datetime) -> tuple[datetime, d
         end = datetime.fromtimestamp(-(-now.timestamp() // (60 * MINUTES)) * 60 * MINUTES, UTC)
         return end - timedelta(days=1), end
     days = (day, day + timedelta(days=1))
-    start, end = (datetime(one.year, one.month, one.day, tzinfo=zone).astimezone(UTC) for one in days)
+    start, end = (datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC) for day in days)
     return start, end
 
 

@@ -144,7 +144,7 @@ def drill_status(
 
 def _newest(drills: Sequence[DrillResult], kind: DrillKind) -> DrillResult | None:
     """The drill that came to an end last: it was noted last, whatever the clock said."""
-    return next((one for one in drills if one.outcome != DrillOutcome.UNFINISHED and one.kind == kind), None)
+    return next((drill for drill in drills if drill.outcome != DrillOutcome.UNFINISHED and drill.kind == kind), None)
 
 
 def note_drill(facts: DrillNotes, done: DrillResult) -> None:
@@ -178,7 +178,7 @@ def _plain(one: DrillResult) -> dict[str, object]:
 
 
 def _read(host: str, text: str | None) -> tuple[DrillResult, ...]:
-    return parse_fact(text, lambda drills: tuple(_parsed(host, one) for one in drills), ())
+    return parse_fact(text, lambda drills: tuple(_parsed(host, drill) for drill in drills), ())
 
 
 def _parsed(host: str, given: Mapping[str, object]) -> DrillResult:

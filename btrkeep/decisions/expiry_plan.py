@@ -110,9 +110,9 @@ class Plan:
 
 def plan_host(facts: HostBackups, zone: ZoneInfo, now: datetime, *, clock_waits: bool) -> HostPlan:
     """The plan of one host. `clock_waits`: the clock is in doubt, so no grace and no hold ends in this run."""
-    candidates = [_held_on(one, now) for one in facts.candidates] if clock_waits else facts.candidates
+    candidates = [_held_on(candidate, now) for candidate in facts.candidates] if clock_waits else facts.candidates
     decisions = decide(candidates, facts.policy, zone, now, forgotten=facts.forgotten)
-    by_name = {one.name: one for one in candidates}
+    by_name = {candidate.name: candidate for candidate in candidates}
     mark, revive, delete, wait, amend = [], [], [], [], []
     going = 0
     for decision in decisions:
@@ -160,9 +160,9 @@ def _without_the_last(facts: HostBackups, delete: Sequence[ExpiryStep], now: dat
     if facts.forgotten is None and delete:
         doomed = {step.name for step in delete}
         complete = {
-            one.name
-            for one in facts.candidates
-            if one.state == COMPLETE and one.started <= latest(now) and not (one.asked and one.asked.last)
+            candidate.name
+            for candidate in facts.candidates
+            if candidate.state == COMPLETE and candidate.started <= latest(now) and not (candidate.asked and candidate.asked.last)
         }
         if complete and complete <= doomed:
             return ()
@@ -195,7 +195,7 @@ def make_plan(
             plans.append(one)
     guarded = too_many(shares, forced)
     left_out |= guarded.left_out
-    hosts = tuple(one for one in plans if one.host not in left_out)
+    hosts = tuple(plan for plan in plans if plan.host not in left_out)
     return Plan(hosts, left_out, guarded.stop, total, tuple(unruled), tuple(unconfigured), tuple(stale))
 
 

@@ -149,7 +149,7 @@ class StoredVerdict:
 
 def as_text(kept: StoredVerdict) -> str:
     """Encodes the verdict for the catalogue."""
-    findings = [{name: getattr(one, name) for name in _STORED} for one in kept.verdict.findings]
+    findings = [{name: getattr(finding, name) for name in _STORED} for finding in kept.verdict.findings]
     pool_looked = format_time(kept.pool_looked) if kept.pool_looked else None
     return json.dumps(
         {
@@ -174,7 +174,9 @@ def _verdict(said: Mapping[str, Any]) -> StoredVerdict:
 
 def as_json(verdict: PoolVerdict) -> dict[str, Any]:
     """Returns the verdict of `backupd status` and the dashboard as a JSON object."""
-    findings = [{"check": one.check, "level": one.level, "text": one.text, "hint": one.hint} for one in verdict.findings]
+    findings = [
+        {"check": finding.check, "level": finding.level, "text": finding.text, "hint": finding.hint} for finding in verdict.findings
+    ]
     return {"level": verdict.level, "findings": findings, "not_looked_at": list(verdict.unlooked)}
 
 

@@ -106,7 +106,7 @@ def given_up(
     Each try leaves a snapshot, which a key that can only append cannot remove.
     """
     tries = Counter((one.host, one.name) for one in there if one.id in incomplete and not one.former)
-    return {one for one in sendings if tries[one] >= _TRIES}
+    return {sending for sending in sendings if tries[sending] >= _TRIES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,13 +100,13 @@ class RepeatedFailure:
 def repeated_failures(steps: Iterable[StepAttempts], now: datetime) -> tuple[RepeatedFailure, ...]:
     """Returns the steps whose newest attempts, TIMES or more in a row, did not come to their end."""
     found = []
-    for one in steps:
-        if one.step is Step.AGAINST_SOURCE and one.attempts and now - one.attempts[0].at > _STILL_COMPARED:
+    for step in steps:
+        if step.step is Step.AGAINST_SOURCE and step.attempts and now - step.attempts[0].at > _STILL_COMPARED:
             continue
-        failed = _newest_failures(one.attempts, now)
+        failed = _newest_failures(step.attempts, now)
         if len(failed) >= TIMES:
             text = next((attempt.text for attempt in failed if attempt.text), "")
-            found.append(RepeatedFailure(one.step, one.name, one.subject, len(failed), failed[-1].at, text))
+            found.append(RepeatedFailure(step.step, step.name, step.subject, len(failed), failed[-1].at, text))
     return tuple(found)
 
 
@@ -143,7 +143,10 @@ def repeated_hint(one: RepeatedFailure, command: str) -> str:
 
 def repeated_findings(failures: Iterable[RepeatedFailure], command: str) -> list[Finding]:
     """Returns the findings for `check`, `doctor` and `status`."""
-    return [Finding(CHECK, WARNING, repeated_words(one), repeated_hint(one, command), subject=one.subject) for one in failures]
+    return [
+        Finding(CHECK, WARNING, repeated_words(failure), repeated_hint(failure, command), subject=failure.subject)
+        for failure in failures
+    ]
 
 
 class StepFacts(Protocol):

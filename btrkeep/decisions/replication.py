@@ -166,11 +166,11 @@ def plan_fetches(
     """Plans the fetches for a host. `wanted` is the mark that its notes will have. `damaged`: what is damaged here comes again."""
     if found := _obstacle(here, wanted, there):
         return HostFetches(host, obstacle=found[0], text=found[1])
-    names = {one.name: one.uuid for one in here.backups}
+    names = {backup.name: backup.uuid for backup in here.backups}
     if other := [one.name for one in there if names.get(one.name, one.uuid) != one.uuid]:
         return HostFetches(host, obstacle=Obstacle.OTHER_BACKUP, text=other[0])
-    present = {one.uuid for one in here.backups}
-    original = {one.uuid for one in here.backups if one.is_original}
+    present = {backup.uuid for backup in here.backups}
+    original = {backup.uuid for backup in here.backups if backup.is_original}
     common = [one for one in there if one.uuid in original]
     new = [one for one in there if one.uuid not in present and one.name not in here.refused and not _is_future(one.name, now)]
     new = _without_replacing(new, here.backups, policy, zone, now)
@@ -180,7 +180,7 @@ def plan_fetches(
         newest = max(fetched, key=_by_name)
         fetched = [newest] if not common or newest.name > max(common, key=_by_name).name else []
     bad = {*here.damaged, *here.unreadable}
-    altered = {one.name for one in here.backups if one.state == ALTERED}  # which are not in `common`
+    altered = {backup.name for backup in here.backups if backup.state == ALTERED}  # which are not in `common`
     again = [one for one in there if damaged and one.uuid in present and one.name in {*bad, *altered}]
     parents = Parents(
         tuple(one for one in common if one.name not in bad),
@@ -199,12 +199,12 @@ def misplaced(
     """
     places: dict[str, set[str]] = {}
     for name, host in near.items():
-        for one in host.backups:
-            places.setdefault(one.uuid, set()).add(name)
+        for backup in host.backups:
+            places.setdefault(backup.uuid, set()).add(name)
     owners: dict[str, set[str]] = {}
     held: dict[str, str] = {}
     for name, (_, backups) in there.items():
-        for here in sorted({place for one in backups for place in places.get(one.uuid, ())}):
+        for here in sorted({place for backup in backups for place in places.get(backup.uuid, ())}):
             owners.setdefault(here, set()).add(name)
             if here != name:
                 held.setdefault(name, here)
@@ -265,7 +265,7 @@ def _obstacle(here: NearHost, wanted: ReplicaMark, there: Sequence[FarBackup]) -
     if here.forgotten:
         return Obstacle.FORGOTTEN_HERE, ""
     if here.mark is None:
-        if {one.uuid for one in here.backups} & {one.uuid for one in there}:
+        if {backup.uuid for backup in here.backups} & {one.uuid for one in there}:
             return Obstacle.BOTH_BACK_UP, wanted.replica
         return (Obstacle.BACKED_UP_HERE, "") if here.known else None
     if here.mark.pool != wanted.pool:
@@ -275,7 +275,9 @@ def _obstacle(here: NearHost, wanted: ReplicaMark, there: Sequence[FarBackup]) -
 
 def _kept(backups: Sequence[NearBackup | FarBackup], policy: Retention, zone: ZoneInfo, now: datetime) -> frozenset[str]:
     candidates = [
-        Candidate(one.name, started, one.state) for one in backups if (started := parse_backup_name(one.name)) is not None
+        Candidate(backup.name, started, backup.state)
+        for backup in backups
+        if (started := parse_backup_name(backup.name)) is not None
     ]
     return frozenset(decision.name for decision in decide(candidates, policy, zone, now) if decision.keep)
 

@@ -151,8 +151,8 @@ def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candi
 
     Another one stayed when the deletion was asked for, but it may have been removed by hand since.
     """
-    asked = {one.name: one for one in backups if one.asked}
-    if not asked or any(_counts(one, latest(now)) for one in backups if not one.asked):
+    asked = {backup.name: backup for backup in backups if backup.asked}
+    if not asked or any(_counts(backup, latest(now)) for backup in backups if not backup.asked):
         return asked
     return {name: one for name, one in asked.items() if one.state != COMPLETE or (one.asked and one.asked.last)}
 

@@ -104,7 +104,9 @@ class ExplainedHost:
 def as_of(facts: HostBackups, at: datetime) -> HostBackups:
     """Returns the host as it was or will be at `at`: without later backups and marks. Future backups are not invented."""
     then = [
-        replace(one, expired=None) if one.expired and one.expired > at else one for one in facts.candidates if one.started <= at
+        replace(candidate, expired=None) if candidate.expired and candidate.expired > at else candidate
+        for candidate in facts.candidates
+        if candidate.started <= at
     ]
     return replace(facts, candidates=then)
 
@@ -124,7 +126,7 @@ def guarded(hosts: Iterable[ExplainedHost]) -> LimitsExceeded:
     """Returns the hosts that an expiry would skip, or whether it would refuse to start, because too many backups would be deleted
     at once. Backups that are already being deleted do not count.
     """
-    return too_many({one.facts.host: _share(one) for one in hosts if one.facts.forgotten is None}, Forced())
+    return too_many({host.facts.host: _share(host) for host in hosts if host.facts.forgotten is None}, Forced())
 
 
 def _share(one: ExplainedHost) -> DeletedShare:
@@ -149,7 +151,7 @@ def objects(host: ExplainedHost) -> Iterator[dict[str, Any]]:
 
 def cells(host: ExplainedHost, zone: ZoneInfo) -> list[StripBackup]:
     """Returns the cells of the calendar strip."""
-    by_name = {one.name: one for one in host.facts.candidates}
+    by_name = {candidate.name: candidate for candidate in host.facts.candidates}
     return [
         StripBackup(
             by_name[decision.name].started.astimezone(zone).date(),
@@ -171,4 +173,4 @@ def note_of(host: ExplainedHost, policy: Retention) -> str:
 
 def future_names(host: ExplainedHost, now: datetime) -> list[str]:
     """Backups that the strip cannot show, since a wrong clock stamped them."""
-    return [one.name for one in host.facts.candidates if one.started > latest(now)]
+    return [candidate.name for candidate in host.facts.candidates if candidate.started > latest(now)]

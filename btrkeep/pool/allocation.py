@@ -116,13 +116,13 @@ class Allocation:
         if new is None:
             return None
         factor = max(space.factor for space in self.spaces if space.type in ("data", "mixed"))
-        empty = data_that_fits(self.data_profile, [one.size - _RESERVED for one in self.devices])
+        empty = data_that_fits(self.data_profile, [device.size - _RESERVED for device in self.devices])
         return min(empty, round(self.allocated / factor) + new)
 
     @property
     def new_data(self) -> int | None:
         """Bytes of data that fit into new chunks; None if unknown, as with a missing device."""
-        return None if self._is_unknown else data_that_fits(self.data_profile, [one.unallocated for one in self.devices])
+        return None if self._is_unknown else data_that_fits(self.data_profile, [device.unallocated for device in self.devices])
 
     @property
     def _is_unknown(self) -> bool:

@@ -114,7 +114,7 @@ def is_machines(path: Path) -> bool:
     """
     try:
         own = mount_of(path)
-        return any((one.device, one.root, one.target) == (own.device, own.root, own.target) for one in mounts(1))
+        return any((mount.device, mount.root, mount.target) == (own.device, own.root, own.target) for mount in mounts(1))
     except OSError:  # processes of others may be hidden
         return False
 

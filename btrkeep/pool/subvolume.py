@@ -128,7 +128,7 @@ def last_written(path: Path) -> dict[int, datetime]:
     Times are by this server's clock, read in one pass through the root tree. Raises OSError.
     """
     with btrfs.FileSystem(str(path)) as filesystem:
-        moments = ((one.objectid, max(one.ctime.sec, one.rtime.sec)) for one in filesystem.subvolumes())
+        moments = ((subvolume.objectid, max(subvolume.ctime.sec, subvolume.rtime.sec)) for subvolume in filesystem.subvolumes())
         return {id_: datetime.fromtimestamp(min(seconds, _LAST), UTC) for id_, seconds in moments}
 
 
@@ -137,7 +137,10 @@ def origins(path: Path) -> dict[int, str]:
     themselves are not opened, so their damage does no harm. Raises OSError.
     """
     with btrfs.FileSystem(str(path)) as filesystem:
-        return {one.objectid: str(one.received_uuid if one.received_uuid.int else one.uuid) for one in filesystem.subvolumes()}
+        return {
+            subvolume.objectid: str(subvolume.received_uuid if subvolume.received_uuid.int else subvolume.uuid)
+            for subvolume in filesystem.subvolumes()
+        }
 
 
 @Checkpoint("subvolume made read-only")

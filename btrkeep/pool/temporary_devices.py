@@ -80,7 +80,7 @@ def _parsed(record: dict[str, Any]) -> TemporaryRecord:
 @Checkpoint("temporary devices recorded")
 def write_record(state: Path, record: TemporaryRecord) -> None:
     """Replaces the record. Raises OSError."""
-    fields = asdict(record) | {"devices": [asdict(one) | {"path": str(one.path)} for one in record.devices]}
+    fields = asdict(record) | {"devices": [asdict(device) | {"path": str(device.path)} for device in record.devices]}
     write_atomically(state / RECORD, json.dumps({"format": _FORMAT, **fields}, indent=1) + "\n")
 
 

@@ -214,7 +214,7 @@ class InodeNames:
 
     def _names(self, subvolume: int, wanted: Sequence[int]) -> _Names:
         """The names of these inodes, which are in order; and some of others that lie between them. Not to be changed."""
-        parts = [one.names for cluster in _near_each_other(wanted) for one in self._searches(subvolume, cluster)]
+        parts = [search.names for cluster in _near_each_other(wanted) for search in self._searches(subvolume, cluster)]
         if len(parts) == 1:
             return parts[0]
         merged: _Names = {}

@@ -126,7 +126,7 @@ BEHIND = (HostBehind("db1", "2026-03-02T220000Z", None, "no room"),)
 
 def of_copies(replica: ReplicaSettings, session: ReplicaSession | None, known: Known | None = None) -> list[tuple[str, str]]:
     look = replace(seen(config()), copies=(copy_status(replica, session, NOW),))
-    return [(f"{one.what} {one.subject}", one.text) for one in find(look, known or {}, {}).alarms if one.ripe]
+    return [(f"{alarm.what} {alarm.subject}", alarm.text) for alarm in find(look, known or {}, {}).alarms if alarm.ripe]
 
 
 @pytest.mark.parametrize(

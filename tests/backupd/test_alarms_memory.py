@@ -208,7 +208,7 @@ def test_an_alarm_that_a_wrong_clock_told_of_in_the_future_is_over_when_it_is_ov
     ahead = NOW + timedelta(days=1800)
     row = StoredAlarm("failure", "host a", "it is bad", 1, ahead, 1, ahead, ahead + HOUR, None)
     fresh = changes(by_key([row], NOW), FoundAlarms(()), EVENT_WORDS, NOW)
-    assert [one.subject for one in fresh.recoveries] == ["host a"]
+    assert [recovery.subject for recovery in fresh.recoveries] == ["host a"]
     (kept,) = fresh.changed({row.key: row}, NOW, arrived=True)
     assert max(moment for moment in (kept.since, kept.told, kept.recovered, kept.cleared) if moment) == NOW
 

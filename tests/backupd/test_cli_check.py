@@ -77,10 +77,10 @@ def test_a_missing_rsync_is_an_error(healthy: Nights, tmp_path: Path) -> None:
 @pytest.mark.root
 def test_a_file_that_a_group_may_write_is_noted(healthy: Nights) -> None:
     healthy.config.chmod(0o660)
-    assert not [one for one in findings(healthy, status=0) if "by its group" in one["message"]]  # root's
+    assert not [finding for finding in findings(healthy, status=0) if "by its group" in finding["message"]]  # root's
     os.chown(healthy.config, 0, 12345)
     healthy.config.chmod(0o660)
-    (found,) = [one for one in findings(healthy, status=0) if "group, 12345" in one["message"]]
+    (found,) = [finding for finding in findings(healthy, status=0) if "group, 12345" in finding["message"]]
     assert (found["level"], found["hint"]) == ("note", f"chmod g-w {healthy.config}")
 
 
@@ -151,7 +151,7 @@ def test_connect_judges_a_source_path_as_a_run_does(nights: Nights) -> None:
     nights.host("file", file)
     nights.host("made", made, before=["mkdir", "-p", str(made)], after=["rm", "-r", str(made)])
     nights.host("gone", nights.source / "gone")
-    found = [one for one in findings(nights, "--connect", status=1) if one["subject"] in ("file", "made", "gone")]
+    found = [finding for finding in findings(nights, "--connect", status=1) if finding["subject"] in ("file", "made", "gone")]
     assert {one["subject"]: one["level"] for one in found} == {"file": "ok", "made": "note", "gone": "error"}
     outcomes = {host: result["outcome"] for host, result in nights.run(status=1).items()}
     assert outcomes == {"file": "complete", "made": "complete", "gone": "failed"}

@@ -115,7 +115,7 @@ def test_what_only_a_lost_catalogue_knew_comes_back_from_the_pool(rehearsed: Exp
     assert [row[1:] for row in after.pop("balance")] == [row[1:] for row in before.pop("balance")]  # ids are given anew
     assert [row[1:] for row in after.pop("balance_step")] == [row[1:] for row in before.pop("balance_step")]
     assert after == before
-    assert [one["name"] for one in rehearsed.json("list")] == [one["name"] for one in backups]
+    assert [one["name"] for one in rehearsed.json("list")] == [backup["name"] for backup in backups]
     assert rehearsed.json("rebuild")["history"]["rows"] == dict.fromkeys(HISTORY, 0)
     assert history(rehearsed)["run"] == before["run"]
 

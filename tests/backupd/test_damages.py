@@ -85,7 +85,7 @@ def test_what_a_later_version_wrote_is_left_as_it_is(pool: Pool, caplog: pytest.
     path.write_text(later := json.dumps({"format": 2, "backups": {name: {"places": ["of which we know nothing"]}}}))
     with Catalogue.open(pool.path) as catalogue:
         enter_damages(pool, catalogue, ["web1"], [Damage("web1", name, "/file", 0, 4096, "scrub", NOW)])
-        assert [one.path for one in catalogue.damages("web1")] == ["/file"]
+        assert [damage.path for damage in catalogue.damages("web1")] == ["/file"]
     replace_damaged(pool, "web1", name, ())
     assert path.read_text() == later
     assert "later version" in caplog.text

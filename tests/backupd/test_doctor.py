@@ -263,7 +263,7 @@ def test_what_could_not_be_looked_at_is_neither_found_nor_well(facts: DoctorFact
 def test_no_check_is_blind_where_all_is_known_and_a_blind_one_that_finds_something_has_looked() -> None:
     assert (examine(WELL).unlooked, len(examine(WELL).well)) == ((), len(RULES))
     found = examine(replace(fs(subvolumes=None), site=replace(SITE, most_backups=("web1", 301))))
-    assert ([one.check for one in found.findings], found.unlooked) == (["subvolumes"], ())
+    assert ([finding.check for finding in found.findings], found.unlooked) == (["subvolumes"], ())
 
 
 def test_nothing_is_called_mended_that_cannot_be_looked_at_afterwards() -> None:
@@ -309,7 +309,7 @@ def test_every_rule_with_every_severity_is_seen_to_find_something() -> None:
 
 def all_findings() -> list[Finding]:
     facts = [row[2] for row in FOUND] + [one_device(MD), one_device(*MPATH), on("ssd", devices=(DeviceFacts(MPATH),) * 2)]
-    return [finding for one in facts for finding in findings_of(one)]
+    return [finding for fact in facts for finding in findings_of(fact)]
 
 
 def test_what_rules_say_of_themselves_is_true() -> None:

@@ -45,7 +45,7 @@ def facts(
     rows: Mapping[str, str] | None = None,
     forgotten: datetime | None = None,
 ) -> HostBackups:
-    known = {one.name: "expired" if one.expired else one.state for one in candidates}
+    known = {candidate.name: "expired" if candidate.expired else candidate.state for candidate in candidates}
     return HostBackups(host, candidates, policy, known if rows is None else rows, forgotten)
 
 
@@ -149,7 +149,7 @@ def test_no_plan_deletes_all_complete_backups_of_a_host_whatever_is_decided(monk
     from btrkeep.decisions.retention import Decision
 
     def wrong(candidates: Sequence[Candidate], *_: object, **__: object) -> list[Decision]:
-        return [Decision(one.name, False, (), NOW) for one in candidates]
+        return [Decision(candidate.name, False, (), NOW) for candidate in candidates]
 
     monkeypatch.setattr(module, "decide", wrong)
     assert plan(backup(0, marked=DAY), backup(1, marked=DAY), backup(2, "failed", marked=DAY)).delete == ()

@@ -161,7 +161,7 @@ def by_diff(sides: Sides) -> set[tuple[str, str]]:
     facts = set()
     for line in said:
         if only := re.fullmatch(r"Only in (.+?): (.+)", line):
-            side = next(one for one in sides if only[1] == str(one) or only[1].startswith(f"{one}/"))
+            side = next(side for side in sides if only[1] == str(side) or only[1].startswith(f"{side}/"))
             facts.add((f"{only[1].removeprefix(str(side))}/{only[2]}", "removed" if side == sides[0] else "added"))
         elif differs := re.fullmatch(rf"(?:Files|Symbolic links) {sides[0]}(.+) and {sides[1]}.+ differ", line):
             facts.add((differs[1], "changed"))

@@ -49,20 +49,20 @@ def test_a_page_is_what_find_and_sort_say(tree: Tree, tmp_path: Path, sort: str,
         folders = sorted(key for kind, key in kinds_and_keys if kind == b"d")
         keys = [*folders, *(key for key in keys if key not in folders)]
     found = page(tree, b"/", 10, 25, sort, descending)
-    assert [getattr(one, sort) for one in found.entries] == keys[10:35]
+    assert [getattr(entry, sort) for entry in found.entries] == keys[10:35]
     assert (found.total, found.sort, found.descending) == (len(told), sort, descending)
 
 
 def test_all_pages_together_have_each_name_once_in_every_order(tree: Tree) -> None:
     for sort in listing.SORTS:
-        names = [one.name for start in range(0, 70, 7) for one in page(tree, b"/", start, 7, sort, True).entries]
+        names = [entry.name for start in range(0, 70, 7) for entry in page(tree, b"/", start, 7, sort, True).entries]
         assert sorted(names) == tree.names(b"/")
 
 
 def test_a_folder_with_too_many_names_comes_by_name_and_says_so(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MOST_SORTED", 64)
     found = page(tree, b"/", 0, 4, "size", True)
-    assert (found.sort, found.descending, [one.name for one in found.entries]) == (
+    assert (found.sort, found.descending, [entry.name for entry in found.entries]) == (
         "name",
         False,
         [b"30folder", b"31folder", b"32folder", b"00"],

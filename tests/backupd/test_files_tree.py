@@ -117,10 +117,11 @@ def found(data: Path) -> dict[bytes, tuple[object, ...]]:
 
 def told(tree: Tree) -> dict[bytes, tuple[object, ...]]:
     return {
-        one.path: (
-            one.kind, one.size, one.allocated, one.mode, one.uid, one.gid, one.mtime, one.inode, one.links, one.target,
+        entry.path: (
+            *(entry.kind, entry.size, entry.allocated, entry.mode, entry.uid, entry.gid),
+            *(entry.mtime, entry.inode, entry.links, entry.target),
         )
-        for one in entries(tree, b"/")
+        for entry in entries(tree, b"/")
     }  # fmt: skip
 
 
@@ -158,7 +159,7 @@ def test_a_walk_gives_folders_before_what_is_in_them_and_names_in_order(data: Pa
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).touch()
     with Tree(data.parent) as tree:
-        assert [one.path.decode() for one in entries(tree, b"/")] == [
+        assert [entry.path.decode() for entry in entries(tree, b"/")] == [
             "/",
             "/a",
             "/b",
@@ -171,7 +172,7 @@ def test_a_walk_gives_folders_before_what_is_in_them_and_names_in_order(data: Pa
         ]
         skipped = entries(tree, b"/", lambda entry: entry.path == b"/c/d")
         assert [one.path.decode() for one in skipped][-2:] == ["/c", "/c/d"]
-        assert [one.path for one in entries(tree, b"/a")] == [b"/a"]
+        assert [entry.path for entry in entries(tree, b"/a")] == [b"/a"]
 
 
 @pytest.mark.slow
@@ -245,7 +246,7 @@ def test_no_symlink_is_followed(data: Path, outside: Path, link: str, path: byte
             with pytest.raises(OSError, match=r"Not a directory|symbolic links|no plain file"):
                 reach(b"/link")
         assert tree.stat(b"/link").kind == "symlink"
-        assert [one.path for one in entries(tree, b"/link")] == [b"/link"]
+        assert [entry.path for entry in entries(tree, b"/link")] == [b"/link"]
 
 
 def test_a_backup_whose_own_folders_are_symlinks_is_not_opened(data: Path, outside: Path) -> None:
@@ -330,7 +331,7 @@ def test_what_is_mounted_in_a_backup_is_not_of_it(data: Path, outside: Path) -> 
     try:
         (data / "mnt" / "secret").write_bytes(SECRET)
         with Tree(data.parent) as tree:
-            assert [one.path for one in entries(tree, b"/")] == [b"/", b"/mnt"]
+            assert [entry.path for entry in entries(tree, b"/")] == [b"/", b"/mnt"]
             for reach in (tree.names, lambda path: tree.open_file(path + b"/secret"), lambda path: tree.stat(path + b"/secret")):
                 with pytest.raises(OSError, match="mounted"):
                     reach(b"/mnt")

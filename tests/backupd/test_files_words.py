@@ -102,5 +102,5 @@ def test_pages_put_together_are_the_whole_list(data: Path) -> None:
         pages = [page(tree, b"/", offset, 20) for offset in range(0, 140, 20)]
         assert [entry for one in pages for entry in one.entries] == whole
         assert {one.total for one in pages} == {114}
-        assert (page(tree, b"/f0").total, [one.path for one in page(tree, b"/f0").entries]) == (1, [b"/f0"])
+        assert (page(tree, b"/f0").total, [entry.path for entry in page(tree, b"/f0").entries]) == (1, [b"/f0"])
     assert subprocess.run(["find", data, "-mindepth", "1"], capture_output=True, check=True).stdout.count(b"\n") == 114

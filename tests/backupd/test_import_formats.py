@@ -44,7 +44,7 @@ def test_a_date_before_all_times_is_none(tmp_path: Path, name: str) -> None:
     for folder in (name, "2026-11-20"):
         (tmp_path / folder).mkdir()
     found = read_dated(tmp_path, ALONE)
-    assert [one.folder.name for one in found.trees] == ["2026-11-20"]
+    assert [tree.folder.name for tree in found.trees] == ["2026-11-20"]
     assert list(found.left_out) == [str(tmp_path / name)]
 
 
@@ -52,7 +52,7 @@ def test_trees_of_the_last_year_of_all_are_none(tmp_path: Path) -> None:
     for folder in ("9999-12-31T23:59:59", "99991231T235959", "2026-11-20"):
         (tmp_path / folder).mkdir()
     found = read_dated(tmp_path, ALONE)
-    assert [one.folder.name for one in found.trees] == ["2026-11-20"]
+    assert [tree.folder.name for tree in found.trees] == ["2026-11-20"]
     assert len(found.left_out) == 2
 
 
@@ -65,9 +65,9 @@ def test_a_time_that_no_calendar_has_costs_its_own_tree_and_no_other() -> None:
         (snapshots_ / folder / "web1").mkdir(parents=True)
     _stamp(dated / "backup.0")
     _stamp(snapshots_ / "daily.0")
-    assert [one.folder.name for one in read_dated(dated, ALONE).trees] == ["2026-11-20"]
+    assert [tree.folder.name for tree in read_dated(dated, ALONE).trees] == ["2026-11-20"]
     found = read_rsnapshot(snapshots_, HostNames())
-    assert [one.folder.parent.name for one in found.trees] == ["daily.1"]
+    assert [tree.folder.parent.name for tree in found.trees] == ["daily.1"]
     assert list(found.left_out) == [str(snapshots_ / "daily.0")]
 
 
@@ -97,7 +97,7 @@ def test_a_host_that_is_named_alone_is_the_one_of_that_name_and_no_other(
     for host in ("web1", "web2", "db"):
         (tmp_path / "daily.0" / host).mkdir(parents=True)
     history = read_rsnapshot(tmp_path, HostNames.parse(chosen))
-    assert {one.folder.name: one.host for one in history.trees} == found == history.names
+    assert {tree.folder.name: tree.host for tree in history.trees} == found == history.names
 
 
 @pytest.mark.parametrize(

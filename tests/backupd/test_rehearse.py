@@ -295,7 +295,7 @@ def test_the_answer_says_in_what_a_variant_is_better_also_if_that_was_not_asked(
 def test_only_seeds_that_both_have_come_to_are_compared() -> None:
     runs = [RehearsedRun("a", 1, (reading(1),)), RehearsedRun("a", 2, (reading(1),)), RehearsedRun("b", 1, (reading(2),))]
     [found] = judged(runs, ["a", "b"])
-    assert all(one.lower + one.higher <= 1 for one in found.comparisons)
+    assert all(comparison.lower + comparison.higher <= 1 for comparison in found.comparisons)
     [nothing] = judged(runs[:2], ["a", "b"])
     assert nothing.comparisons == ()
 
@@ -303,9 +303,9 @@ def test_only_seeds_that_both_have_come_to_are_compared() -> None:
 def test_no_two_of_many_variants_look_alike() -> None:
     """More than there are colours; of two with the same colour the line and the mark tell."""
     looks = [look_of(number) for number in range(2 * COLOURS)]
-    assert len({(one.colour, one.border) for one in looks}) == len(looks)
-    assert len({(one.colour, one.dash) for one in looks}) == len(looks)
-    assert len({(one.colour, one.mark) for one in looks}) == len(looks)
+    assert len({(look.colour, look.border) for look in looks}) == len(looks)
+    assert len({(look.colour, look.dash) for look in looks}) == len(looks)
+    assert len({(look.colour, look.mark) for look in looks}) == len(looks)
 
 
 @pytest.mark.parametrize(

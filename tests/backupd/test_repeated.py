@@ -55,7 +55,7 @@ def test_what_is_recorded_is_bounded_and_an_error_is_a_failure(tmp_path: Path) -
             note_attempt(catalogue, Step.OFFSITE_CHECK, StepAttempt(NOW + timedelta(days=number), AttemptOutcome.DONE), "far")
         with pytest.raises(OperatorError), noted_attempt(catalogue, Step.OFFSITE_CHECK, NOW + timedelta(days=30), "far"):
             raise OperatorError("x" * 5000, "")
-        (step,) = [one for one in read_steps(catalogue, None) if one.step is Step.OFFSITE_CHECK]
+        (step,) = [step for step in read_steps(catalogue, None) if step.step is Step.OFFSITE_CHECK]
     assert step.subject == "offsite check far"
     assert len(step.attempts) == 8
     assert step.attempts[0].outcome is AttemptOutcome.FAILED
@@ -100,7 +100,7 @@ def test_commands_record_what_became_of_them(shared_btrfs: Path) -> None:
     nights.backupd("verify")
     nights.backupd("scrub", check=False)
     with Catalogue.open(nights.state) as catalogue:
-        found = {one.step: one.attempts for one in read_steps(catalogue, None) if one.attempts}
+        found = {step.step: step.attempts for step in read_steps(catalogue, None) if step.attempts}
     assert {step: attempts[0].outcome for step, attempts in found.items()} == {
         Step.VERIFY: AttemptOutcome.DONE, Step.SCRUB: AttemptOutcome.DONE,
     }  # fmt: skip

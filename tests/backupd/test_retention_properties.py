@@ -44,7 +44,7 @@ def histories(draw: st.DrawFn, holds: st.SearchStrategy[Hold | None] = ENDLESS) 
     return found
 
 
-SCATTERED = st.lists(st.builds(backup, MOMENTS, STATES, HOLDS, st.booleans()), max_size=30, unique_by=lambda one: one.name)
+SCATTERED = st.lists(st.builds(backup, MOMENTS, STATES, HOLDS, st.booleans()), max_size=30, unique_by=lambda build: build.name)
 ANYTHING = SCATTERED | histories(HOLDS).flatmap(st.permutations)
 NOWS = MOMENTS | st.datetimes(datetime(2006, 1, 1), datetime(2027, 6, 1), timezones=st.just(UTC))  # noqa: DTZ001
 

@@ -62,9 +62,9 @@ EVERY_6H = HostConfig("web1", paths=("/etc",), every=6 * 3600.0)
         (DAILY, starts(22, every=7 * DAY), UTC_ZONE, True),
         (replace(DAILY, late=8 * 86400.0), starts(22, every=7 * DAY), UTC_ZONE, False),
         (replace(DAILY, enabled=False), (), UTC_ZONE, False),
-        (DAILY, tuple(replace(one, hosts=("web*",), regardless=True) for one in starts(12)), UTC_ZONE, False),
-        (DAILY, tuple(replace(one, hosts=("db*",), regardless=True) for one in starts(12)), UTC_ZONE, True),
-        (DAILY, tuple(replace(one, regardless=True) for one in starts(12)), UTC_ZONE, False),  # --all
+        (DAILY, tuple(replace(start, hosts=("web*",), regardless=True) for start in starts(12)), UTC_ZONE, False),
+        (DAILY, tuple(replace(start, hosts=("db*",), regardless=True) for start in starts(12)), UTC_ZONE, True),
+        (DAILY, tuple(replace(start, regardless=True) for start in starts(12)), UTC_ZONE, False),  # --all
     ],
 )
 def test_a_host_is_missed_when_it_becomes_late_although_each_backup_succeeds(

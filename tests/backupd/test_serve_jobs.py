@@ -302,7 +302,7 @@ def begun(number: int, who: str = "alice", state: str = "running") -> ServeJob:
 
 
 def turns(jobs: list[ServeJob], at_once: int) -> list[str]:
-    return [one.host for one in next_turns(reversed(jobs), at_once)]
+    return [next_turn.host for next_turn in next_turns(reversed(jobs), at_once)]
 
 
 def test_so_many_begin_that_the_pool_has_as_many_as_it_may_and_in_the_order_of_asking() -> None:

@@ -153,8 +153,8 @@ def test_every_day_has_its_letter_and_no_line_is_too_wide(pairs: list[tuple[int,
     assert max(map(len, lines)) <= width
     assert all(line.isascii() for line in lines)
     drawn = letters(lines)
-    assert {day for day, letter in drawn.items() if letter != "."} == {one.day for one in backups}
-    assert all(min(one.day for one in backups) <= day <= today for day in drawn)
+    assert {day for day, letter in drawn.items() if letter != "."} == {backup.day for backup in backups}
+    assert all(min(backup.day for backup in backups) <= day <= today for day in drawn)
     for line in lines:
         if match := ROW.fullmatch(line):
             assert len(match[3].rstrip()) <= calendar.monthrange(int(match[1]), int(match[2]))[1]
@@ -164,7 +164,7 @@ def test_every_day_has_its_letter_and_no_line_is_too_wide(pairs: list[tuple[int,
             for pair in re.findall(r"(\d+) kept(?:, (\d+) go)?", "\n".join(lines).replace("kept\n", "kept, 0 go\n"))
         ]
         assert sum(kept + gone for kept, gone in counts) == len(backups)
-        assert sum(gone for _, gone in counts) == sum(one.kind is GOES for one in backups)
+        assert sum(gone for _, gone in counts) == sum(backup.kind is GOES for backup in backups)
 
 
 def test_where_a_month_has_no_room_there_is_no_strip() -> None:

@@ -89,7 +89,9 @@ def _seen(filesystem: btrfs.FileSystem, chunk: btrfs.ctree.Chunk, has_tree: bool
     kinds = (btrfs.ctree.ExtentItem, btrfs.ctree.MetaDataItem)
     extents = [item for item in filesystem.extents(first, last) if isinstance(item, kinds)]
     if has_tree:
-        free = [(one.vaddr, one.length) for one in filesystem.free_space_extents(first, last)]
+        free = [
+            (free_space_extent.vaddr, free_space_extent.length) for free_space_extent in filesystem.free_space_extents(first, last)
+        ]
     else:
         free = list(_between(extents, filesystem.nodesize, first, last + 1))
     score, runs = score_of(free, chunk.length), tuple(joined(free))

@@ -187,7 +187,7 @@ def test_a_plan_fits_the_terminal_and_always_has_place_size_score_and_time(width
     at = next(number for number, line in enumerate(text) if line.lstrip().startswith("VADDR"))
     rows = [click.unstyle(line) for line in text[at + 1 : at + 7]]
     assert [number for number, row in enumerate(rows) if row == "--- the budget of 3 GiB ends here ---"] == [3]
-    assert [row.split()[0] for row in rows if row[0] != "-"] == [str(one.vaddr) for one in plans]
+    assert [row.split()[0] for row in rows if row[0] != "-"] == [str(plan.vaddr) for plan in plans]
 
 
 def test_the_sentence_counts_what_is_within_the_limits_only() -> None:
@@ -468,7 +468,7 @@ def test_the_page_names_every_ending_every_outcome_and_every_option_that_decides
 
 def test_no_flag_is_false_when_given() -> None:
     """click 8.3.0 takes such a flag_value for the default too: the run then never made way for backups, asked to or not."""
-    options = [one for one in run_command.params if isinstance(one, click.Option) and one.is_flag]
-    assert [one.name for one in options if one.flag_value is False] == []
+    options = [param for param in run_command.params if isinstance(param, click.Option) and param.is_flag]
+    assert [option.name for option in options if option.flag_value is False] == []
     for words, yields in (([], True), (["--no-yield"], False)):
         assert run_command.make_context("run", words).params["yield_to_backups"] is yields

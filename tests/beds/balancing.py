@@ -117,7 +117,7 @@ def planned(point: Path, **settings: Any) -> list[PlannedBlockGroup]:
 def groups(point: Path) -> dict[int, tuple[int, int, int]]:
     """vaddr: length, type, used; by python-btrfs."""
     with python_btrfs.FileSystem(str(point)) as filesystem:
-        found = [(one.vaddr, one.length, one.type) for one in filesystem.chunks()]
+        found = [(chunk.vaddr, chunk.length, chunk.type) for chunk in filesystem.chunks()]
         return {vaddr: (length, kind, filesystem.block_group(vaddr, length).used) for vaddr, length, kind in found}
 
 

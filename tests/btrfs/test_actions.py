@@ -66,10 +66,14 @@ def test_each_command_that_changes_backups_records_its_user(pool: Nights, tmp_pa
     pool.backupd("restore", f"host001@{second}", "/", "--to", tmp_path / "restored", env=ALICE)
     pool.backupd("restore", f"host001@{second}", "/", "--to", tmp_path / "never", "--dry-run", env=ALICE)
     pool.backupd("expire", "host001", "--limit", "0", env=ALICE)
-    done = [(one["what"], one["backup"]) for one in actions(pool) if one["by"] == "alice" and one["host"] in ("host001", None)]
+    done = [
+        (action["what"], action["backup"])
+        for action in actions(pool)
+        if action["by"] == "alice" and action["host"] in ("host001", None)
+    ]
     wanted = [("accept", suspect), ("delete", first), ("unexpire", first), ("restore", second), ("expire", None)]
     assert sorted(done, key=str) == sorted(wanted, key=str)
-    (restored,) = (one for one in actions(pool, "host001") if one["what"] == "restore")
+    (restored,) = (action for action in actions(pool, "host001") if action["what"] == "restore")
     assert restored["why"] == f"/ to {tmp_path / 'restored'}"
     assert notes_of(pool, "host001")["backups"][suspect]["accepted"]["by"] == "alice"
 
@@ -93,7 +97,7 @@ def test_a_line_that_was_cut_off_hides_no_other(small: Pool) -> None:
     with (small.path / ".btrkeep" / ACTIONS).open("ab") as file:
         file.write(b'{"at": "2026-')
     record_action(small, UserAction(NOW + timedelta(hours=1), "release", "bob", "web1", "x"))
-    assert [one.by for one in read_actions(small)] == ["bob", "alice"]
+    assert [action.by for action in read_actions(small)] == ["bob", "alice"]
 
 
 def test_what_cannot_be_recorded_is_reported(small: Pool) -> None:

@@ -319,7 +319,7 @@ def test_what_differs_between_two_backups_is_what_diff_says(pool: Nights) -> Non
 
 
 def _is_below(path: str, differences: list[dict[str, object]]) -> bool:
-    return any(path.startswith(f"{one['path']}/") for one in differences if one["what"] != "changed")
+    return any(path.startswith(f"{difference['path']}/") for difference in differences if difference["what"] != "changed")
 
 
 def test_a_folder_that_came_is_one_line_with_what_is_in_it(pool: Nights) -> None:

@@ -34,7 +34,7 @@ def test_a_user_namespace_has_no_rights_over_the_machines_filesystems() -> None:
     assert known is not None
     assert known.namespace
     assert [need.capability for need in missing_privileges(known)] == ["CAP_SYS_ADMIN", "CAP_MKNOD"]
-    texts = [one.text for one in privilege_findings(known, root=True)]
+    texts = [privilege_finding.text for privilege_finding in privilege_findings(known, root=True)]
     assert any("user namespace" in text for text in texts)
 
 

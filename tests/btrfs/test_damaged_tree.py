@@ -48,7 +48,7 @@ def two_nights(make_btrfs: Callable[..., Path], tree: Path, which: str) -> Night
 
 
 def mounted(nights: Nights) -> str:
-    (line,) = (one for one in Path("/proc/mounts").read_text().splitlines() if f" {nights.top} " in one)
+    (line,) = (line for line in Path("/proc/mounts").read_text().splitlines() if f" {nights.top} " in line)
     return line
 
 
@@ -94,7 +94,7 @@ def test_a_first_copy_in_the_place_of_damaged_backups_goes_on_after_it_was_cut_o
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert nights.differences("web", tree) == []
     final = work("btrfs", "subvolume", "show", nights.pool / "hosts/web" / nights.names("web")[2]).stdout
-    assert [one for one in arrived.splitlines() if "\tUUID" in one] == [one for one in final.splitlines() if "\tUUID" in one]
+    assert [line for line in arrived.splitlines() if "\tUUID" in line] == [line for line in final.splitlines() if "\tUUID" in line]
 
 
 def test_the_oldest_backup_whose_metadata_is_damaged_is_kept_too(make_btrfs: Callable[..., Path], tree: Path) -> None:

@@ -115,4 +115,4 @@ def test_more_hosts_are_demoted_than_files_may_be_open(make_btrfs: Callable[...,
     limited = ("bash", "-c", 'ulimit -S -n 50; exec "$@"', "-", sys.executable, "-m", "backupd", "--config", made.first.config)
     done = work(*limited, "demote", "back", "*", "--yes", *NOW, cwd=TOP)
     notes = [json.loads(path.read_text()) for path in made.first.pool.glob("hosts/*/notes.json")]
-    assert sum("replica" in one for one in notes) == 61, done
+    assert sum("replica" in note for note in notes) == 61, done

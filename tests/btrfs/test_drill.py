@@ -63,7 +63,7 @@ def scratch(of: Nights) -> list[str]:
     folder = of.pool / ".btrkeep/drill"
     listed = work("btrfs", "subvolume", "list", of.pool).stdout
     return [
-        *([one.name for one in folder.iterdir()] if folder.exists() else []),
+        *([path.name for path in folder.iterdir()] if folder.exists() else []),
         *[line for line in listed.splitlines() if "/drill/" in line],
     ]
 

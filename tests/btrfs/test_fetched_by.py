@@ -48,7 +48,7 @@ def alarms(two: TwoPools, days: float) -> list[str]:
 def test_it_is_late_when_nobody_has_fetched_for_longer_than_max_age(two: TwoPools) -> None:
     two.fetch()  # from the folder: the side that answers knows no configuration
     two.first.backupd("sample")
-    assert [(one["replica"], one["kind"], one["state"], one["hosts"]) for one in copies(two, 9)] == [
+    assert [(copy["replica"], copy["kind"], copy["state"], copy["hosts"]) for copy in copies(two, 9)] == [
         ("office", "fetched_by", "ok", 1)
     ]
     assert copies(two, 11)[0]["state"] == "late"

@@ -98,8 +98,8 @@ def test_a_month_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_it(ni
             assert differing(interval / host, data(nights, host, name)) == ""
             sizes = [path.lstat() for path in (interval / host).rglob("*") if path.is_symlink() or path.is_file()]
             (listed,) = [one for one in nights.json("list", host) if one["name"] == name]
-            assert listed["files"] == sum(stat.S_ISREG(one.st_mode) for one in sizes)
-            assert listed["bytes"] == sum(one.st_size for one in sizes)  # as rsync counts them
+            assert listed["files"] == sum(stat.S_ISREG(size.st_mode) for size in sizes)
+            assert listed["bytes"] == sum(size.st_size for size in sizes)  # as rsync counts them
     newest = nights.names("web1")[-1]
     assert manifest(data(nights, "web1", newest)) == manifest(month.root / "daily.0" / "web1")
     assert imported(nights, "rsnapshot", month.root)["here_already"] == 2 * len(intervals)  # nothing is made twice
@@ -398,7 +398,7 @@ def test_a_symlink_in_the_base_is_not_followed(nights: Nights, ext4: Path, victi
     assert [path.name for path in victim.iterdir()] == ["precious"]
     copy = data(nights, "shop", nights.names("shop")[1])
     assert differing(second / "tree", copy / path.strip("/")) == ""
-    assert [one.name for one in copy.iterdir()] == ["srv"]  # what the base had of other paths is not in it
+    assert [path.name for path in copy.iterdir()] == ["srv"]  # what the base had of other paths is not in it
 
 
 def test_a_symlink_of_yesterday_to_the_folder_of_today_makes_nothing_old(nights: Nights, ext4: Path) -> None:

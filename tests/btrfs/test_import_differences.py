@@ -113,7 +113,7 @@ def test_what_another_import_has_made_becomes_what_the_tree_is(nights: Nights, e
     )
     assert ((copy / "kept").stat().st_ino, (copy / "kept").stat().st_ctime_ns) == (kept.st_ino, kept.st_ctime_ns)
     assert not delta or done.written < 100_000
-    assert {one.name for one in ext4.iterdir()} <= {"tree", "lost+found"}
+    assert {path.name for path in ext4.iterdir()} <= {"tree", "lost+found"}
 
 
 def test_of_the_tree_before_only_the_folders_are_read_that_are_not_as_they_were(tmp_path: Path) -> None:

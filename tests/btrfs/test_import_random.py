@@ -37,7 +37,10 @@ class Source:
     def others(self) -> list[bytes]:
         walked = os.walk(self.top)
         return [
-            os.path.join(at, one) for at, inner, files in walked for one in files + inner if not _is_folder(os.path.join(at, one))
+            os.path.join(at, file)
+            for at, inner, files in walked
+            for file in files + inner
+            if not _is_folder(os.path.join(at, file))
         ]
 
     def day(self) -> None:
@@ -76,7 +79,7 @@ class Source:
 
     def change(self, _: bytes) -> None:
         """In place: what is linked to it changes too."""
-        if files := [one for one in self.others() if stat.S_ISREG(os.lstat(one).st_mode)]:
+        if files := [other for other in self.others() if stat.S_ISREG(os.lstat(other).st_mode)]:
             with open(self.chance.choice(files), "r+b") as file:
                 file.seek(self.chance.randrange(200_000))
                 file.write(self.chance.randbytes(self.chance.choice((1, 5000))))
@@ -115,7 +118,9 @@ def history(place: Path, chance: random.Random, days: int) -> list[Path]:
 
 
 def _deceive(tree: Path, chance: random.Random) -> None:
-    files = [one for one in sorted(tree.rglob("*")) if not one.is_symlink() and one.is_file() and 0 < one.stat().st_size < 1 << 20]
+    files = [
+        path for path in sorted(tree.rglob("*")) if not path.is_symlink() and path.is_file() and 0 < path.stat().st_size < 1 << 20
+    ]
     if files:
         file = chance.choice(files)
         was, above = file.stat(), file.parent.stat()

@@ -282,7 +282,9 @@ def test_in_a_chroot_whose_root_is_no_mount_point_nothing_is_known_to_be_the_mac
         (tmp_path / link).symlink_to(f"usr/{link}")
     for folder in folders:
         (tmp_path / folder.relative_to("/")).mkdir(parents=True, exist_ok=True)
-    mounting = "; ".join(f"mount --bind {shlex.quote(str(one))} {shlex.quote(f'{tmp_path}{one}')}" for one in sorted(folders))
+    mounting = "; ".join(
+        f"mount --bind {shlex.quote(str(folder))} {shlex.quote(f'{tmp_path}{folder}')}" for folder in sorted(folders)
+    )
     asked = "from pathlib import Path; from btrkeep.pool.mounts import is_machines; print(is_machines(Path('/')))"
     program = shlex.join(["chroot", str(tmp_path), "env", f"PYTHONPATH={TOP}", sys.executable, "-c", asked])
     assert work(*with_own_mounts("sh", "-ec", f"{mounting}; {program}")).stdout == "False\n"

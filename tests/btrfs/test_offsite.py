@@ -297,7 +297,7 @@ def test_check_reads_back_and_finds_what_is_damaged_there(far: Offsite) -> None:
     (told,) = json.loads(far.offsite("check", "--sample", "100%", "--json").stdout)
     assert (told["backup"], told["error"]) == (f"web1@{far.night.names('web1')[0]}", None)
     assert told["files"] == 4  # plain files, and one of them by two names: a, hard, b, and the odd one
-    pack = max((far.repository / "data").glob("*/*"), key=lambda one: one.stat().st_size)
+    pack = max((far.repository / "data").glob("*/*"), key=lambda path: path.stat().st_size)
     pack.chmod(0o600)
     with pack.open("r+b") as file:
         file.seek(pack.stat().st_size // 2)

@@ -269,7 +269,7 @@ def test_a_name_that_is_hostile_is_printed_as_text(far: Offsite) -> None:
     far.run()
     name = far.night.backup("web1")
     work("btrfs", "property", "set", "-f", name, "ro", "false")
-    (file,) = (one for one in name.rglob("odd*"))
+    (file,) = (path for path in name.rglob("odd*"))
     file.write_bytes(b"changed")
     work("btrfs", "property", "set", name, "ro", "true")
     said = far.offsite("check", status=1).stderr

@@ -77,7 +77,7 @@ def test_a_drop_stopped_in_its_middle_has_the_key_and_level_that_are_on_the_disk
         assert drop.drop_progress is not None
         assert truth.drops == {drop.root: (key_text(drop.drop_progress), drop.level)}
         assert dropping(point, truth.orphans) == drop
-        assert dropping(point, [one for one in truth.orphans if one != drop.root]) is None
+        assert dropping(point, [orphan for orphan in truth.orphans if orphan != drop.root]) is None
         in_hand = {dead.id: dead for dead in dead_roots(point)}[drop.root]
         keys = branches(point, in_hand)
         assert keys is not None

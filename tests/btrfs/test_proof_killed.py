@@ -89,8 +89,8 @@ def test_a_seed_that_is_killed_anywhere_goes_on(two: TwoPools, disk: Path) -> No
     number = len(checkpoints(two.first, *words))
     for count in range(1, number + 1):
         shutil.rmtree(disk)
-        for one in (two.first.pool / ".btrkeep/common").iterdir():
-            one.unlink()
+        for path in (two.first.pool / ".btrkeep/common").iterdir():
+            path.unlink()
         killed(two.first, "any", "any", *words, count=count)
         seed_to(two, disk, "backup2")
     seed_from(two, disk)

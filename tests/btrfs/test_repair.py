@@ -300,7 +300,7 @@ def test_what_differs_from_the_recorded_sum_is_not_whole_in_the_backups_that_rec
     first = night(nights, 3)
     (tree / "G").write_bytes(files["G"])
     second = night(nights, 2)
-    damage(nights.top, *(one[4096:8192] for one in files.values()))
+    damage(nights.top, *(file[4096:8192] for file in files.values()))
     assert nights.backupd("verify", check=False).returncode == 1
     os.utime(tree / "G")
     (tree / "F").unlink()

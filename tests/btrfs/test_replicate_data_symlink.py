@@ -45,7 +45,7 @@ def test_a_night_follows_no_symlink_in_the_place_of_data(make_btrfs: Callable[..
     planted(two, victim)
     done = two.first.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z", check=False)
     assert (victim / "precious").exists(), done.stderr
-    assert [one.name for one in victim.iterdir()] == ["precious"]
+    assert [path.name for path in victim.iterdir()] == ["precious"]
 
 
 @pytest.mark.parametrize("command", [("verify",), ("dedupe",), ("dedupe", "--dry-run")])

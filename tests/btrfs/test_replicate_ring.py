@@ -26,6 +26,6 @@ def test_a_ring_of_three_never_fails_and_each_has_all(make_btrfs: Callable[..., 
             assert "demote" not in done.stdout + done.stderr
     for name, nights in ring.items():
         copies = nights.json("status", "--now", "2026-03-04T01:00:00Z")["copies"]
-        assert [(one["state"], one["behind"]) for one in copies if one["kind"] == "replica"] == [("ok", [])]
+        assert [(copy["state"], copy["behind"]) for copy in copies if copy["kind"] == "replica"] == [("ok", [])]
         assert sorted(path.name for path in (nights.pool / "hosts").iterdir()) == ["webA", "webB", "webC"]
         assert len(list((nights.pool / f"hosts/web{name}").glob("20*"))) == 3  # its own, and no copy of them

@@ -64,7 +64,7 @@ def test_between_two_backups_of_a_host_a_night_an_expiry_and_a_balance_go_first(
     done = work(sys.executable, "-m", "tests.beds.kill_at", f"does:{begin}", "after", "stream received", "1", *words, cwd=TOP)
     assert [one[0] for one in seen(tmp_path)] == ["night", "expire", "balance"]
     for name, names, is_free in seen(tmp_path):
-        assert [one for one in names if one.startswith("20")] == [first], name
+        assert [name for name in names if name.startswith("20")] == [first], name
         assert is_free, name
     assert done.stderr.count("waits: a night of a test") == 1
     assert two.names(two.second.pool) == [first, second]

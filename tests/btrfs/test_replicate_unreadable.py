@@ -146,7 +146,9 @@ def test_only_what_shares_the_damaged_part_inherits_it(make_btrfs: Callable[...,
         for name in names
     ]
     replace_damaged(pool, "web", backup, found)
-    inherited = {Path(one.path).name for one in inherited_damages(pool, "web", backup, "2026-03-09T000000Z", new)}
+    inherited = {
+        Path(inherited_damage.path).name for inherited_damage in inherited_damages(pool, "web", backup, "2026-03-09T000000Z", new)
+    }
     # of an extent that was overwritten in part the rest is still in use, so `begin` cannot be told from what shares the place
     assert inherited - {"begin"} == {"same", "touched", "longer", "end", "elsewhere", "linked"}
 

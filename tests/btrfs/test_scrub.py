@@ -157,9 +157,9 @@ def test_without_a_device_each_scrub_reads_the_others_as_a_whole_and_names_it(ni
     outputs += [nights.backupd("scrub", "--json", check=False) for _ in range(2)]
     assert [done.returncode for done in outputs] == [1, 1, 1]
     results = [json.loads(done.stdout) for done in outputs]
-    assert [(one["outcome"], one["resumed"]) for one in results] == [("incomplete", False)] * 3
+    assert [(result["outcome"], result["resumed"]) for result in results] == [("incomplete", False)] * 3
     assert [[(one["device"], one["why"]) for one in each["unread"]] for each in results] == [[(int(missing), "missing")]] * 3
-    assert [one["errors"]["uncorrectable"] > 0 for one in results] == [False, True, True]
+    assert [result["errors"]["uncorrectable"] > 0 for result in results] == [False, True, True]
     used = used_of_profiles(nights.top)
     redundancy = results[-1]["redundancy"]
     assert redundancy["one_good_copy_left"] == sum(used.values()) > 0

@@ -62,11 +62,11 @@ def test_a_seed_becomes_a_copy_and_the_next_fetch_is_a_difference_to_it(two: Two
     assert (said["host"], said["backup"], said["already"]) == ("web1", first, False)
     parts = sorted((disk / "web1").glob("*.part"))
     assert len(parts) == said["parts"] > 7
-    assert {one.stat().st_size for one in parts[:-1]} == {65536}
+    assert {part.stat().st_size for part in parts[:-1]} == {65536}
     told = json.loads((disk / "web1/seed.json").read_text())["parts"]
-    assert [one["sha256"] for one in told] == [sha256(one.read_bytes()).hexdigest() for one in parts]
+    assert [one["sha256"] for one in told] == [sha256(part.read_bytes()).hexdigest() for part in parts]
     assert disk.stat().st_mode & 0o777 == 0o700
-    assert {one.stat().st_mode & 0o777 for one in parts} == {0o600}
+    assert {part.stat().st_mode & 0o777 for part in parts} == {0o600}
     back = seed_from(two, disk)
     assert [one["backup"] for one in back["fetched"]] == [first]
     assert two.differences(first) == ""
@@ -135,7 +135,7 @@ def test_a_seed_is_kept_for_a_host_that_was_renamed_meanwhile(two: TwoPools, dis
 def test_what_was_cut_off_goes_on_and_what_is_whole_is_not_written_again(two: TwoPools, disk: Path) -> None:
     filled(two)
     whole = seed_to(two, disk, "backup2")[0]
-    times = {one.name: one.stat().st_mtime_ns for one in (disk / "web1").glob("*.part")}
+    times = {path.name: path.stat().st_mtime_ns for path in (disk / "web1").glob("*.part")}
     assert seed_to(two, disk, "backup2")[0]["already"] is True
     (disk / "web1/seed.json").unlink()
     cut = sorted((disk / "web1").glob("*.part"))
@@ -146,7 +146,7 @@ def test_what_was_cut_off_goes_on_and_what_is_whole_is_not_written_again(two: Tw
     (disk / "web1/000099.part").write_bytes(b"of another one")
     again = seed_to(two, disk, "backup2")[0]
     assert (again["parts"], again["bytes"], again["already"]) == (whole["parts"], whole["bytes"], False)
-    now = {one.name: one.stat().st_mtime_ns for one in (disk / "web1").glob("*.part") if one.name != "000099.part"}
+    now = {path.name: path.stat().st_mtime_ns for path in (disk / "web1").glob("*.part") if path.name != "000099.part"}
     assert sorted(name for name in times if now[name] != times[name]) == sorted(times)[4:]
     assert seed_from(two, disk)["fetched"]
 

@@ -181,7 +181,7 @@ def test_a_tar_of_a_file_with_many_holes_takes_no_memory_for_each_of_them(servic
 def test_a_page_of_a_crowded_folder_takes_memory_for_the_page(crowd: Nights, service: Service) -> None:
     def look() -> None:
         found = service.agent().ask("browse", host="crowd", backup="2026-11-05", path="/many", offset=MANY - 10, limit=100)
-        truth = sorted(one.name for one in crowd.data("crowd", "/many", crowd.names("crowd")[0]).iterdir())[-10:]
+        truth = sorted(path.name for path in crowd.data("crowd", "/many", crowd.names("crowd")[0]).iterdir())[-10:]
         assert (found["total"], [one["name"] for one in found["entries"]]) == (MANY, truth)
 
     assert taken(service, look) < 12 * MIB

@@ -198,8 +198,8 @@ def test_a_night_that_began_in_the_second_of_the_snapshot_is_not_taken_for_a_kil
 def test_killed_at_each_checkpoint_the_next_one_makes_it(nights: Nights) -> None:
     (made,) = snapshots(nights, "20260301")
     words = ("import", "btrbk", str(nights.top / "btrbk"), "--host", "web1", "--verify", "none")
-    listed = [one.split(" ", 1)[1] for one in checkpoints(nights, *words) if one.startswith("before ")]
-    steps = [one for one in dict.fromkeys(listed) if listed.count(one) == 1]
+    listed = [checkpoint.split(" ", 1)[1] for checkpoint in checkpoints(nights, *words) if checkpoint.startswith("before ")]
+    steps = [step for step in dict.fromkeys(listed) if listed.count(step) == 1]
     assert {*steps} >= _STEPS
     for number, step in enumerate(step for step in steps if step in _STEPS):
         host = f"web{number + 2}"

@@ -53,14 +53,17 @@ def see_chunks(read: Read) -> None:
     ours = [(*row, tuple(each)) for row, each in zip(rows(chunk.vaddr, chunk.length, chunk.type), stripes, strict=True)]
     assert ours == dumped.chunks(read.point)
     theirs = [
-        (one.vaddr, one.length, one.type, tuple((each.devid, each.offset) for each in one.stripes)) for one in read.theirs.chunks()
+        (chunk.vaddr, chunk.length, chunk.type, tuple((each.devid, each.offset) for each in chunk.stripes))
+        for chunk in read.theirs.chunks()
     ]
     assert ours == theirs
     assert chunk.stripes.tolist() == [len(each) for each in stripes]
     found = device_extents(read.fd)
     ours_on_devices = rows(found.devid, found.paddr, found.vaddr, found.length)
     assert ours_on_devices == dumped.device_extents(read.point)
-    assert ours_on_devices == [(one.devid, one.paddr, one.vaddr, one.length) for one in read.theirs.dev_extents()]
+    assert ours_on_devices == [
+        (dev_extent.devid, dev_extent.paddr, dev_extent.vaddr, dev_extent.length) for dev_extent in read.theirs.dev_extents()
+    ]
     assert len(ours) >= 4
 
 
@@ -68,7 +71,9 @@ def see_block_groups(read: Read, tree: int) -> None:
     found = block_groups(read.fd, read.chunk)
     ours = rows(found.vaddr, found.length, found.used, found.flags)
     assert ours == dumped.block_groups(read.point, tree)
-    assert ours == [(one.vaddr, one.length, one.used, one.flags) for one in read.theirs.block_groups()]
+    assert ours == [
+        (block_group.vaddr, block_group.length, block_group.used, block_group.flags) for block_group in read.theirs.block_groups()
+    ]
     assert rows(*vars_of(looked_up(read.fd, read.chunk.vaddr, read.chunk.length))) == ours
     for name, kind in (("data", DATA), ("metadata", METADATA), ("system", SYSTEM), ("mixed", DATA | METADATA)):
         folder = Path("/sys/fs/btrfs", read.uuid, "allocation", name)
@@ -86,7 +91,7 @@ def vars_of(found: Any) -> tuple[Any, ...]:
 
 def see_free_space(read: Read) -> None:
     """mkfs.btrfs leaves the free space of block groups that it has removed again in the tree: read, but of no chunk."""
-    theirs = [(one.vaddr, one.length) for one in read.theirs.free_space_extents()]
+    theirs = [(free_space_extent.vaddr, free_space_extent.length) for free_space_extent in read.theirs.free_space_extents()]
     for buffer_size in BUFFERS:
         assert free_extents(read, buffer_size) == theirs
     infos = dumped.free_space_infos(read.point)
@@ -121,10 +126,14 @@ def see_extents(read: Read, nodesize: int) -> None:
     for buffer_size in (1024 + nodesize // 4, BUFFER_SIZE):
         batches = list(extents(read.fd, buffer_size=buffer_size))
         ours = [
-            row for one in batches for row in rows(one.vaddr, one.length, one.refs, one.generation, one.is_tree_block, one.owner)
+            row
+            for batch in batches
+            for row in rows(batch.vaddr, batch.length, batch.refs, batch.generation, batch.is_tree_block, batch.owner)
         ]
         assert ours == told
-    theirs = [(one.vaddr, getattr(one, "length", nodesize), one.refs, one.generation) for one in read.theirs.extents()]
+    theirs = [
+        (extent.vaddr, getattr(extent, "length", nodesize), extent.refs, extent.generation) for extent in read.theirs.extents()
+    ]
     assert [row[:4] for row in ours] == theirs
     assert {0, 2, 5} < {row[5] for row in ours}
     assert max(row[2] for row in ours) >= 4
@@ -217,7 +226,7 @@ def test_the_shorter_bitmap_at_the_end_of_a_block_group_of_an_odd_size_is_read(
         # Else this test shows nothing, nor does it with one that shifts what follows by whole words, or that nothing follows.
         assert any(length // SECTOR // 8 % 8 and vaddr < max(all_bitmaps)[0] for vaddr, length in odd)
         for vaddr, length in odd:
-            assert [one for one in free_extents(read) if vaddr <= one[0] < vaddr + length]
+            assert [free_extent for free_extent in free_extents(read) if vaddr <= free_extent[0] < vaddr + length]
         del seen[:]
         assert free_extents(read, 2048)
         assert set(seen) == {"_aligned", "_unaligned"}
@@ -290,7 +299,9 @@ def test_with_simple_quotas_the_owner_of_an_extent_is_who_made_it(make_btrfs: Ca
         [batch] = extents(read.fd)
         found = {row[0]: row[1:] for row in rows(batch.vaddr, batch.length, batch.refs, batch.is_tree_block, batch.owner)}
         assert found[vaddr] == (MIB, 1, False, made_by)
-        theirs_told = [(one.vaddr, getattr(one, "length", 16384), one.refs, one.generation) for one in read.theirs.extents()]
+        theirs_told = [
+            (extent.vaddr, getattr(extent, "length", 16384), extent.refs, extent.generation) for extent in read.theirs.extents()
+        ]
         assert rows(batch.vaddr, batch.length, batch.refs, batch.generation) == theirs_told
         assert {5, made_by} < {each[3] for each in found.values() if each[2]}
 
@@ -343,12 +354,12 @@ def test_while_it_is_written_to_nothing_that_is_read_is_impossible(make_btrfs: C
             groups = see_that_groups_are_possible(theirs.fd, chunk)
             see_that_extents_are_possible(free, groups | dict(rows(*vars_of(block_groups(theirs.fd, chunks(theirs.fd)))[:2])))
             is_data = chunk.type & np.uint64(DATA) != 0
-            found = [pair for one in gaps(theirs.fd, chunk.vaddr[is_data], chunk.length[is_data]) for pair in rows(*one)]
+            found = [pair for gap in gaps(theirs.fd, chunk.vaddr[is_data], chunk.length[is_data]) for pair in rows(*gap)]
             # a group that was dropped in between leaves its chunk, as it was given, without an extent: one gap
             see_that_extents_are_possible(found, dict(rows(chunk.vaddr, chunk.length)))
-            for one in extents(theirs.fd, buffer_size=max(buffer_size, 4096)):
-                assert one.refs.min(initial=1) > 0
-                assert not (one.length % SECTOR).any()
+            for extent in extents(theirs.fd, buffer_size=max(buffer_size, 4096)):
+                assert extent.refs.min(initial=1) > 0
+                assert not (extent.length % SECTOR).any()
     assert len(seen) > 3  # else nothing changed, and this test shows nothing
 
 

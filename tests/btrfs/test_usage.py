@@ -81,7 +81,7 @@ def test_what_is_exclusive_to_a_backup_is_what_btrfs_filesystem_du_says(pool: Ni
     use = by_extents(open_pool(pool.pool), uses(pool, "web1"), 60)
     assert use.complete
     assert len(use.backups) == 4
-    found = [one.measured.exclusive.bytes for one in use.backups if one.measured]
+    found = [backup.measured.exclusive.bytes for backup in use.backups if backup.measured]
     assert sum(found) > MIB
     # du goes by the pieces that files refer to; an extent of which a piece was written over is still there as a whole
     for one, ours in zip(use.backups, found, strict=True):
@@ -95,9 +95,9 @@ def test_a_host_has_on_disk_what_its_trees_refer_to_each_extent_once(pool: Night
     use = by_extents(open_pool(pool.pool), uses(pool), 60)
     for host in use.hosts:
         every: dict[int, int] = {}
-        for one in use.backups:
-            if one.host == host.host:
-                every |= dumped(pool, one.subvolume_id or 0)
+        for backup in use.backups:
+            if backup.host == host.host:
+                every |= dumped(pool, backup.subvolume_id or 0)
         assert host.measured
         assert host.measured.referenced.bytes == sum(every.values())
 
@@ -119,7 +119,7 @@ def test_random_places_find_what_du_finds(pool: Nights) -> None:
     exact = by_extents(opened, uses(pool), 60)
     use = by_sampling(opened, uses(pool), 20, random.Random(7))
     assert use.draws >= 10_000
-    truth = {one.host: one.measured.referenced.bytes for one in exact.hosts if one.measured}
+    truth = {host.host: host.measured.referenced.bytes for host in exact.hosts if host.measured}
     for host in use.hosts:
         assert host.measured
         assert inside(host.measured.referenced, truth[host.host], 0.6), host
@@ -131,7 +131,7 @@ def test_random_places_find_what_du_finds(pool: Nights) -> None:
         assert inside(one.measured.referenced, known.measured.referenced.bytes, 0.6), one
         if one.host == "web1":
             assert inside(one.measured.exclusive, known.measured.exclusive.bytes, 0.6), one
-    of_backups = {vaddr for one in use.backups for vaddr in dumped(pool, one.subvolume_id or 0)}
+    of_backups = {vaddr for backup in use.backups for vaddr in dumped(pool, backup.subvolume_id or 0)}
     of_others = dumped(pool, 5) | dumped(pool, subvolume_id_of(pool.top / "mine"))  # the sources lie in the top one
     reserve = (pool.pool / ".btrkeep" / "reserve").stat().st_blocks * 512  # allocated, and never written
     assert use.others
@@ -140,7 +140,7 @@ def test_random_places_find_what_du_finds(pool: Nights) -> None:
 
 def test_the_kernel_names_every_subvolume_that_shares_an_extent(pool: Nights) -> None:
     backups = uses(pool)
-    trees = {one.subvolume_id: dumped(pool, one.subvolume_id or 0) for one in backups}
+    trees = {backup.subvolume_id: dumped(pool, backup.subvolume_id or 0) for backup in backups}
     mine = subvolume_id_of(pool.top / "mine")
     trees[mine] = dumped(pool, mine)
     fd = os.open(pool.top, os.O_RDONLY)
@@ -194,7 +194,7 @@ def test_compressed_data_counts_as_it_lies_on_the_disk(make_btrfs: Callable[...,
 def test_when_the_time_is_over_it_says_so_and_claims_nothing(pool: Nights) -> None:
     use = by_extents(open_pool(pool.pool), uses(pool), 0)
     assert not use.complete
-    assert {one.measured for one in use.backups} == {None}
+    assert {backup.measured for backup in use.backups} == {None}
 
 
 def test_a_backup_that_has_gone_meanwhile_is_named(pool: Nights) -> None:

@@ -178,8 +178,8 @@ def test_a_sample_reads_what_is_known_to_be_damaged_also_when_no_checksum_says_s
     nights.run("web")
     damage(nights.top, content[4096:8192])
     verify(nights, status=1)
-    for one in (nights.pool / "hosts/web").glob("checksums*"):
-        one.unlink()
+    for path in (nights.pool / "hosts/web").glob("checksums*"):
+        path.unlink()
     for _ in range(2):
         verify(nights, "--sample", "1%", status=1)
         assert rows(nights, "select path from damage") == [(f"{tree}/victim",)]

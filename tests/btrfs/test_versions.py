@@ -381,8 +381,8 @@ def test_a_backup_that_is_deleted_meanwhile_is_passed_over(nights: Nights) -> No
     found = list(restorable(open_pool(nights.pool), "h1"))
     work("btrfs", "subvolume", "delete", nights.backup("h1", names[1]))
     history = versions(found, b"/f")
-    assert [one.name for one in history.backups] == [names[0], names[2]]
-    assert [one.backups for one in history.versions] == [2]
+    assert [backup.name for backup in history.backups] == [names[0], names[2]]
+    assert [version.backups for version in history.versions] == [2]
 
 
 # --- how long it takes

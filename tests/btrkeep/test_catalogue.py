@@ -391,7 +391,7 @@ def test_of_two_that_began_at_once_the_one_that_is_not_finished_is_the_newest(ca
     """As two runs with the same --now make them."""
     final = next(iter(make_catalogue.backups(1, 1)))
     catalogue.replace_backups("p", [final, replace(WORKING, host=final.host, started=final.started)])
-    assert [one.name for one in catalogue.newest_backups(FAR)] == [None]
+    assert [newest_backup.name for newest_backup in catalogue.newest_backups(FAR)] == [None]
     assert catalogue.host_facts(FAR)[final.host].newest_state == WORKING.state
 
 
@@ -405,7 +405,10 @@ def test_what_is_stamped_in_the_future_is_no_newest_one_and_is_told_apart(catalo
     facts = catalogue.host_facts(now)
     assert (facts["web1"].last_complete, facts["web1"].ahead) == (EVENING + timedelta(days=2), ahead[1])
     assert (facts["web2"].last_complete, facts["web2"].newest_state, facts["web2"].ahead) == (None, None, ahead[0])
-    assert [(one.host, one.name) for one in catalogue.newest_backups(now)] == [("web1", "n2"), ("web2", "only")]
+    assert [(newest_backup.host, newest_backup.name) for newest_backup in catalogue.newest_backups(now)] == [
+        ("web1", "n2"),
+        ("web2", "only"),
+    ]
     later = catalogue.host_facts(ahead[0])
     assert (later["web1"].last_complete, later["web1"].ahead) == (ahead[0], ahead[1])
 

@@ -73,7 +73,10 @@ def test_the_sums_are_those_of_the_rows(tmp_path: Path) -> None:
             catalogue.start_expiry(NOW, 1, None, deleted=deleted)
         for number, state in enumerate(("complete", "complete", "expired")):
             catalogue.put_backup(Backup("h0", f"n{number}", "/p", state, NOW, NOW, 1.0, 1, 1, 1, None))
-        runs = [(one.outcome, one.runs, one.literal_bytes) for one in catalogue.run_totals(NOW, NOW + timedelta(hours=9))]
+        runs = [
+            (run_total.outcome, run_total.runs, run_total.literal_bytes)
+            for run_total in catalogue.run_totals(NOW, NOW + timedelta(hours=9))
+        ]
         balances, expiries, states = catalogue.balance_totals("u"), catalogue.expiry_totals(), catalogue.state_counts()
     assert runs == [("complete", 2, 12), ("failed", 1, 0)]
     assert balances == BalanceTotals(2, 2, 30, 15)

@@ -69,11 +69,11 @@ def test_scores_are_those_of_one_filesystem_since_a_time_oldest_first(catalogue:
     for day in (3, 1, 2, 0):  # a clock that was set back
         for filesystem in (ONE, OTHER):
             catalogue.add_score(replace(SCORE, filesystem=filesystem, taken=EVENING + day * DAY, bad=day))
-    assert [one.bad for one in catalogue.scores(ONE)] == [0, 1, 2, 3]
-    assert [one.bad for one in catalogue.scores(ONE, EVENING + 2 * DAY)] == [2, 3]
+    assert [score.bad for score in catalogue.scores(ONE)] == [0, 1, 2, 3]
+    assert [score.bad for score in catalogue.scores(ONE, EVENING + 2 * DAY)] == [2, 3]
     east = (EVENING + 2 * DAY).astimezone(timezone(timedelta(hours=9)))
-    assert [one.bad for one in catalogue.scores(ONE, east)] == [2, 3]
-    assert {one.filesystem for one in catalogue.scores(OTHER)} == {OTHER}
+    assert [score.bad for score in catalogue.scores(ONE, east)] == [2, 3]
+    assert {score.filesystem for score in catalogue.scores(OTHER)} == {OTHER}
     assert catalogue.scores("nobody") == []
     words = " ".join(
         row["detail"]

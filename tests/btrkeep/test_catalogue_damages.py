@@ -45,15 +45,15 @@ def test_what_is_gone_goes_unless_another_look_has_found_it_since(tmp_path: Path
 def test_damages_stay_when_the_row_of_their_backup_is_replaced_and_go_with_the_backup(tmp_path: Path) -> None:
     with Catalogue.open(tmp_path) as catalogue:
         backups = [replace(BACKUP, name=name) for name in ("n1", "n2", "n3")]
-        for one in backups:
-            catalogue.put_backup(one)
-        catalogue.put_damages(replace(DAMAGE, name=one.name or "") for one in backups)
+        for backup in backups:
+            catalogue.put_backup(backup)
+        catalogue.put_damages(replace(DAMAGE, name=backup.name or "") for backup in backups)
         catalogue.put_backup(replace(BACKUP, held_why="the audit"))
         catalogue.replace_backups("p", backups[:2])
-        assert [one.name for one in catalogue.damages()] == ["n1", "n2"]
+        assert [damage.name for damage in catalogue.damages()] == ["n1", "n2"]
         catalogue.rename_host("web1", "web2")
-        assert [(one.host, one.name) for one in catalogue.damages()] == [("web2", "n1"), ("web2", "n2")]
+        assert [(damage.host, damage.name) for damage in catalogue.damages()] == [("web2", "n1"), ("web2", "n2")]
         catalogue.drop_backups([("web2", "n1")])
-        assert [one.name for one in catalogue.damages()] == ["n2"]
+        assert [damage.name for damage in catalogue.damages()] == ["n2"]
         catalogue.drop_backup("web2", "n2")
     assert ask(tmp_path, "SELECT * FROM damage") == []

@@ -77,13 +77,13 @@ def test_states_tell_what_sqlite3_tells_by_host_and_start(catalogue: Catalogue, 
 def test_states_can_be_read_while_they_are_changed(catalogue: Catalogue) -> None:
     catalogue.replace_backups("p", nights(3000))
     seen = 0
-    for one in catalogue.states():
+    for state in catalogue.states():
         seen += 1
         if seen % 500 == 0:
-            assert catalogue.set_states([(one.host, one.name, "expired", EVENING)]) == 1
-            assert catalogue.drop_backups([(one.host, f"n{seen - 10}")]) == 1
+            assert catalogue.set_states([(state.host, state.name, "expired", EVENING)]) == 1
+            assert catalogue.drop_backups([(state.host, f"n{seen - 10}")]) == 1
     assert seen == 3000
-    assert sum(one.state == "expired" for one in catalogue.states()) == 6
+    assert sum(state.state == "expired" for state in catalogue.states()) == 6
 
 
 def test_states_that_are_left_half_way_do_not_look_like_all(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def test_a_renamed_host_takes_everything_along_and_leaves_nothing(catalogue: Cat
     }  # fmt: skip
     assert sql.execute("PRAGMA foreign_key_check").fetchall() == []
     assert catalogue.hosts() == sorted(catalogue.host_facts(EVENING + 9 * DAY)) == sorted([odd, "web2"])
-    assert [one.path for one in catalogue.backups(odd)][-1] == f"hosts/{odd}/n3"
-    assert {one.detail["a"] for one in catalogue.backups(odd, with_detail=True) if one.name} == {1}
+    assert [backup.path for backup in catalogue.backups(odd)][-1] == f"hosts/{odd}/n3"
+    assert {backup.detail["a"] for backup in catalogue.backups(odd, with_detail=True) if backup.name} == {1}
     catalogue.put_backup(BACKUP)  # the old name may be used again
     assert catalogue.rename_host("never was", "nobody") == 0
 
@@ -180,8 +180,8 @@ def renamed(value: Any) -> Any:
 
 @pytest.mark.parametrize("rows", ["a backup", "a run"])
 def test_a_host_is_not_renamed_onto_another_one(catalogue: Catalogue, sql: sqlite3.Connection, rows: str) -> None:
-    for one in nights(3):
-        catalogue.put_backup(one)
+    for night in nights(3):
+        catalogue.put_backup(night)
     if rows == "a run":
         begin(catalogue, "web2")
     else:
@@ -212,8 +212,12 @@ def test_an_expiry_is_told_while_it_goes_on_and_when_it_ends(catalogue: Catalogu
     }  # fmt: skip
     catalogue.update_expiry(first, finished=later, outcome="complete", written_bytes=2**50, mount_option="ssd", paused=None)
     second = catalogue.start_expiry(later, 4243, None)
-    assert [one.id for one in catalogue.expiries()] == [second, first]
-    assert [one.id for one in catalogue.expiries(limit=1)] == [one.id for one in catalogue.unfinished_expiries()] == [second]
+    assert [expiry.id for expiry in catalogue.expiries()] == [second, first]
+    assert (
+        [expiry.id for expiry in catalogue.expiries(limit=1)]
+        == [unfinished_expiry.id for unfinished_expiry in catalogue.unfinished_expiries()]
+        == [second]
+    )
     ended = catalogue.expiries()[1]
     assert (ended.finished, ended.outcome, ended.written_bytes, ended.mount_option, ended.paused) == (
         later, "complete", 2**50, "ssd", None)  # fmt: skip
@@ -235,7 +239,7 @@ def test_an_expiry_ends_with_time_and_outcome_and_has_no_other_fields(catalogue:
         catalogue.update_expiry(number + 1, deleted=1)
     with pytest.raises(IntegrityError):
         catalogue.update_expiry(number, finished=EVENING, outcome="splendid")
-    assert [one.id for one in catalogue.unfinished_expiries()] == [number]
+    assert [unfinished_expiry.id for unfinished_expiry in catalogue.unfinished_expiries()] == [number]
     for outcome in EXPIRY_OUTCOMES:
         catalogue.update_expiry(number, finished=EVENING, outcome=outcome)
 

@@ -367,7 +367,7 @@ def test_a_damaged_catalogue_is_set_aside_when_the_new_one_is_made(tmp_path: Pat
         assert aside == [tmp_path / f"catalogue.sqlite.aside-{number}"]
         assert aside[0].read_bytes() == b"rubbish %d" % number * 100
     with Catalogue.open(tmp_path) as catalogue:
-        assert [one.name for one in catalogue.backups()] == [BACKUP.name]
+        assert [backup.name for backup in catalogue.backups()] == [BACKUP.name]
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
 
 

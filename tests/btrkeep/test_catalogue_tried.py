@@ -78,7 +78,7 @@ def test_final_backups_are_counted_and_told_by_host(catalogue: Catalogue, sql: s
     rows = sql.execute(
         "select host, name, state, outcome from backup where host in (?, ?, ?) and name <> '' order by host, started, name", names
     )
-    assert [tuple(one) for one in catalogue.backup_outcomes(names)] == rows.fetchall()
+    assert [tuple(backup_outcome) for backup_outcome in catalogue.backup_outcomes(names)] == rows.fetchall()
     assert len(catalogue.backup_outcomes(catalogue.hosts())) == 6 * HOSTS
 
 

@@ -113,9 +113,9 @@ def test_hosts_come_back_as_they_were_but_for_commands_and_options(config: Confi
     left_out = {"before", "after", "ssh_options", "rsync_path", "port", "left_out"}
     assert set(site.hosts) == {"web1", "laptop"}
     for name, host in config.hosts.items():
-        for one in fields(HostConfig):
-            expected = getattr(HostConfig(name) if one.name in left_out else host, one.name)
-            assert getattr(site.hosts[name], one.name) == expected, one.name
+        for field in fields(HostConfig):
+            expected = getattr(HostConfig(name) if field.name in left_out else host, field.name)
+            assert getattr(site.hosts[name], field.name) == expected, field.name
     assert (site.zone.key, site.rehearsal, site.filesystem, site.silent) == ("Europe/Berlin", True, "uuid", 2 * 86400)
     assert (site.name, site.path, site.state) == ("main", Path("/srv/backup"), Path("/var/lib/btrkeep/main"))
     assert site.web == config.web
@@ -165,7 +165,7 @@ def test_what_another_version_published_is_read_as_far_as_it_is_known(config: Co
 
 def test_no_command_and_no_option_of_ssh_is_declared_as_shown() -> None:
     assert not {"before", "after", "ssh_options", "rsync_path", "port", "left_out"} & {*_SHOWN}
-    assert {"paths", "window", "exclude", "fault"} < {*_SHOWN} < {one.name for one in fields(HostConfig)}
+    assert {"paths", "window", "exclude", "fault"} < {*_SHOWN} < {field.name for field in fields(HostConfig)}
 
 
 def config_at(folder: Path, name: str, text: str) -> Config:

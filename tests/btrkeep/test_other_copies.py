@@ -42,7 +42,7 @@ CONFIGURED: dict[str, CopySettings] = {
 def test_those_copies_are_named_that_are_known_to_have_the_host(
     host: str, known: KnownCopies | None, offsite: dict[str, dict[str, str]], named: list[tuple[str, str | None]]
 ) -> None:
-    assert [(one.name, one.newest) for one in other_copies(CONFIGURED, known, offsite, host)] == named
+    assert [(copy.name, copy.newest) for copy in other_copies(CONFIGURED, known, offsite, host)] == named
 
 
 def test_a_line_for_restic_shows_no_secret_and_is_quoted_for_the_shell() -> None:

@@ -108,7 +108,7 @@ def test_a_device_that_was_not_read_as_a_whole_is_named(
 def test_a_device_without_data_has_nothing_to_be_read_and_an_unknown_one_has() -> None:
     scrubs = {1: scrub(1), 2: scrub(2, scrubbed=0)}
     assert unread_devices(scrubs, {1, 2}, (), {1: MIB}, BEGUN) == ()
-    assert [one.devid for one in unread_devices(scrubs, {1, 2}, (), None, BEGUN)] == [2]
+    assert [unread_device.devid for unread_device in unread_devices(scrubs, {1, 2}, (), None, BEGUN)] == [2]
 
 
 def test_only_what_a_present_device_still_lacks_is_resumed_and_not_after_weeks() -> None:

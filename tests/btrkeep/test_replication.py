@@ -46,7 +46,7 @@ def planned(
 ) -> list[tuple[str, str | None]]:
     found = plan_fetches("web1", far, near, MARK, policy, ZoneInfo("UTC"), NOW, newest_only=newest_only)
     assert found.obstacle is None
-    return [(one.backup.name, one.parent.name if one.parent else None) for one in found.fetches]
+    return [(fetch.backup.name, fetch.parent.name if fetch.parent else None) for fetch in found.fetches]
 
 
 def test_each_is_a_difference_to_the_one_before_it_that_both_have_by_then() -> None:
@@ -92,7 +92,7 @@ def test_what_has_no_name_of_a_backup_is_not_fetched() -> None:
 
 def with_parents(near: NearHost, *, damaged: bool = False) -> list[tuple[str, str | None]]:
     found = plan_fetches("web1", there(1, 2, 3, 4), near, MARK, EVERYTHING, ZoneInfo("UTC"), NOW, damaged=damaged)
-    return [(one.backup.name, one.parent.name if one.parent else None) for one in found.fetches]
+    return [(fetch.backup.name, fetch.parent.name if fetch.parent else None) for fetch in found.fetches]
 
 
 def test_what_is_known_to_be_damaged_is_a_parent_only_without_another_one() -> None:

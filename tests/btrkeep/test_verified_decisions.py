@@ -181,9 +181,9 @@ def test_rows_of_looks_come_back_stay_with_their_backup_and_go_with_it(tmp_path:
     row = VerifiedBackup("web1", "n1", READ.begun, READ.at, 10, 4, READ.whole)
     with Catalogue.open(tmp_path) as catalogue:
         backups = [replace(BACKUP, name=name) for name in ("n1", "n2", "n3")]
-        for one in backups:
-            catalogue.put_backup(one)
-        catalogue.put_verifications(replace(row, name=one.name or "", at=NOW + DAY) for one in backups)
+        for backup in backups:
+            catalogue.put_backup(backup)
+        catalogue.put_verifications(replace(row, name=backup.name or "", at=NOW + DAY) for backup in backups)
         catalogue.put_verifications([row])
         assert catalogue.verifications("web1")["n1"] == row
         assert catalogue.newest_verifications(NOW) == {"web1": READ.at}
@@ -263,7 +263,7 @@ SCRUBS = st.sampled_from([SCRUB, None, replace(SCRUB, is_whole=False), replace(S
 def test_the_catalogue_counts_states_as_they_are_decided_one_by_one(
     tmp_path: Path, scrub: FinishedScrub | None, some_in_doubt: bool, cases: list[Case]
 ) -> None:
-    cases = [replace(one, in_doubt=one.in_doubt and some_in_doubt) for one in cases]
+    cases = [replace(case, in_doubt=case.in_doubt and some_in_doubt) for case in cases]
     names = [f"n{number}" for number in range(len(cases))]
     with TemporaryDirectory(dir=tmp_path) as folder, Catalogue.open(Path(folder)) as catalogue:
         every = [
@@ -291,9 +291,9 @@ def test_the_catalogue_counts_states_as_they_are_decided_one_by_one(
         doubtful = frozenset(("web1", name) for name, one in zip(names, cases, strict=True) if one.in_doubt)
         note_in_doubt(catalogue, BackupsInDoubt(NOW, doubtful) if doubtful else None)
         one_by_one = VerifiedBackups(catalogue, NOW)
-        assert [str(one_by_one.of(one).state) for one in every] == [truth(one, scrub) for one in cases]
-        assert verification_counts(catalogue, NOW) == Counter(truth(one, scrub) for one in cases)
-        assert [one_by_one.of(one).damaged for one in every] == ["/0" if one.damages else "" for one in cases]
+        assert [str(one_by_one.of(one).state) for one in every] == [truth(case, scrub) for case in cases]
+        assert verification_counts(catalogue, NOW) == Counter(truth(case, scrub) for case in cases)
+        assert [one_by_one.of(one).damaged for one in every] == ["/0" if case.damages else "" for case in cases]
 
 
 def test_a_failed_backup_with_nothing_in_it_puts_off_no_look(tmp_path: Path) -> None:

@@ -122,5 +122,8 @@ def test_devices_that_came_and_went_and_were_resized_are_where_the_peer_has_them
     work("btrfs", "-q", "filesystem", "resize", "3:-37M", point)
     work("btrfs", "-q", "filesystem", "resize", "1:-12k", point)
     with settled(point) as read:
-        assert [(one.devid, one.total_bytes % (1 << 20)) for one in read.theirs.devices()] == [(1, (1 << 20) - 12288), (3, 0)]
+        assert [(device.devid, device.total_bytes % (1 << 20)) for device in read.theirs.devices()] == [
+            (1, (1 << 20) - 12288),
+            (3, 0),
+        ]
         see_the_same(read, tmp_path)

@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 def see_it_all(read: Read, state: FilesystemState) -> None:
     theirs = read.theirs
     assert (state.fsid, state.nodesize, state.sectorsize) == (str(theirs.fsid), theirs.nodesize, theirs.sectorsize)
-    assert rows(state.devid, state.total_bytes) == [(one.devid, one.total_bytes) for one in theirs.devices()]
-    groups = [(one.vaddr, one.length, one.used, one.flags) for one in theirs.block_groups()]
+    assert rows(state.devid, state.total_bytes) == [(device.devid, device.total_bytes) for device in theirs.devices()]
+    groups = [(block_group.vaddr, block_group.length, block_group.used, block_group.flags) for block_group in theirs.block_groups()]
     assert rows(state.bg_vaddr, state.bg_length, state.bg_used, state.bg_flags) == groups
-    extents = [(one.devid, one.paddr, one.vaddr, one.length) for one in theirs.dev_extents()]
+    extents = [(dev_extent.devid, dev_extent.paddr, dev_extent.vaddr, dev_extent.length) for dev_extent in theirs.dev_extents()]
     assert rows(state.de_devid, state.de_paddr, state.de_vaddr, state.de_length) == extents
-    chunks = [(one.vaddr, one.length, one.type, len(one.stripes)) for one in theirs.chunks()]
+    chunks = [(chunk.vaddr, chunk.length, chunk.type, len(chunk.stripes)) for chunk in theirs.chunks()]
     assert rows(state.ch_vaddr, state.ch_length, state.ch_type, state.ch_stripes) == chunks
     stripes = [(at, each.devid, each.offset) for at, one in enumerate(theirs.chunks()) for each in one.stripes]
     assert rows(state.st_chunk, state.st_devid, state.st_paddr) == stripes
@@ -35,7 +35,10 @@ def see_scores(read: Read, state: FilesystemState) -> None:
     assert state.score is not None
     for vaddr, length, flags, score in rows(state.bg_vaddr, state.bg_length, state.bg_flags, state.score):
         if flags & DATA:
-            free = [(one.vaddr, one.length) for one in read.theirs.free_space_extents(vaddr, vaddr + length - 1)]
+            free = [
+                (free_space_extent.vaddr, free_space_extent.length)
+                for free_space_extent in read.theirs.free_space_extents(vaddr, vaddr + length - 1)
+            ]
             assert score == pytest.approx(score_of(free, length), rel=1e-6)
         else:
             assert np.isnan(score)
@@ -44,7 +47,10 @@ def see_scores(read: Read, state: FilesystemState) -> None:
 def see_generations(read: Read, state: FilesystemState) -> None:
     assert state.generation is not None
     for vaddr, length, generation in rows(state.bg_vaddr, state.bg_length, state.generation):
-        found = [(getattr(one, "length", state.nodesize), one.generation) for one in read.theirs.extents(vaddr, vaddr + length - 1)]
+        found = [
+            (getattr(extent, "length", state.nodesize), extent.generation)
+            for extent in read.theirs.extents(vaddr, vaddr + length - 1)
+        ]
         size = sum(size for size, _ in found)
         assert generation == (round(sum(size * number for size, number in found) / size) if size else 0)
 

@@ -110,11 +110,11 @@ def test_what_was_fetched_is_what_the_host_had(read: Read) -> None:
     assert read("copy-2") == read("source-2")
     assert read("source-1") != read("source-2")
     assert "Received UUID" in read("copy-shown")
-    assert [one["state"] for one in backups(read("copies"))] == ["complete", "complete"]
+    assert [backup["state"] for backup in backups(read("copies"))] == ["complete", "complete"]
 
 
 def test_the_units_verify_what_is_there_and_prove_a_restore(read: Read) -> None:
-    assert {one["verified"]["state"] for one in backups(read("verified"))} == {"whole"}
+    assert {backup["verified"]["state"] for backup in backups(read("verified"))} == {"whole"}
     drill = json.loads(read("drilled"))["drill"]
     assert (drill["state"], drill["last"]["outcome"], drill["last"]["differences"]) == ("ok", "proven", 0)
 
@@ -128,7 +128,7 @@ def test_the_hold_of_the_first_server_came_with_its_backup(read: Read) -> None:
 
 
 def test_nothing_vanishes_with_the_first_server(read: Read) -> None:
-    assert [one["name"] for one in backups(read("copies-later"))] == [one["name"] for one in backups(read("copies"))]
+    assert [backup["name"] for backup in backups(read("copies-later"))] == [backup["name"] for backup in backups(read("copies"))]
 
 
 def test_the_second_server_continues_and_transfers_only_what_changed(read: Read) -> None:

@@ -78,10 +78,10 @@ class Page(HTMLParser):
         return re.sub(r"\s+", " ", "".join(self._text))
 
     def values(self, name: str) -> list[str]:
-        return [one.get("value", "") for one in self.fields if one.get("name") == name]
+        return [field.get("value", "") for field in self.fields if field.get("name") == name]
 
     def addresses(self, beginning: str) -> list[str]:
-        return [one["href"] for one in self.links if one.get("href", "").startswith(beginning)]
+        return [link["href"] for link in self.links if link.get("href", "").startswith(beginning)]
 
 
 def path_in(address: str) -> bytes:

@@ -58,7 +58,7 @@ def test_the_document_is_one_of_openapi_3_1(site: Dashboard) -> None:
     assert found["openapi"] == "3.1.0"
     for schema in found["components"]["schemas"].values():
         jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
-    names = [one["operationId"] for methods in found["paths"].values() for one in methods.values()]
+    names = [method["operationId"] for methods in found["paths"].values() for method in methods.values()]
     assert len(names) == len(set(names))
 
 

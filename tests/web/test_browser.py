@@ -210,7 +210,9 @@ def test_the_heatmap_says_what_is_under_the_pointer(site: Dashboard, browser: Br
         link.click()
         expect(page).to_have_url(re.compile(f"/pool/blockgroup/{vaddr[1]}"))
         expect(page.locator("body")).to_contain_text(vaddr[1])
-        assert [one for one in noticed.errors if "502" not in one and "503" not in one] == []  # extents are the root service's
+        assert [
+            error for error in noticed.errors if "502" not in error and "503" not in error
+        ] == []  # extents are the root service's
         assert noticed.violations == []
 
 

@@ -145,7 +145,7 @@ def test_one_page_of_a_large_folder_is_asked_for_in_the_order_that_is_wanted(sor
 
 def test_a_folder_that_is_too_large_to_be_sorted_comes_by_name_and_says_so() -> None:
     page = browse(Told(20, sorts=False), "web1", "latest", b"/", offset=7, limit=2, sort="-size")
-    assert (page.sort, [one.name for one in page.entries]) == ("name", ["000007", "000008"])
+    assert (page.sort, [entry.name for entry in page.entries]) == ("name", ["000007", "000008"])
 
 
 def test_a_time_that_no_calendar_has_is_told_by_its_number() -> None:
@@ -188,8 +188,8 @@ def test_only_backups_that_can_be_restored_from_are_offered() -> None:
         row("c", "suspect", 3),
         row("d", "expired", 4),
     ]
-    assert [one.name for one in choices(rows, moment(4))] == ["d", "c", "a"]
-    assert [one.name for one in choices(rows, moment(3))] == ["c", "a", "d"]  # d is stamped in the future
+    assert [choice.name for choice in choices(rows, moment(4))] == ["d", "c", "a"]
+    assert [choice.name for choice in choices(rows, moment(3))] == ["c", "a", "d"]  # d is stamped in the future
 
 
 def test_a_name_is_marked_when_it_is_shown_otherwise_than_it_is() -> None:

@@ -100,11 +100,11 @@ def test_the_backups_before_and_after_a_change_are_a_click_away(olga: Visitor, s
     assert shop.nights
     first, middle, last = shop.nights.names("shop")
     page = Page(olga.get(files("shop", source + b"/prices.txt", backup=middle)))
-    steps = {one["rel"]: one["href"] for one in page.links if one.get("rel") in ("prev", "next")}
+    steps = {link["rel"]: link["href"] for link in page.links if link.get("rel") in ("prev", "next")}
     assert f"backup={first}" in steps["prev"]
     assert f"backup={last}" in steps["next"]
     folder = Page(olga.get(files("shop", source + b"/folder", backup=middle)))
-    assert not [one for one in folder.links if one.get("rel") in ("prev", "next")]
+    assert not [link for link in folder.links if link.get("rel") in ("prev", "next")]
     assert "unchanged in all backups that have it" in folder.text
 
 
@@ -122,10 +122,12 @@ def test_a_backup_is_chosen_by_a_form_without_a_script_whatever_the_name(olga: V
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_a_name_of_any_bytes_works_in_every_link(olga: Visitor, source: bytes, name: bytes) -> None:
     listing = Page(olga.get(files("shop", source + b"/names")))
-    (address,) = {one for one in listing.addresses("/files/shop?") if path_in(one) == source + b"/names/" + name}
+    (address,) = {address for address in listing.addresses("/files/shop?") if path_in(address) == source + b"/names/" + name}
     page = olga.get(address)
     assert page.status == 200
-    (download,) = {one for one in Page(page).addresses("/files/shop/download?") if "as=file" in one and "backup" in one}
+    (download,) = {
+        address for address in Page(page).addresses("/files/shop/download?") if "as=file" in address and "backup" in address
+    }
     got = olga.get(download)
     assert got.body == b"content of " + name
     assert got.headers["Content-Disposition"].startswith("attachment;")
@@ -134,7 +136,7 @@ def test_a_name_of_any_bytes_works_in_every_link(olga: Visitor, source: bytes, n
         assert MARKUP.decode() not in answer.text
         assert not Page(answer).styles
         assert "img" not in Page(answer).tags
-        assert all(one.startswith("/static/") for one in Page(answer).scripts)
+        assert all(script.startswith("/static/") for script in Page(answer).scripts)
 
 
 def test_names_that_cannot_be_shown_are_escaped_and_marked(olga: Visitor, source: bytes) -> None:
@@ -197,7 +199,7 @@ def test_a_backup_that_is_gone_leads_to_the_nearest_that_is_there(olga: Visitor,
     for asked, near in (("2020-01-01T000000Z", first), ("2031-01-01", last)):
         answer = olga.get(files("shop", source + b"/prices.txt", backup=asked))
         assert answer.status == 404
-        (address, *_) = [one for one in Page(answer).addresses("/files/shop?") if f"backup={near}" in one]
+        (address, *_) = [address for address in Page(answer).addresses("/files/shop?") if f"backup={near}" in address]
         assert path_in(address) == source + b"/prices.txt"
         assert olga.get(address).status == 200
 
@@ -226,9 +228,9 @@ def test_the_root_leads_down_to_the_files_and_its_breadcrumb_says_where_one_is(o
     address = "/files/shop"
     for part in source.decode().strip("/").split("/"):
         page = Page(olga.get(address))
-        (address,) = {one for one in page.addresses("/files/shop?") if path_in(one).endswith(b"/" + part.encode())}
+        (address,) = {address for address in page.addresses("/files/shop?") if path_in(address).endswith(b"/" + part.encode())}
     page = Page(olga.get(address))
-    (here,) = [one for one in page.links if one.get("aria-current") == "page" and one["href"].startswith("/files")]
+    (here,) = [link for link in page.links if link.get("aria-current") == "page" and link["href"].startswith("/files")]
     assert path_in(here["href"]) == source
 
 

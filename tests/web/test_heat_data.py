@@ -175,11 +175,11 @@ def test_block_groups_are_ranked_and_paged() -> None:
     assert state.score is not None
     whole = len(state.bg_vaddr)
     page = groups(state, "score", 0)
-    scores = [one.score for one in page.groups if one.score is not None]
+    scores = [group.score for group in page.groups if group.score is not None]
     assert scores == sorted(scores, reverse=True)
     assert scores[0] == pytest.approx(float(np.nanmax(state.score)))
     assert page.total == whole
-    assert [one.vaddr for one in groups(state, "vaddr", 10**9).groups][-1] == int(state.bg_vaddr[-1])
+    assert [group.vaddr for group in groups(state, "vaddr", 10**9).groups][-1] == int(state.bg_vaddr[-1])
     assert groups(state, "no such order", -5).offset == 0
     assert groups(replace(state, score=None), "score", 0).order == "vaddr"
 

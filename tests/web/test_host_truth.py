@@ -99,7 +99,7 @@ def test_backups_are_as_list_says(pool: Nights, source: RequestContext, host: st
 @pytest.mark.parametrize("host", HOSTS)
 def test_each_backup_is_kept_for_the_reasons_of_retention_explain(pool: Nights, source: RequestContext, host: str) -> None:
     page = page_of(source, host)
-    shown = {one.name: one for one in page.backups}
+    shown = {backup.name: backup for backup in page.backups}
     said = told(pool, "retention", "explain", host)
     assert [one["name"] for one in said] == sorted(filter(None, shown))
     for one in said:
@@ -142,7 +142,9 @@ def test_a_host_that_was_given_up_is_in_doubt_until_the_pool_is_asked(pool: Nigh
         source.close()
         assert asked
         assert not asked.in_doubt
-        assert {(one.goes, one.why) for one in asked.backups} == {(datetime(2026, 11, 22, 11, tzinfo=UTC), "host forgotten")}
+        assert {(backup.goes, backup.why) for backup in asked.backups} == {
+            (datetime(2026, 11, 22, 11, tzinfo=UTC), "host forgotten")
+        }
         page = client(pool.state).get("/hosts/gone").text
         assert "the host was forgotten" in page
         assert "exact=1" in page

@@ -87,7 +87,7 @@ def test_names_are_whole_and_tables_fit_a_laptop(site: Dashboard, browser: Brows
         enter(page, site.url, site.cookie)
         for path in ("/hosts", "/log", "/pool/expiry", HOST):
             page.goto(path)
-            assert [one for one in troubles(page) if "example.org" in one or "wide" in one] == [], path
+            assert [trouble for trouble in troubles(page) if "example.org" in trouble or "wide" in trouble] == [], path
             page.evaluate(LONGEST_TIMES)
             takes = page.evaluate(LEAST_SHARE)
             assert takes
@@ -122,7 +122,7 @@ def test_the_labels_of_charts_are_whole(site: Dashboard, browser: Browser) -> No
     with visit(browser, site.url, viewport=PHONE) as (page, _):
         enter(page, site.url, site.cookie)
         page.goto(HOST)
-        cut += [one for one in troubles(page) if "outside" in one]
+        cut += [trouble for trouble in troubles(page) if "outside" in trouble]
         for address in ("/pool/charts/trend/{}.svg?days=7", "/pool/charts/trend/{}.svg?days=180"):
             for name in ("allocated", "unused", "score", "orphans"):
                 page.goto(address.format(name) + "&width=360")

@@ -85,7 +85,7 @@ def test_the_trend_is_that_of_the_command(bed: Bed, days: int) -> None:
     found = trend(bed.catalogue, bed.filesystem, parse_time(said["since"]) + timedelta(days=days), days)
     # The command's clock has fractions of a second, its JSON has not: where a step begins may differ by that, and a point with it.
     told = {one["taken"]: one for one in said["points"]}
-    ours = {format_time(one.taken): one for one in found.points}
+    ours = {format_time(point.taken): point for point in found.points}
     both = told.keys() & ours.keys()
     assert len(both) >= len(told) - 2 > 10
     for name in ("size", "allocated", "used", "unallocated", "metadata_share", "orphans"):
@@ -94,12 +94,12 @@ def test_the_trend_is_that_of_the_command(bed: Bed, days: int) -> None:
 
 def test_the_outlook_is_the_forecast_of_the_command(bed: Bed) -> None:
     said = bed.says("forecast")
-    for one in outlooks(bed.catalogue, bed.filesystem, bed.now):
-        told = said[one.what]
-        assert told["now"] == one.now
-        assert one.per_day == pytest.approx(told["per_day"], rel=0.02)
-        assert one.usual
-        assert abs(one.usual - parse_time(told["full"])) < timedelta(days=30)
+    for outlook in outlooks(bed.catalogue, bed.filesystem, bed.now):
+        told = said[outlook.what]
+        assert told["now"] == outlook.now
+        assert outlook.per_day == pytest.approx(told["per_day"], rel=0.02)
+        assert outlook.usual
+        assert abs(outlook.usual - parse_time(told["full"])) < timedelta(days=30)
 
 
 def test_a_day_is_that_of_the_command(bed: Bed) -> None:
@@ -107,7 +107,7 @@ def test_a_day_is_that_of_the_command(bed: Bed) -> None:
     said = bed.says("day", day.isoformat())
     found = day_view(bed.catalogue, bed.filesystem, BERLIN, bed.now, day)
     assert (format_time(found.start), format_time(found.end)) == (said["since"], said["until"])
-    assert [(one.kind, format_time(one.start), format_time(one.end)) for one in found.phases] == [
+    assert [(phase.kind, format_time(phase.start), format_time(phase.end)) for phase in found.phases] == [
         (one["job"], one["start"], one["end"]) for one in said["phases"]
     ]
     assert [(one.kind or None, one.read, one.written, one.data, one.metadata) for one in found.sums] == [
@@ -123,15 +123,15 @@ def test_balances_are_those_that_the_balancer_tells_of(bed: Bed) -> None:
     said = json.loads(done.stdout)
     runs = balances(bed.catalogue, bed.filesystem, bed.now)
     told = said["balances"][::-1]
-    assert [one.id for one in runs] == [one["id"] for one in told]
+    assert [run.id for run in runs] == [one["id"] for one in told]
     for name in ("moved", "written", "gained", "block_groups", "policy", "budget", "failed"):
-        assert [getattr(one, name) for one in runs] == [one[name] for one in told]
+        assert [getattr(run, name) for run in runs] == [one[name] for one in told]
     assert runs[0].amplification == pytest.approx(told[0]["written"] / told[0]["moved"])
     whole = sums(runs)
     assert whole.amplification == pytest.approx(sum(one["written"] for one in told) / sum(one["moved"] for one in told))
     found = one_balance(bed.catalogue, bed.filesystem, runs[0].id, bed.now)
     assert found
-    assert [(one.vaddr, one.written, one.estimate_written, one.outcome) for one in found.steps] == [
+    assert [(step.vaddr, step.written, step.estimate_written, step.outcome) for step in found.steps] == [
         tuple(step[name] for name in ("vaddr", "written", "estimate_written", "outcome")) for step in told[0]["steps"]
     ]
     done_steps = [step for step in told[0]["steps"] if step["outcome"] == "done"]
@@ -143,7 +143,7 @@ def test_balances_are_those_that_the_balancer_tells_of(bed: Bed) -> None:
     assert looks.newest
     newest = said["scores"][-1]
     assert (looks.newest.score, looks.newest.bad, looks.newest.fragments) == (newest["score"], newest["bad"], newest["fragments"])
-    assert [(one.least, one.extents, one.bytes) for one in looks.sizes] == [
+    assert [(size.least, size.extents, size.bytes) for size in looks.sizes] == [
         (one["at_least"], one["extents"], one["bytes"]) for one in newest["histogram"]
     ]
 
@@ -165,7 +165,7 @@ def test_the_pool_now_is_the_sample_that_was_kept_last(bed: Bed) -> None:
     found = pool_now(bed.catalogue, bed.filesystem)
     assert found
     assert (found.size, found.allocated, found.used, found.options) == row[:4]
-    assert {one.name: [one.allocated, one.used, round(one.copies * 1000)] for one in found.spaces} == json.loads(row[4])
+    assert {space.name: [space.allocated, space.used, round(space.copies * 1000)] for space in found.spaces} == json.loads(row[4])
     assert pool_now(bed.catalogue, "another") is None
 
 

@@ -120,7 +120,7 @@ def test_the_map_agrees_with_the_dev_extents_of_dump_tree(bed: Bed) -> None:
 
 
 def test_the_picture_of_the_extents_is_the_one_that_the_program_draws(bed: Bed) -> None:
-    vaddr = max(bed.groups, key=lambda one: bed.groups[one][1])
+    vaddr = max(bed.groups, key=lambda group: bed.groups[group][1])
     answer = bed.get(f"/pool/blockgroup/{vaddr}/extents.png?curve=snake")
     assert (answer.status, answer.headers["Content-Type"]) == (200, "image/png")
     words = ("-q", "--blockgroup", str(vaddr), "--curve", "snake", "--order", "9", "--size", "9", "-o", "-", str(bed.point))

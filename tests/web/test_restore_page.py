@@ -41,10 +41,10 @@ def into() -> Iterator[Path]:
 def form_of(page: Page) -> list[tuple[str, str]]:
     """What a browser would send of the page's form as it stands."""
     found = []
-    for one in page.fields:
-        chosen = one.get("type") not in ("radio", "checkbox") or "checked" in one
-        if one.get("name") and one["name"] != "csrf_token" and chosen:
-            found.append((one["name"], one.get("value", "")))
+    for field in page.fields:
+        chosen = field.get("type") not in ("radio", "checkbox") or "checked" in field
+        if field.get("name") and field["name"] != "csrf_token" and chosen:
+            found.append((field["name"], field.get("value", "")))
     return found
 
 

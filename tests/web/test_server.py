@@ -76,7 +76,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     thread.start()
     yield int(found.effective_port)
     # All in its own thread, which ends when it has no connections.
-    found.trigger.pull_trigger(lambda: [one.handle_close() for one in list(found.active_channels.values())])
+    found.trigger.pull_trigger(lambda: [active_channel.handle_close() for active_channel in list(found.active_channels.values())])
     found.task_dispatcher.shutdown()
     with suppress(OSError):  # a thread that ends may have woken it up already, so that it is closed
         found.trigger.pull_trigger(lambda: wasyncore.close_all(found._map))

@@ -82,7 +82,7 @@ def port(app: Flask) -> Iterator[int]:
     thread = threading.Thread(target=found.run, daemon=True)
     thread.start()
     yield int(found.effective_port)
-    found.trigger.pull_trigger(lambda: [one.handle_close() for one in list(found.active_channels.values())])
+    found.trigger.pull_trigger(lambda: [active_channel.handle_close() for active_channel in list(found.active_channels.values())])
     found.task_dispatcher.shutdown(timeout=1)
     found.trigger.pull_trigger(lambda: wasyncore.close_all(found._map))
     thread.join(5)

@@ -131,7 +131,7 @@ def plant(nights: Nights) -> None:
     with Catalogue.open(nights.state) as catalogue:
         for host in ("lab", SECRET):
             words = f"{SECRET}: no room at {nights.pool}"
-            (row,) = (one for one in catalogue.backups(host) if one.name)
+            (row,) = (backup for backup in catalogue.backups(host) if backup.name)
             catalogue.put_backup(
                 replace(row, error=words, warnings=("a file vanished", f"{nights.pool}/hosts/lab/.working/y: not kept"))
             )

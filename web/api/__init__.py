@@ -136,7 +136,7 @@ def of_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
     for name, value in _pairs(raw):
         if name not in hints or name in in_path:
             raise UsageError(
-                f"there is no parameter {_shown(name)} here", _near(name, [one for one in hints if one not in in_path])
+                f"there is no parameter {_shown(name)} here", _near(name, [hint for hint in hints if hint not in in_path])
             )
         if name in said:
             raise UsageError(f"the parameter {name} is given twice", "give it once")
@@ -183,7 +183,7 @@ def bare(hint: Any) -> Any:
     """Returns a type without None and without its Annotated metadata."""
     if get_origin(hint) is Annotated:
         return bare(get_args(hint)[0])
-    inner = [one for one in get_args(hint) if one is not type(None)]
+    inner = [arg for arg in get_args(hint) if arg is not type(None)]
     return bare(inner[0]) if len(inner) < len(get_args(hint)) else hint
 
 

@@ -37,8 +37,8 @@ def document(endpoints: Sequence[Endpoint], prefix: str) -> dict[str, Any]:
     """Returns the whole document as JSON values."""
     schemas, of_answer = _schemas(endpoints)
     paths: dict[str, dict[str, Any]] = {}
-    for one in endpoints:
-        paths.setdefault(path_of(one), {})[one.method.lower()] = _operation(one, of_answer)
+    for endpoint in endpoints:
+        paths.setdefault(path_of(endpoint), {})[endpoint.method.lower()] = _operation(endpoint, of_answer)
     return {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": __version__, "description": _INTRODUCTION},
@@ -63,7 +63,7 @@ def document(endpoints: Sequence[Endpoint], prefix: str) -> dict[str, Any]:
 
 def _schemas(endpoints: Iterable[Endpoint]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the named schemas, and each endpoint's answer by the endpoint's name."""
-    answers = [(one.name, one.answer) for one in endpoints if not isinstance(one.answer, Bytes)] + [("", Error)]
+    answers = [(endpoint.name, endpoint.answer) for endpoint in endpoints if not isinstance(endpoint.answer, Bytes)] + [("", Error)]
     found, rest = TypeAdapter.json_schemas(
         [(name, "serialization", TypeAdapter(kind)) for name, kind in answers], ref_template=_REF
     )
@@ -144,7 +144,7 @@ def _body(kind: type) -> dict[str, Any]:
 def _properties(kind: type) -> dict[str, dict[str, Any]]:
     """Returns each field as a schema, with its default. A default of None means left out, because a query cannot express it."""
     found = {}
-    defaults = {one.name: one.default for one in fields(kind)}
+    defaults = {field.name: field.default for field in fields(kind)}
     for name, adapter in adapters_of(kind).items():
         schema = _without_none(_mended(adapter.json_schema(mode="validation")))
         if bare(hints_of(kind)[name]) is bytes:

@@ -199,13 +199,13 @@ def _sessions(service: LoginService, request: Request) -> Any:
     _, name = _own(service, request)
     return [
         {
-            "created": format_time(one.created),
-            "seen": format_time(one.seen),
-            "address": one.address,
-            "browser": one.browser,
-            "here": one.key == digest(request.session or ""),
+            "created": format_time(session.created),
+            "seen": format_time(session.seen),
+            "address": session.address,
+            "browser": session.browser,
+            "here": session.key == digest(request.session or ""),
         }
-        for one in service.store.sessions(name)
+        for session in service.store.sessions(name)
     ]
 
 

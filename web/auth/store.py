@@ -157,7 +157,7 @@ class Store:
                     return False
                 connection.executemany("INSERT INTO user VALUES (?, ?, ?, ?, ?, ?)", map(_user_row, users))
                 connection.executemany("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?)", map(_session_row, sessions))
-                connection.executemany("INSERT INTO token VALUES (?, ?, ?, ?, ?, NULL)", (_token_row(*one) for one in tokens))
+                connection.executemany("INSERT INTO token VALUES (?, ?, ?, ?, ?, NULL)", (_token_row(*token) for token in tokens))
         except (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
             raise ValueError(str(error)) from error
         return True

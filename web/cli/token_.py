@@ -51,7 +51,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         tokens = store.tokens()
     if as_json:
         return echo_json([_object(token) for token in tokens])
-    rows = [[printable(one.name), printable(one.role), hosts_words(one.hosts, "all"), _used(one)] for one in tokens]
+    rows = [[printable(token.name), printable(token.role), hosts_words(token.hosts, "all"), _used(token)] for token in tokens]
     if rows:
         click.echo(table(rows, ["TOKEN", "ROLE", "HOSTS", "LAST USED"]))
     return None

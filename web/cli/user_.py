@@ -168,19 +168,25 @@ def exported(store: Store) -> dict[str, Any]:
     return {
         "format": 1,
         "users": [
-            {"name": one.name, "role": one.role, "hosts": _hosts(one.hosts), "hash": one.hash, **_times(one, "created", "changed")}
-            for one in users
+            {
+                "name": user.name,
+                "role": user.role,
+                "hosts": _hosts(user.hosts),
+                "hash": user.hash,
+                **_times(user, "created", "changed"),
+            }
+            for user in users
         ],
         "sessions": [
             {
-                "key": one.key.hex(),
-                "user": one.user,
-                "address": one.address,
-                "browser": one.browser,
-                **_times(one, "created", "seen"),
+                "key": session.key.hex(),
+                "user": session.user,
+                "address": session.address,
+                "browser": session.browser,
+                **_times(session, "created", "seen"),
             }
             for user in users
-            for one in store.sessions(user.name)
+            for session in store.sessions(user.name)
         ],
         "tokens": [
             {"name": one.name, "role": one.role, "hosts": _hosts(one.hosts), "key": key.hex(), **_times(one, "created")}
@@ -245,7 +251,7 @@ def _hosts(hosts: tuple[str, ...] | None) -> list[str] | None:
 def _limits(hosts: Any) -> tuple[str, ...] | None:
     if hosts is None:
         return None
-    limits = [parse_hosts(one) for one in hosts] if isinstance(hosts, list) else []
+    limits = [parse_hosts(host) for host in hosts] if isinstance(hosts, list) else []
     # None is the word "all", which as a list of patterns names a host; one pattern with a comma would be two.
     if not limits or any(limit is None or len(limit) != 1 for limit in limits):
         raise ValueError("a pattern of hosts is not a string")

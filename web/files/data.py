@@ -163,7 +163,7 @@ def choices(backups: Iterable[Backup], now: datetime) -> tuple[Which, ...]:
     """Returns the backups of a host that can be restored from, as in the catalogue: the newest first, and after them those with a
     timestamp in the future.
     """
-    found = [Which(one.name, one.state, one.started) for one in backups if one.name and one.state in RESTORABLE]
+    found = [Which(backup.name, backup.state, backup.started) for backup in backups if backup.name and backup.state in RESTORABLE]
     return tuple(sorted(found, key=lambda one: (one.started <= latest(now), one.started), reverse=True))
 
 

@@ -88,7 +88,7 @@ def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since:
     """Asks the agent for the versions, from the backup `since` on. Raises the agent's exceptions."""
     answer = asks.ask("versions", host=host, path=text_of(path), content=by_content, **({"since": since} if since else {}))
     versions = answer["versions"]
-    before = [None, *(one["best"] for one in versions)]
+    before = [None, *(version["best"] for version in versions)]
     return HistoryPage(
         host=host,
         path=answer["path"],
@@ -106,7 +106,7 @@ def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since:
 
 def neighbouring_backups(past: HistoryPage, name: str) -> NeighbouringBackups:
     """Returns the backups in which a path changed, nearest to one of them. Skips backups without information about it."""
-    said = [(one.name, one.version) for one in past.backups if one.version is not None or one.found == "missing"]
+    said = [(backup.name, backup.version) for backup in past.backups if backup.version is not None or backup.found == "missing"]
     before = after = None
     for (earlier, old), (later, new) in pairwise(said):
         if old != new and later <= name:

@@ -87,5 +87,5 @@ def _alike(above: data.Listing, path: str) -> list[data.File]:
     """Names in that folder that are like the one that is missing."""
     depth = len([name for name in above.entry.path.split("/") if name])
     names = [name for name in path.split("/") if name]
-    by_name = {one.name: one for one in above.entries}
+    by_name = {entry.name: entry for entry in above.entries}
     return [by_name[name] for name in get_close_matches(names[depth], by_name, 3, 0.6)] if depth < len(names) else []

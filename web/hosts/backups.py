@@ -85,9 +85,9 @@ def decided(backups: Sequence[Backup], policy: Retention | None, source: Request
     shared: dict[str, list[str]] = {}
     for one in (one for one in also_on(source, host) if one.kind == REPLICA):
         shared.setdefault(one.backup, []).append(one.replica)
-    found = [replace(one, common=", ".join(shared.get(one.name, ()))) for one in candidates(backups)]
+    found = [replace(candidate, common=", ".join(shared.get(candidate.name, ()))) for candidate in candidates(backups)]
     facts = HostBackups("", found, rules, configured=policy is not None)
-    return {one.name: _known(one) for one in explain(facts, rules, source.site.zone, source.now).decisions}
+    return {decision.name: _known(decision) for decision in explain(facts, rules, source.site.zone, source.now).decisions}
 
 
 def _known(one: Decision) -> KnownDecision:

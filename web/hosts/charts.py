@@ -39,7 +39,7 @@ class HostChart:
 
 def size_chart(backups: Sequence[BackupRow], zone: ZoneInfo) -> HostChart | None:
     """Draws the sizes of the existing backups; None with fewer than two."""
-    known = sorted((one for one in backups if one.name and one.size is not None), key=lambda one: one.started)
+    known = sorted((backup for backup in backups if backup.name and backup.size is not None), key=lambda backup: backup.started)
     if len(known) <= 1:
         return None
     sizes = [one.size or 0 for one in known]

@@ -100,7 +100,7 @@ class HostPage:
     @property
     def newest(self) -> str | None:
         """Returns the newest backup that files can be restored from, a complete one if there is one."""
-        found = [one for one in self.backups if one.restorable]
+        found = [backup for backup in self.backups if backup.restorable]
         found.sort(key=lambda one: (one.ahead, one.state != "complete"))
         return found[0].name if found else None
 
@@ -169,15 +169,15 @@ def host_page(
         row=data.with_strips(source, [row])[0],
         sentence=sentence(row, config),
         settings=settings_of(config) if config and row.state != COPY else None,
-        running=tuple(one for one in running(source, viewer).transfers if one.host == host),
-        alarms=tuple(one for one in open_alarms(source, viewer) if one.host == host),
+        running=tuple(transfer for transfer in running(source, viewer).transfers if transfer.host == host),
+        alarms=tuple(open_alarm for open_alarm in open_alarms(source, viewer) if open_alarm.host == host),
         backups=tuple(reversed(backups)),
-        kept=sum(one.keep is True for one in backups),
-        going=sum(one.keep is False for one in backups),
+        kept=sum(backup.keep is True for backup in backups),
+        going=sum(backup.keep is False for backup in backups),
         retention=_retention(
             row, policy, command_for("backupd retention explain", source.site.name, "" if viewer.limited else source.site.call)
         ),
-        in_doubt=exact is None and any(one.keep and one.state in GOING for one in backups),
+        in_doubt=exact is None and any(backup.keep and backup.state in GOING for backup in backups),
         calendar=calendar(marks, source.now.astimezone(zone).date()),
         runs=tuple(runs[:RUNS]),
         history=tuple(run for run in reversed(runs) if run.seconds is not None and run.outcome in FINAL),
@@ -189,7 +189,7 @@ def host_page(
 
 
 def _damaged(source: RequestContext, host: str, backups: Sequence[BackupRow]) -> DamagedFiles | None:
-    count = sum(one.verified is not None and one.verified.damages > 0 for one in backups)
+    count = sum(backup.verified is not None and backup.verified.damages > 0 for backup in backups)
     if not count:
         return None
     files, paths = source.catalogue.damaged_paths(host, _NAMED)
@@ -214,7 +214,7 @@ def _retention(row: HostRow, policy: Retention | None, command: str) -> str:
 
 def backup_of(page: HostPage, name: str) -> BackupRow | None:
     """Returns the backup of that name."""
-    return next((one for one in page.backups if one.name is not None and one.name == name), None)
+    return next((backup for backup in page.backups if backup.name is not None and backup.name == name), None)
 
 
 def _runs(source: RequestContext, host: str) -> list[tuple[Run, bool]]:

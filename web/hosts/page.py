@@ -87,7 +87,7 @@ def _asked(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
 def now(host: str) -> str:
     """Returns the host's running jobs, for the page to refresh."""
     require_visible_host(host)
-    transfers = [one for one in running(source(), viewer()).transfers if one.host == host]
+    transfers = [transfer for transfer in running(source(), viewer()).transfers if transfer.host == host]
     return render_template("host/running.html", host=host, transfers=transfers)
 
 

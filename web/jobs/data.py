@@ -130,11 +130,11 @@ def _of_kind(
     elif kind == "backup":
         yield from by_hand(catalogue, None, now, since)
     elif kind == "expire":
-        yield from (_expiry(one) for one in expiries(catalogue, now, LIMIT) if one.started >= since)
+        yield from (_expiry(expiry) for expiry in expiries(catalogue, now, LIMIT) if expiry.started >= since)
     elif kind == "dedupe":
-        yield from (_dedupe(one, now) for one in catalogue.dedupes(LIMIT) if one.started >= since)
+        yield from (_dedupe(dedupe, now) for dedupe in catalogue.dedupes(LIMIT) if dedupe.started >= since)
     elif filesystem and kind == "balance":
-        yield from (_balance(one) for one in balances(catalogue, filesystem, now, LIMIT) if one.started >= since)
+        yield from (_balance(balance) for balance in balances(catalogue, filesystem, now, LIMIT) if balance.started >= since)
     elif filesystem and kind == "kernel":
         yield from _kernel(catalogue, filesystem, since, now)
 

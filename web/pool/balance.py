@@ -99,7 +99,7 @@ class OneBalance:
 
 def balances(catalogue: Catalogue, filesystem: str, now: datetime, limit: int = LAST) -> tuple[BalanceRun, ...]:
     """Returns the last runs, newest first."""
-    return tuple(_run(one, now) for one in catalogue.balances(filesystem, limit))
+    return tuple(_run(balance, now) for balance in catalogue.balances(filesystem, limit))
 
 
 def one_balance(catalogue: Catalogue, filesystem: str, balance_id: int, now: datetime) -> OneBalance | None:
@@ -107,20 +107,20 @@ def one_balance(catalogue: Catalogue, filesystem: str, balance_id: int, now: dat
     found = catalogue.one_balance(balance_id)
     if found is None or found.filesystem != filesystem:
         return None
-    steps = tuple(of_row(StepRow, one, amplification=_share(one.written, one.moved)) for one in catalogue.steps(balance_id))
+    steps = tuple(of_row(StepRow, step, amplification=_share(step.written, step.moved)) for step in catalogue.steps(balance_id))
     return OneBalance(_run(found, now), steps, accuracy(steps))
 
 
 def sums(runs: Sequence[BalanceRun]) -> BalanceSums:
     """Returns the totals of the runs, including stopped ones, because the block groups that they moved stay moved."""
-    known = [one for one in runs if one.written is not None]
+    known = [run for run in runs if run.written is not None]
     moved, written = sum(one.moved for one in known), sum(one.written or 0 for one in known)
     return BalanceSums(
         len(runs),
-        sum(one.block_groups for one in runs),
-        sum(one.moved for one in runs),
+        sum(run.block_groups for run in runs),
+        sum(run.moved for run in runs),
         written,
-        sum(one.gained for one in runs),
+        sum(run.gained for run in runs),
         _share(written, moved),
     )
 

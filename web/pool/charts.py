@@ -66,13 +66,13 @@ def score_chart(found: Distribution, look: ChartStyle) -> bytes:
 
 def size_words(sizes: Sequence[SizeClass]) -> str:
     """Describes the chart of sizes, for screen readers."""
-    whole = sum(one.bytes for one in sizes)
-    large = sum(one.bytes for one in sizes if one.least >= 16 << 20)
-    count = sum(one.extents for one in sizes)
+    whole = sum(size.bytes for size in sizes)
+    large = sum(size.bytes for size in sizes if size.least >= 16 << 20)
+    count = sum(size.extents for size in sizes)
     return f"{format_size(whole)} are free in {counted(count, 'extent')}; {format_size(large)} of it in extents of 16 MiB and more"
 
 
 def size_chart(sizes: Sequence[SizeClass], look: ChartStyle) -> bytes:
     """Bytes that are free, by the size of the free extents."""
-    bars = [Bar(size_short(one.least), one.bytes) for one in sizes]
-    return bar_chart(size_words(sizes), bars, size_scale(max((one.bytes for one in sizes), default=0)), look, "green")
+    bars = [Bar(size_short(size.least), size.bytes) for size in sizes]
+    return bar_chart(size_words(sizes), bars, size_scale(max((size.bytes for size in sizes), default=0)), look, "green")

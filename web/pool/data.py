@@ -165,11 +165,11 @@ def _points(samples: Sequence[Sample], marks: Sequence[SampleMark], since: datet
     return tuple(
         of_row(
             TrendPoint,
-            one,
-            metadata_share=round(one.metadata_share, 4),
-            most_orphans=most.get(int((one.taken - since) / step)),
+            point,
+            metadata_share=round(point.metadata_share, 4),
+            most_orphans=most.get(int((point.taken - since) / step)),
         )
-        for one in points(samples, since, step)
+        for point in points(samples, since, step)
     )
 
 

@@ -50,7 +50,7 @@ class ExpiryRun:
 
 def expiries(catalogue: Catalogue, now: datetime, limit: int = LAST) -> tuple[ExpiryRun, ...]:
     """Returns the last runs, newest first."""
-    return tuple(_run(one, now) for one in catalogue.expiries(limit))
+    return tuple(_run(expiry, now) for expiry in catalogue.expiries(limit))
 
 
 def one_expiry(catalogue: Catalogue, expiry_id: int, now: datetime) -> ExpiryRun | None:

@@ -37,9 +37,9 @@ def _rsync(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _privileges(facts: DoctorFacts) -> Iterator[Finding]:
-    for one in privilege_findings(facts.machine.capabilities, root=facts.machine.is_root):
+    for privilege_finding in privilege_findings(facts.machine.capabilities, root=facts.machine.is_root):
         why = "what needs it fails, each night again, and backups lack it"
-        yield replace(one, subject="", remedy=Remedy(why, "none known", (f"# {one.hint}",)))
+        yield replace(privilege_finding, subject="", remedy=Remedy(why, "none known", (f"# {privilege_finding.hint}",)))
 
 
 def _confinement(facts: DoctorFacts) -> Iterator[Finding]:
@@ -161,9 +161,9 @@ def by_hand(verdict: ScheduleVerdict, why: str = "") -> Finding:
 
 
 def _clock(facts: DoctorFacts) -> Iterator[Finding]:
-    for one in clock_findings(facts.site.clock_doubt, facts.machine.clock):
-        if one.level in _CLOCK:
-            yield replace(one, remedy=_CLOCK[one.level])
+    for clock_finding in clock_findings(facts.site.clock_doubt, facts.machine.clock):
+        if clock_finding.level in _CLOCK:
+            yield replace(clock_finding, remedy=_CLOCK[clock_finding.level])
 
 
 _CLOCK = {
@@ -182,24 +182,24 @@ _CLOCK = {
 
 
 def _replica(facts: DoctorFacts) -> Iterator[Finding]:
-    for one in facts.site.copies:
-        if one.level != health.OK:
+    for copy in facts.site.copies:
+        if copy.level != health.OK:
             remedy = Remedy(
                 "a fire, a thief or a stolen root password takes all backups of one server at once",
                 "none: what is fetched takes the place of nothing",
-                (f"# {one.hint}", f"{backupd(facts.site, 'status')}   # each replica, and the hosts that are behind"),
+                (f"# {copy.hint}", f"{backupd(facts.site, 'status')}   # each replica, and the hosts that are behind"),
             )
-            yield replace(one, text=f"{one.subject}: {one.text}" if one.subject else one.text, remedy=remedy)
+            yield replace(copy, text=f"{copy.subject}: {copy.text}" if copy.subject else copy.text, remedy=remedy)
 
 
 def _steps(facts: DoctorFacts) -> Iterator[Finding]:
-    for one in facts.site.steps:
+    for step in facts.site.steps:
         remedy = Remedy(
             "a drill, a scrub or a check that never comes to its end proves nothing, and looks like one that is done",
             "none but the load",
-            (f"# {one.hint}",),
+            (f"# {step.hint}",),
         )
-        yield replace(one, text=f"{one.subject}: {one.text}" if one.subject not in one.text else one.text, remedy=remedy)
+        yield replace(step, text=f"{step.subject}: {step.text}" if step.subject not in step.text else step.text, remedy=remedy)
 
 
 def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:

@@ -142,8 +142,8 @@ def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
     for line in strip(cells(found, zone), asked.now.astimezone(zone).date(), text_width(), _paint):
         click.echo(line)
     verified = VerifiedBackups(asked.context.catalogue, asked.now)
-    rows_of = {one.name: one for one in asked.context.catalogue.backups(found.facts.host)}
-    states = {one.name: "expired" if one.expired else one.state for one in found.facts.candidates}
+    rows_of = {backup.name: backup for backup in asked.context.catalogue.backups(found.facts.host)}
+    states = {candidate.name: "expired" if candidate.expired else candidate.state for candidate in found.facts.candidates}
     rows = [
         (
             decision.name,

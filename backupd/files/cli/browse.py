@@ -62,7 +62,7 @@ def _print_json(found: OpenedBackup, entry: Entry, entries: list[Entry]) -> None
         "path": os.fsdecode(entry.path),
         "entry": entry_object(entry),
     }
-    stream_object(head, "entries", (entry_object(one) for one in entries))
+    stream_object(head, "entries", (entry_object(entry) for entry in entries))
 
 
 def _show(found: OpenedBackup, entry: Entry, entries: list[Entry]) -> None:

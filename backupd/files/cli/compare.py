@@ -123,7 +123,7 @@ def _differences(
 
 def _print_json(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool) -> None:
     total = DifferenceTotals()
-    found = (difference_object(one) for one in _differences(old, new, path, content, total))
+    found = (difference_object(difference) for difference in _differences(old, new, path, content, total))
     stream_object({**_head(old, new, path), "content": content}, "differences", found, lambda: {"sum": asdict(total)})
 
 

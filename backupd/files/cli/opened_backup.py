@@ -133,7 +133,11 @@ def remark_lines(record: Record, paths: Iterable[bytes]) -> list[str]:
     Only those about a folder that holds one of the paths, or lies below it.
     """
     asked = [os.fsdecode(path) for path in paths]
-    lines = [condition_words(one) for one in record.skipped_deletions if any(_overlap(one.key.path, path) for path in asked)]
+    lines = [
+        condition_words(skipped_deletion)
+        for skipped_deletion in record.skipped_deletions
+        if any(_overlap(skipped_deletion.key.path, path) for path in asked)
+    ]
     left_out = [condition for condition in record.left_out if any(_overlap(condition.key.name, path) for path in asked)]
     lines += map(condition_words, left_out[:_MOST_LEFT_OUT])
     if (more := len(left_out) - _MOST_LEFT_OUT) > 0:
@@ -149,7 +153,8 @@ def _overlap(one: str, other: str) -> bool:
 def entries_table(entries: Sequence[Entry]) -> str:
     """Returns a table with one line for each entry."""
     rows = [
-        (mode_words(one), str(one.uid), str(one.gid), size_words(one), time_words(one.mtime), name_words(one)) for one in entries
+        (mode_words(entry), str(entry.uid), str(entry.gid), size_words(entry), time_words(entry.mtime), name_words(entry))
+        for entry in entries
     ]
     return table(rows, _HEADERS, right=["UID", "GID", "SIZE"], spare=["UID", "GID"])
 

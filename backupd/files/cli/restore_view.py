@@ -209,15 +209,15 @@ def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str)
     copies = other_copies(config.copies, known, offsite, host)
     if copies:
         yield f"other copies of {host}:"
-    for one in copies:
-        newest = f"the newest there is {one.newest}" if one.newest else "its newest backup there is not known here"
-        if one.offsite is None:
-            yield f"  {_server(one)}: {newest}; there: {_restore_words(host, which, paths)}"
+    for copy in copies:
+        newest = f"the newest there is {copy.newest}" if copy.newest else "its newest backup there is not known here"
+        if copy.offsite is None:
+            yield f"  {_server(copy)}: {newest}; there: {_restore_words(host, which, paths)}"
             continue
-        yield f"  offsite {one.name}: {newest}; it comes back below {to or _TARGET}{_TOP}:"
-        yield "    " + restic_line(one.offsite, pool_id, host, which, paths, to or _TARGET)
+        yield f"  offsite {copy.name}: {newest}; it comes back below {to or _TARGET}{_TOP}:"
+        yield "    " + restic_line(copy.offsite, pool_id, host, which, paths, to or _TARGET)
         if which and not parse_backup_name(which):
-            yield "    in place of `latest` an id of: " + restic_call(one.offsite, ["snapshots", *_whose(pool_id, host)])
+            yield "    in place of `latest` an id of: " + restic_call(copy.offsite, ["snapshots", *_whose(pool_id, host)])
 
 
 def _server(one: "OtherCopy") -> str:

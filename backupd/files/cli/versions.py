@@ -67,7 +67,7 @@ def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | 
     with ProgressLine() as line, reading(host):
         history = versions(backups, path, content, lambda done, of: line.go_on(lambda: f"backup {done + 1} of {of}"))
     if not history.versions:
-        if any(one.found == UNREADABLE for one in history.backups):
+        if any(backup.found == UNREADABLE for backup in history.backups):
             raise OperatorError(f"{shown(path)} of {host} cannot be read", "see dmesg, and `backupd scrub`")
         with opened_backup(pool, host, NEWEST, now) as found:
             raise missing(found.tree, path, host)
@@ -88,7 +88,9 @@ def _show(host: str, history: PathHistory) -> None:
     kind = history.versions[-1].entry.kind
     count, backups = counted(len(history.versions), "version"), counted(len(history.backups), "backup")
     prose(f"{shown(history.path)} of {host}, {kind}: {count} in {backups}")
-    rows = [(one.first, _row(one)) for one in history.versions] + [(gone.first, _gone_row(gone)) for gone in history.gone]
+    rows = [(version.first, _row(version)) for version in history.versions] + [
+        (gone.first, _gone_row(gone)) for gone in history.gone
+    ]
     click.echo(table([row for _, row in sorted(rows)], _HEADERS, right=["BACKUPS", "SIZE"]))
     for line in _notes(history):
         prose(line)
@@ -117,14 +119,14 @@ def _gone_row(gone: Absence) -> tuple[str, ...]:
 
 
 def _notes(history: PathHistory) -> Iterator[str]:
-    if any(not one.certain for one in history.versions):
+    if any(not version.certain for version in history.versions):
         yield "~: same size and time, but written again meanwhile: --content compares the contents"
     if history.versions[-1].entry.kind == "folder" and not history.by_content:
         yield "of a folder only its own names count here: with --content all that is below"
     silent: dict[str, list[str]] = {}
-    for one in history.backups:
-        if one.version is None and one.found not in (THERE, "missing"):
-            silent.setdefault(one.found, []).append(one.name)
+    for backup in history.backups:
+        if backup.version is None and backup.found not in (THERE, "missing"):
+            silent.setdefault(backup.found, []).append(backup.name)
     for found, names in silent.items():
         some = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         yield f"{found} in {counted(len(names), 'backup')}: {some}"

@@ -271,8 +271,8 @@ class _Status:
         """`alive`: the bytes of each host by simple quotas."""
         report = self.report
         hosts = [
-            {**host_as_json(one), "verified": time_or_null(report.looks.get(one.host)), "alive_bytes": alive.get(one.host)}
-            for one in report.hosts
+            {**host_as_json(host), "verified": time_or_null(report.looks.get(host.host)), "alive_bytes": alive.get(host.host)}
+            for host in report.hosts
         ]
         return {
             "hosts": hosts,
@@ -338,8 +338,8 @@ class _Status:
             if report.in_doubt:
                 words = f"{in_doubt_words(report.in_doubt)}: `backupd verify --after-crash` does that"
                 prose(click.style("in doubt: ", fg="yellow") + words)
-        for one in clock_findings(self.context.clock_doubt, self.synchronised):
-            click.echo(click.style("clock: ", fg=colours.LEVEL[one.level]) + printable(one.text))
+        for clock_finding in clock_findings(self.context.clock_doubt, self.synchronised):
+            click.echo(click.style("clock: ", fg=colours.LEVEL[clock_finding.level]) + printable(clock_finding.text))
         show_pool(report.verdict)
 
 
@@ -360,8 +360,8 @@ def _chosen(context: _Opened, hosts: Sequence[str], group: str | None) -> frozen
 def _only(status: _Status, chosen: frozenset[str], states: Sequence[str]) -> _Status:
     """Returns the status of the chosen hosts, of those in one of the states if any is given."""
     report = status.report
-    hosts = tuple(one for one in report.hosts if one.host in chosen and (not states or one.state in states))
-    names = {one.host for one in hosts}
+    hosts = tuple(host for host in report.hosts if host.host in chosen and (not states or host.state in states))
+    names = {host.host for host in hosts}
     return replace(
         status,
         report=replace(

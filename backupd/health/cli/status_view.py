@@ -187,8 +187,8 @@ def show_failed_jobs(alarms: Sequence[StoredAlarm]) -> None:
 
 def show_pool(verdict: health.PoolVerdict) -> None:
     """Prints nothing if everything was checked and is well."""
-    for one in verdict.findings:
-        click.echo(f"pool: {click.style(one.level, fg=colours.LEVEL[one.level], bold=True)}: {printable(one.text)}")
+    for finding in verdict.findings:
+        click.echo(f"pool: {click.style(finding.level, fg=colours.LEVEL[finding.level], bold=True)}: {printable(finding.text)}")
     if verdict.unlooked:
         click.echo(f"pool: {click.style('not checked', fg=colours.LEVEL[health.UNKNOWN])}: {', '.join(verdict.unlooked)}")
     if verdict.level != health.OK:
@@ -264,7 +264,7 @@ def copy_as_json(copy: CopyStatus[CopySettings], running: RunningFetch | None) -
         "seconds": session.seconds if session else None,
         "newest": format_time(session.newest) if session and session.newest else None,
         "behind": [{"host": one.host, "there": one.there, "here": one.here, "error": one.error} for one in copy.behind],
-        "lag": [{"host": one.host, "newest": one.newest, "age": round(one.age), "listed": not one.gone} for one in copy.lags],
+        "lag": [{"host": lag.host, "newest": lag.newest, "age": round(lag.age), "listed": not lag.gone} for lag in copy.lags],
         "running": fetch_as_json(running) if running else None,
     }
 

@@ -84,7 +84,7 @@ def _day_as_json(day: DayData) -> dict[str, Any]:
         "since": format_time(day.start),
         "until": format_time(day.end),
         "slots": [_slot(slot) for slot in day.slots if slot.read is not None],
-        "phases": [{"job": one.kind, "start": format_time(one.start), "end": format_time(one.end)} for one in day.phases],
+        "phases": [{"job": phase.kind, "start": format_time(phase.start), "end": format_time(phase.end)} for phase in day.phases],
         "sums": [_sum(one) for one in day.sums],
     }
 

@@ -74,7 +74,7 @@ def _as_json(use: PoolUse, host: str | None) -> dict[str, Any]:
         "draws": use.draws,
         "others": _amount(use.others),
         "hosts": [_host(one) for one in use.hosts if host in (None, one.host)],
-        "backups": [_backup(one) for one in use.backups if one.host == host],
+        "backups": [_backup(backup) for backup in use.backups if backup.host == host],
         "unread": dict(use.unread),
     }
 
@@ -103,15 +103,21 @@ def _amount(amount: Amount | None) -> dict[str, int] | None:
 def _show(use: PoolUse, host: str | None) -> None:
     if host:
         rows = [
-            (one.name or "(.working)", one.state, format_size(one.size), format_size(one.written), *_columns(one.measured))
-            for one in use.backups
-            if one.host == host
+            (
+                backup.name or "(.working)",
+                backup.state,
+                format_size(backup.size),
+                format_size(backup.written),
+                *_columns(backup.measured),
+            )
+            for backup in use.backups
+            if backup.host == host
         ]
         heads = ["NAME", "STATE", "SIZE", "WRITTEN", "ON DISK", "OWN", "95%"]
     else:
         rows = [
-            (printable(one.host), str(one.backups), format_size(one.size), format_size(one.written), *_columns(one.measured))
-            for one in sorted(use.hosts, key=_weight, reverse=True)
+            (printable(host.host), str(host.backups), format_size(host.size), format_size(host.written), *_columns(host.measured))
+            for host in sorted(use.hosts, key=_weight, reverse=True)
         ]
         heads = ["HOST", "BACKUPS", "NEWEST", "WRITTEN", "ON DISK", "OWN", "95%"]
     right = ["BACKUPS", "SIZE", "NEWEST", "WRITTEN", "ON DISK", "OWN"]

@@ -46,7 +46,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
             if which:
                 require_host_or_folder(context, host)
             rows += context.catalogue.damages(host or None, find(context.pool, host, name).name if name else None)
-        found = damaged_files(context, (one for one in dict.fromkeys(rows) if one.fate is None))
+        found = damaged_files(context, (row for row in dict.fromkeys(rows) if row.fate is None))
     if as_json:
         echo_json([as_json_object(one) for one in found])
     elif found:

@@ -149,8 +149,8 @@ def _damage_lines(found: ScrubDamage | None) -> Iterator[str]:
 
 def _damage_fields(found: ScrubDamage | None, files: list[DamagedFile]) -> dict[str, Any]:
     return {
-        "damaged": [damaged_object(one) for one in files] if found else None,
-        "metadata": [{"vaddr": one.vaddr, "tree": one.tree, "level": one.level} for one in found.trees] if found else None,
+        "damaged": [damaged_object(file) for file in files] if found else None,
+        "metadata": [{"vaddr": tree.vaddr, "tree": tree.tree, "level": tree.level} for tree in found.trees] if found else None,
         "elsewhere": list(found.elsewhere) if found else None,
         "unnamed": found.unnamed if found else None,
     }

@@ -238,7 +238,7 @@ class _VerifyRun:
         own: OwnReads,
     ) -> None:
         """Reads the backups, or as many of their files as `sample` says, until the time is over."""
-        files = sum(one.record.files or 0 for one in backups)
+        files = sum(backup.record.files or 0 for backup in backups)
         share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
         doubt_of_clock = clock_doubt(self.context.catalogue, moment, rehearsal=self.context.pool.rehearsal)
         scope = ReadScope(share, seconds, pace, forgets=doubt_of_clock is None)
@@ -330,8 +330,8 @@ def _chosen(context: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorab
 def _tell_catalogue(context: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
     """Updates the catalogue from earlier results: a `verify` was killed before it wrote the rows."""
     rows = [verified_row(one.host, one.name, known) for one, known in chosen if known]
-    told = {host: context.catalogue.verifications(host) for host in {one.host for one in rows}}
-    if news := [one for one in rows if told[one.host].get(one.name) != one]:
+    told = {host: context.catalogue.verifications(host) for host in {row.host for row in rows}}
+    if news := [row for row in rows if told[row.host].get(row.name) != row]:
         context.catalogue.put_verifications(news)
 
 

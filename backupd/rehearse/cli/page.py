@@ -250,7 +250,7 @@ def _mark(number: int) -> str:
 def _changes(result: RehearsalResult) -> Iterator[str]:
     names = [variant.name for variant in result.plan.variants]
     first = names[0]
-    known = [one for one in result.judgements if one.comparisons]
+    known = [judgement for judgement in result.judgements if judgement.comparisons]
     if not known:
         return
     rows = [

@@ -101,10 +101,10 @@ def _lines(result: RehearsalResult) -> Iterator[str]:
         f"{extent_words(result.plan)}, took {format_duration(result.seconds)}. {about_hosts(result.plan, result.facts)}"
     )
     yield from _variant_table(result.plan.variants)
-    for one in result.judgements:
+    for judgement in result.judgements:
         yield ""
-        yield printable(f"{one.variant} against {one.against}")
-        yield from _comparison_table(one, result.question)
+        yield printable(f"{judgement.variant} against {judgement.against}")
+        yield from _comparison_table(judgement, result.question)
     yield ""
     yield from (line for text in conclusion(result) for line in wrapped(text))
     yield from _charts(result)
@@ -201,8 +201,12 @@ def result_as_json(result: RehearsalResult) -> dict[str, Any]:
             for run in result.runs
         ],
         "judgements": [
-            {"variant": one.variant, "against": one.against, "measures": [asdict(each) for each in one.comparisons]}
-            for one in result.judgements
+            {
+                "variant": judgement.variant,
+                "against": judgement.against,
+                "measures": [asdict(each) for each in judgement.comparisons],
+            }
+            for judgement in result.judgements
         ],
         "best": winners[0] if len(winners := best(result.judgements)) == 1 else None,
         "conclusion": list(conclusion(result)),

@@ -157,18 +157,18 @@ def range_words(least: float, most: float) -> str:
 
 def conclusion(result: RehearsalResult) -> Iterator[str]:
     """Says which settings are better, and how sure that is."""
-    for one in result.judgements:
-        yield printable(_sentence(one, result.question))
+    for judgement in result.judgements:
+        yield printable(_sentence(judgement, result.question))
     winners = best(result.judgements)
     if winners:
         against = result.judgements[0].against
         yield printable(f"Better for this server than {against}, by this rehearsal: {' or '.join(winners)}.")
-    elif any(each.verdict is Verdict.TOO_FEW for one in result.judgements for each in one.comparisons):
+    elif any(each.verdict is Verdict.TOO_FEW for judgement in result.judgements for each in judgement.comparisons):
         if result.plan.seeds < FEWEST:
             yield f"There are too few runs to say which is better: use --seeds {FEWEST} or more."
         else:
             yield "Too few runs came to their end to say which is better: use a larger --size, or more --seeds."
-    elif any(one.named(Verdict.BETTER) for one in result.judgements):
+    elif any(judgement.named(Verdict.BETTER) for judgement in result.judgements):
         yield "No variant is better in something and worse in nothing: what matters more on this server decides."
     else:
         yield "Nothing speaks for a change."

@@ -181,7 +181,7 @@ def _session(
     behind = [
         HostBehind(
             host,
-            max((one.name for one in listed[host].backups), default=None) if host in listed else None,
+            max((backup.name for backup in listed[host].backups), default=None) if host in listed else None,
             here.get(host) or plan.common.get(host),
             error,
         )
@@ -189,7 +189,7 @@ def _session(
     ]
     seconds = round(time.monotonic() - begun, 3)
     at = before.at if summary.out_of_time and before else None if summary.out_of_time else times[0]
-    began = [parse_backup_name(max(one.name for one in host.backups)) for host in listed.values() if host.backups]
+    began = [parse_backup_name(max(backup.name for backup in host.backups)) for host in listed.values() if host.backups]
     newest = max((one for one in began if one and one <= latest(times[1])), default=None)
     counts = len(listed), len(summary.fetched), summary.bytes, seconds
     return ReplicaSession(times[1], at, "", pool, *counts, newest, tuple(behind), plan.gone)

@@ -202,8 +202,8 @@ def _require_demotable(context: PoolContext, host: str, far: FarHost | None) -> 
         raise OperatorError(f"{host}: a backup of it is not finished", f"`backupd run {host}` or `backupd discard {host}`")
     notes, unread = read_notes(context.pool.host(host)), list[str]()
     here = [
-        NearBackup(one.path.name, one.record.uuid, effective_state(one.record, notes))
-        for one in final_backups(context.pool, host, unread)
+        NearBackup(final_backup.path.name, final_backup.record.uuid, effective_state(final_backup.record, notes))
+        for final_backup in final_backups(context.pool, host, unread)
     ]
     for name in unread:
         prose(f"{host}: {name} cannot be read, so it is passed over; `backupd damaged {host}` lists the damage", err=True)

@@ -141,7 +141,7 @@ def make_seed(
             raise UsageError(f"there is no backup of {printable(unknown)} to send{nearest(unknown, listed)}")
         if not dry_run:
             _begin(folder, far.id)
-        for host in (listed[one] for one in (hosts or listed)):
+        for host in (listed[host] for host in (hosts or listed)):
             newest = _newest(host)
             is_there = has_host(folder / host.name, newest.uuid)
             if not dry_run:
@@ -178,7 +178,7 @@ def _begin(folder: Path, pool: str) -> None:
 
 def _newest(host: FarHost) -> FarBackup:
     """The newest complete one; without one the newest."""
-    return max(host.backups, key=lambda one: (one.state == COMPLETE, one.name))
+    return max(host.backups, key=lambda backup: (backup.state == COMPLETE, backup.name))
 
 
 def _write(far: FarPool, folder: Path, host: FarHost, newest: FarBackup, part_size: int, as_json: bool) -> dict[str, Any]:

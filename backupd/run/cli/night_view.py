@@ -13,7 +13,7 @@ from btrkeep.process.progress import Notice, Status
 from btrkeep.units import counted, format_duration, format_size, printable
 
 COLOURS = {"complete": "green", "skipped": "cyan", "locked": "yellow", "partial": "yellow", "suspect": "yellow", "failed": "red"}
-_JSON = (*(one.name for one in fields(HostResult) if one.name != "error"), "error")
+_JSON = (*(field.name for field in fields(HostResult) if field.name != "error"), "error")
 
 
 def result_line(result: HostResult) -> str:

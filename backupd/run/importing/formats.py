@@ -53,11 +53,11 @@ class OldHistory:
 
     @property
     def hosts(self) -> list[str]:
-        return sorted({one.host for one in self.trees})
+        return sorted({tree.host for tree in self.trees})
 
     def of(self, host: str) -> list[OldTree]:
         """Returns the trees of one host, oldest first."""
-        return [one for one in self.trees if one.host == host]
+        return [tree for tree in self.trees if tree.host == host]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
     rsnapshot stamps interval.0 when it makes it, and then only renames it. An interval contains a folder for each host.
     """
     root = _root_of(root) if root.is_file() else root
-    intervals = [one for one in _folders(root) if _INTERVAL.fullmatch(one.name)]
+    intervals = [folder for folder in _folders(root) if _INTERVAL.fullmatch(folder.name)]
     if not intervals:
         raise UsageError(f"{root} has no folder such as daily.0", "give rsnapshot's snapshot_root, or its configuration")
     found, left_out = list[OldTree](), dict[str, str]()
@@ -160,7 +160,7 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
     A host is called as the client. If a client has several vaults, or branches of one, for a path each, then each is a host called
     as the vault, or VAULT-BRANCH: one after the other as backups of one host would each have other files than the one before.
     """
-    vaults = [vault] if (vault / "dirvish").is_dir() else [one for one in _folders(vault) if (one / "dirvish").is_dir()]
+    vaults = [vault] if (vault / "dirvish").is_dir() else [folder for folder in _folders(vault) if (folder / "dirvish").is_dir()]
     if not vaults:
         raise UsageError(f"{vault} is neither a vault nor a bank of dirvish: there is no folder `dirvish` in it")
     found, left_out = list[tuple[str, str, OldTree]](), dict[str, str]()
@@ -312,7 +312,7 @@ def _history(found: list[OldTree], left_out: dict[str, str], names: HostNames) -
 
 def _require_successors(name: str, trees: list[OldTree]) -> None:
     """Raises UsageError if these are of several hosts, unless one's end before the next one's begin: it was renamed there."""
-    owns = [(own, [one.started for one in some]) for own, some in groupby(trees, key=lambda one: one.host)]
+    owns = [(own, [one.started for one in some]) for own, some in groupby(trees, key=lambda tree: tree.host)]
     if len(owns) > len(dict(owns)) or any(one[-1] == other[0] for (_, one), (_, other) in pairwise(owns)):
         one, other = sorted(dict(owns))[:2]
         raise UsageError(f"{one} and {other} are two hosts there, with trees of the same time: both cannot be {name}")
@@ -367,7 +367,7 @@ def _time(text: str) -> datetime | None:
 
 def _folders(folder: Path) -> list[Path]:
     """Returns the folders, without symlinks, which lead to another's data."""
-    return sorted(one for one in folder.iterdir() if one.is_dir() and not one.is_symlink())
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
 
 
 def _pairs(file: Path) -> Iterator[tuple[str, str]]:

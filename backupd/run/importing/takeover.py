@@ -106,7 +106,7 @@ def _arranged(context: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
 def _move(staged: Path, path: str) -> None:
     """Moves all that is in the subvolume below data/PATH; that folder gets the attributes of the subvolume's root."""
     was, aside = staged.stat(), staged / _ASIDE
-    names = [one.name for one in staged.iterdir()]
+    names = [path.name for path in staged.iterdir()]
     if _ASIDE in names:
         raise OperatorError(f"{_ASIDE} is in it already, which is where its content would go for a moment")
     attributes = {name: os.getxattr(staged, name) for name in os.listxattr(staged)}

@@ -233,7 +233,7 @@ def _size_of(above: int, name: bytes) -> int:
     if not stat.S_ISDIR(found.st_mode):
         return _size(found)
     with ClosingFd(os.open(name, FOLDER, dir_fd=above)) as fd:
-        return sum(_size(one.stat(follow_symlinks=False)) for folder in walk_tree(fd, lambda: True) for one in folder.others)
+        return sum(_size(other.stat(follow_symlinks=False)) for folder in walk_tree(fd, lambda: True) for other in folder.others)
 
 
 def _is_alike(now: os.stat_result, then: os.stat_result) -> bool:

@@ -177,7 +177,7 @@ def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", devic
 def _filesystem_of(folder: int) -> str:
     """Returns the type of filesystem of an open folder, as mountinfo has it."""
     number = mount_id(folder)
-    return next((one.filesystem for one in mounts() if one.id == number), "its filesystem")
+    return next((mount.filesystem for mount in mounts() if mount.id == number), "its filesystem")
 
 
 def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
@@ -199,7 +199,7 @@ IS_FOLDER = -1  # in the place of an inode number: no program links folders
 def inodes_by_name(folder: int) -> dict[bytes, int]:
     """Returns the names in an open folder, with the inode of each."""
     with os.scandir(b"/proc/self/fd/%d" % folder) as entries:
-        return {one.name: IS_FOLDER if one.is_dir(follow_symlinks=False) else one.inode() for one in entries}
+        return {entry.name: IS_FOLDER if entry.is_dir(follow_symlinks=False) else entry.inode() for entry in entries}
 
 
 def attributes_of(folder: int, found: os.stat_result) -> Attributes:

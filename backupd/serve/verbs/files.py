@@ -98,7 +98,7 @@ def browse(call: Call) -> dict[str, Any]:
         "backup": backup_object(found),
         "path": os.fsdecode(entry.path),
         "entry": entry_object(entry),
-        "entries": [named_entry_object(one) for one in inside.entries],
+        "entries": [named_entry_object(entry) for entry in inside.entries],
         "total": inside.total,
         "next": end if inside.entries and end < inside.total else None,
         "sort": inside.sort,

@@ -117,7 +117,7 @@ def command(
     cancellation, status = Cancellation(), Status()
     with opened(ctx, writes=not dry_run) as context, cancellation.listening():
         todo, known, ahead = _todo(context, history)
-        here = sum(backup_name(one.started) in known[host] for host, trees in todo.items() for one in trees)
+        here = sum(backup_name(tree.started) in known[host] for host, trees in todo.items() for tree in trees)
         left_out = {**history.left_out, **ahead}
         for folder, why in left_out.items():
             prose(f"left out: {printable(folder)}: {printable(why)}", err=True)
@@ -155,7 +155,7 @@ def _tell(done: "_Import", here: int, left_out: Mapping[str, str], *, as_json: b
         prose(f"{counted(len(done.backups), 'backup')} imported{more}")
         if lost := done.not_imported:
             prose(f"{counted(len(lost), 'tree')} not imported; {_AGAIN}")
-        if strange := sorted({one["host"] for one in done.backups} - done.context.config.every_host.keys()):
+        if strange := sorted({backup["host"] for backup in done.backups} - done.context.config.every_host.keys()):
             prose(
                 f"not configured yet: {names_in_words(strange)}. `backupd host add` has the next night go on from what was imported"
             )
@@ -167,7 +167,7 @@ def _below(history: OldHistory, kind: str, path: str) -> OldHistory:
         return history
     if kind not in TAKEN_OVER or not path.startswith("/") or ".." in path.split("/"):
         raise UsageError(f"--path {path}: an absolute path, for btrbk and snapper")
-    return replace(history, trees=tuple(replace(one, path=path.rstrip("/") or "/") for one in history.trees))
+    return replace(history, trees=tuple(replace(tree, path=path.rstrip("/") or "/") for tree in history.trees))
 
 
 def _todo(context: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], dict[str, set[str]], dict[str, str]]:
@@ -196,7 +196,7 @@ def _require_paths(host: str, trees: Sequence[OldTree], here: Mapping[str, Recor
     none of the files of the one before it.
     """
     paths = {tree.path for tree in trees}
-    others = {one.path for record in here.values() if record.imported is not None for one in record.paths} - paths
+    others = {path.path for record in here.values() if record.imported is not None for path in record.paths} - paths
     if others and any(backup_name(tree.started) not in here for tree in trees):
         said = f"{host} has imported backups of {names_in_words(sorted(others))}, and these are of {names_in_words(sorted(paths))}"
         raise UsageError(said, f"give them a host of their own: --host NAME={trees[0].host}")
@@ -264,7 +264,7 @@ class _Import:
 
     async def _host(self, host: str, trees: Sequence[OldTree]) -> None:
         newest, before, known = None, None, known_backups(self.context.pool, host, [])
-        new = [one for one in trees if backup_name(one.started) not in known]
+        new = [tree for tree in trees if backup_name(tree.started) not in known]
         for tree, after in zip_longest(trees, trees[1:]):
             if here := known.get(backup_name(tree.started)):
                 record = here
@@ -359,7 +359,7 @@ def suggested(conf: RsnapshotConf, name_of: Callable[[str], str | None], configu
 
 def _host(name: str, points: list[BackupPoint], conf: RsnapshotConf) -> Iterator[str]:
     address = points[0].address
-    mine = [one for one in points if one.address == address]
+    mine = [point for point in points if point.address == address]
     section = f"host.{name if name.isascii() and '.' not in name else _quoted(name)}"
     yield f"[{section}]"
     if address:
@@ -367,9 +367,9 @@ def _host(name: str, points: list[BackupPoint], conf: RsnapshotConf) -> Iterator
     yield f"paths = [{', '.join(_quoted(path) for path in dict.fromkeys(one.path for one in mine))}]"
     if conf.exclude:
         yield f"exclude = [{', '.join(map(_quoted, conf.exclude))}]"
-    for one in points:
-        if one not in mine:
-            yield f"# another machine in the same folder: {printable(one.address or 'this one')}:{printable(one.path)}"
+    for point in points:
+        if point not in mine:
+            yield f"# another machine in the same folder: {printable(point.address or 'this one')}:{printable(point.path)}"
     if conf.retain:
         yield f"\n[{section}.retention]"
         yield from (f"{rule} = {number}" for rule, number in conf.retain.items())
@@ -377,4 +377,4 @@ def _host(name: str, points: list[BackupPoint], conf: RsnapshotConf) -> Iterator
 
 def _quoted(text: str) -> str:
     """Quotes the text for TOML, which wants DEL escaped too; and nothing in it does anything to a terminal."""
-    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in json.dumps(text, ensure_ascii=False))
+    return "".join(dump if dump.isprintable() else f"\\U{ord(dump):08x}" for dump in json.dumps(text, ensure_ascii=False))

@@ -32,7 +32,7 @@ def planned(
     """
     said = []
     for host, trees in todo.items():
-        new = [one for one in trees if backup_name(one.started) not in known[host]]
+        new = [tree for tree in trees if backup_name(tree.started) not in known[host]]
         if not new:
             continue
         before, digests, files, size = None, None, 0, 0
