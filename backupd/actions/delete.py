@@ -65,7 +65,7 @@ def require_sane_clock(context: ExpiryContext, asked: DeletionRequest) -> None:
     context.clock_waits = verdict.wait is not None
     if verdict.stop and not asked.at_once:
         raise OperatorError(
-            "the clock went backwards, so no grace can begin now",
+            "the clock went back, so no grace can begin now",
             "`backupd expire --dry-run` says more; --now-without-grace needs none",
         )
 
