@@ -99,7 +99,7 @@ def test_who_is_sent_to_asks_nobody_and_takes_no_folder(two: Pushing) -> None:
     two.night("2026-03-01T22:00:00Z", "a")
     assert json.loads(two.second.backupd("replicate", "--json", "--now", NOW).stdout) == []
     refused = two.second.backupd("replicate", "office", check=False)
-    assert (refused.returncode, "is sent from there" in refused.stderr) == (2, True)
+    assert (refused.returncode, "is sent by that server" in refused.stderr) == (2, True)
     refused = two.first.backupd("replicate", "backup2", "web1", check=False)
     assert (refused.returncode, "that server chooses" in refused.stderr) == (2, True)
     assert two.push("--dry-run")["sent"] == []
