@@ -224,10 +224,10 @@ def require_read(viewer: Viewer) -> None:
 
 def server_of(app: "WSGIApplication", settings: Settings) -> Any:
     """Returns a listening server. Raises OSError if it cannot listen."""
-    connections: dict[int, Any] = {}
+    dispatchers: dict[int, Any] = {}
     made = server.create_server(
         app,
-        map=connections,
+        map=dispatchers,
         host=settings.host,
         port=settings.port,
         threads=settings.threads,
@@ -240,10 +240,10 @@ def server_of(app: "WSGIApplication", settings: Settings) -> Any:
         max_request_body_size=2 << 20,
         clear_untrusted_proxy_headers=False,  # web.app does it, by the address
     )
-    for connection in connections.values():
-        if isinstance(connection, server.BaseWSGIServer):  # one for each address
-            connection.channel_class = Channel
-            connection.maintenance = partial(_looked, connection)
+    for dispatcher in dispatchers.values():
+        if isinstance(dispatcher, server.BaseWSGIServer):  # one for each address
+            dispatcher.channel_class = Channel
+            dispatcher.maintenance = partial(_looked, dispatcher)
     return made
 
 

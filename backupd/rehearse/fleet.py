@@ -65,8 +65,8 @@ def _night(one: Backup) -> _Night | None:
     return _Night(one.files, one.bytes, created, deleted, transferred, one.new_bytes or 0, matched)
 
 
-def _sum(numbers: Iterable[Mapping[str, Any]], key: str) -> int:
-    return sum(int(number.get(key, 0)) for number in numbers)
+def _sum(of_paths: Iterable[Mapping[str, Any]], key: str) -> int:
+    return sum(int(numbers.get(key, 0)) for numbers in of_paths)
 
 
 def _host(name: str, nights: Sequence[_Night]) -> HostModel:

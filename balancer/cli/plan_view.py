@@ -105,17 +105,17 @@ def _lies(holes: int) -> str:
 
 
 def _table(planned: Sequence[PlannedBlockGroup], cut: StopPoint, width: int) -> list[str]:
-    cells = [_cells(one) for one in planned]
-    headers = next((some for some in (_HEADERS, _NARROW, _NARROWER) if not width or _needs(cells, some) <= width), _NARROWEST)
-    text = table([[cell[name] for name in headers] for cell in cells], headers, right=headers).splitlines()
+    rows = [_cells(group) for group in planned]
+    headers = next((names for names in (_HEADERS, _NARROW, _NARROWER) if not width or _needs(rows, names) <= width), _NARROWEST)
+    text = table([[cells[name] for name in headers] for cells in rows], headers, right=headers).splitlines()
     if cut.words:
         text.insert(1 + cut.number, click.style(f"--- {cut.words} ---", fg="yellow"))
     return text
 
 
-def _needs(cells: Sequence[dict[str, str]], headers: Sequence[str]) -> int:
+def _needs(rows: Sequence[dict[str, str]], headers: Sequence[str]) -> int:
     """Columns that a table of these takes."""
-    widths = [max(len(name), *(len(click.unstyle(cell[name])) for cell in cells)) for name in headers]
+    widths = [max(len(name), *(len(click.unstyle(cells[name])) for cells in rows)) for name in headers]
     return sum(widths) + 2 * (len(widths) - 1)
 
 

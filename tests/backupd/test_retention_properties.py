@@ -44,7 +44,8 @@ def histories(draw: st.DrawFn, holds: st.SearchStrategy[Hold | None] = ENDLESS) 
     return found
 
 
-SCATTERED = st.lists(st.builds(backup, MOMENTS, STATES, HOLDS, st.booleans()), max_size=30, unique_by=lambda build: build.name)
+BACKUPS = st.builds(backup, MOMENTS, STATES, HOLDS, st.booleans())
+SCATTERED = st.lists(BACKUPS, max_size=30, unique_by=lambda candidate: candidate.name)
 ANYTHING = SCATTERED | histories(HOLDS).flatmap(st.permutations)
 NOWS = MOMENTS | st.datetimes(datetime(2006, 1, 1), datetime(2027, 6, 1), timezones=st.just(UTC))  # noqa: DTZ001
 

@@ -128,7 +128,7 @@ def test_a_plan_is_what_python_btrfs_counts_and_changes_nothing(bed: Path) -> No
 
 def btrfs_data(point: Path) -> list[tuple[int, int]]:
     """vaddr and bytes used of every data block group."""
-    return sorted((their.vaddr, their.used) for their in theirs(point).values())
+    return sorted((group.vaddr, group.used) for group in theirs(point).values())
 
 
 def test_a_plan_for_people_has_the_same_block_groups_in_the_same_order_and_a_line_where_the_budget_ends(bed: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(bed: Path) -> None:
 
 
 def test_a_plan_of_nothing_says_which_floor_keeps_all_out(bed: Path) -> None:
-    worst = max(theirs(bed).values(), key=lambda their: their.score)
+    worst = max(theirs(bed).values(), key=lambda group: group.score)
     for option, words in (("--min-benefit", "its benefit of "), ("--min-score", "its score of ")):
         text = " ".join(balancer("plan", bed, option, "1e9").stdout.split())
         assert (

@@ -96,10 +96,10 @@ def test_a_month_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_it(ni
             name = made[str(interval / host)]
             assert name == f"{stamp:%Y-%m-%dT%H%M%SZ}"
             assert differing(interval / host, data(nights, host, name)) == ""
-            sizes = [path.lstat() for path in (interval / host).rglob("*") if path.is_symlink() or path.is_file()]
+            statuses = [path.lstat() for path in (interval / host).rglob("*") if path.is_symlink() or path.is_file()]
             (listed,) = [one for one in nights.json("list", host) if one["name"] == name]
-            assert listed["files"] == sum(stat.S_ISREG(size.st_mode) for size in sizes)
-            assert listed["bytes"] == sum(size.st_size for size in sizes)  # as rsync counts them
+            assert listed["files"] == sum(stat.S_ISREG(status.st_mode) for status in statuses)
+            assert listed["bytes"] == sum(status.st_size for status in statuses)  # as rsync counts them
     newest = nights.names("web1")[-1]
     assert manifest(data(nights, "web1", newest)) == manifest(month.root / "daily.0" / "web1")
     assert imported(nights, "rsnapshot", month.root)["here_already"] == 2 * len(intervals)  # nothing is made twice

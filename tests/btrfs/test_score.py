@@ -194,7 +194,7 @@ def test_any_path_of_the_filesystem_does(btrfs_mount: Path) -> None:
 
 def test_what_is_explained_of_a_block_group_is_what_its_items_say(shape: Callable[[str], Path]) -> None:
     mount = shape("bitmaps")
-    seen = max(theirs(mount).values(), key=lambda their: their.score)
+    seen = max(theirs(mount).values(), key=lambda group: group.score)
     with open_btrfs(mount) as fd:
         found = explain(fd, seen.vaddr, 8)
     assert isinstance(found, ExplainedBlockGroup)
@@ -234,7 +234,7 @@ def test_the_map_shows_the_file_where_it_lies_and_the_stripes_where_they_are(btr
     """A block group of 8 MiB: its first quarter is written."""
     (btrfs_mount / "file").write_bytes(os.urandom(2 << 20))
     work("btrfs", "filesystem", "sync", btrfs_mount)
-    (seen,) = [their for their in theirs(btrfs_mount).values() if their.used >= 2 << 20][:1]
+    (seen,) = [group for group in theirs(btrfs_mount).values() if group.used >= 2 << 20][:1]
     at = json.loads(balancer("score", btrfs_mount, "--explain", str(seen.vaddr), "--json").stdout)["block_groups"][0]
     text = balancer("score", btrfs_mount, "--explain", str(seen.vaddr)).stdout
     drawn = [line for line in text.splitlines() if line.startswith("|")]

@@ -182,24 +182,26 @@ _CLOCK = {
 
 
 def _replica(facts: DoctorFacts) -> Iterator[Finding]:
-    for copy in facts.site.copies:
-        if copy.level != health.OK:
+    for finding in facts.site.copies:
+        if finding.level != health.OK:
             remedy = Remedy(
                 "a fire, a thief or a stolen root password takes all backups of one server at once",
                 "none: what is fetched takes the place of nothing",
-                (f"# {copy.hint}", f"{backupd(facts.site, 'status')}   # each replica, and the hosts that are behind"),
+                (f"# {finding.hint}", f"{backupd(facts.site, 'status')}   # each replica, and the hosts that are behind"),
             )
-            yield replace(copy, text=f"{copy.subject}: {copy.text}" if copy.subject else copy.text, remedy=remedy)
+            text = f"{finding.subject}: {finding.text}" if finding.subject else finding.text
+            yield replace(finding, text=text, remedy=remedy)
 
 
 def _steps(facts: DoctorFacts) -> Iterator[Finding]:
-    for step in facts.site.steps:
+    for finding in facts.site.steps:
         remedy = Remedy(
             "a drill, a scrub or a check that never comes to its end proves nothing, and looks like one that is done",
             "none but the load",
-            (f"# {step.hint}",),
+            (f"# {finding.hint}",),
         )
-        yield replace(step, text=f"{step.subject}: {step.text}" if step.subject not in step.text else step.text, remedy=remedy)
+        text = finding.text if finding.subject in finding.text else f"{finding.subject}: {finding.text}"
+        yield replace(finding, text=text, remedy=remedy)
 
 
 def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:

@@ -141,7 +141,7 @@ def make_seed(
             raise UsageError(f"there is no backup of {printable(unknown)} to send{nearest(unknown, listed)}")
         if not dry_run:
             _begin(folder, far.id)
-        for host in (listed[host] for host in (hosts or listed)):
+        for host in (listed[wanted] for wanted in (hosts or listed)):
             newest = _newest(host)
             is_there = has_host(folder / host.name, newest.uuid)
             if not dry_run:

@@ -377,4 +377,4 @@ def _host(name: str, points: list[BackupPoint], conf: RsnapshotConf) -> Iterator
 
 def _quoted(text: str) -> str:
     """Quotes the text for TOML, which wants DEL escaped too; and nothing in it does anything to a terminal."""
-    return "".join(dump if dump.isprintable() else f"\\U{ord(dump):08x}" for dump in json.dumps(text, ensure_ascii=False))
+    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in json.dumps(text, ensure_ascii=False))
