@@ -1,9 +1,11 @@
-"""Metrics: the one table of them, their samples, and the one writer of Prometheus' text format.
+"""Metrics: their table, their samples, and the one writer of Prometheus' text format.
 
 Names are as Prometheus wants them (https://prometheus.io/docs/practices/naming/), the text is
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format. Every sample has the label `pool` before those given
 here, so that one Prometheus can watch several pools of one machine. No sample has a time of its own: node_exporter refuses a
 textfile with any, and Prometheus takes the time at which it reads.
+
+The table is of the pool and its hosts; web/health.py has the metrics of the dashboard's own process.
 """
 
 from collections.abc import Iterator, Sequence

@@ -141,7 +141,7 @@ ACTIONS = {
         ),
     )
 }
-_ACTION = "any(run, hold, release, accept)"
+_ACTION = f"any({', '.join(ACTIONS)})"
 
 
 @blueprint.get(f"/hosts/<host>/<{_ACTION}:verb>")

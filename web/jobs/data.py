@@ -1,4 +1,4 @@
-"""All jobs: nights, backups by hand, expiries, balances, and activity of the kernel. Newest first.
+"""All jobs: nights, backups by hand, expiries, balances, dedupes, and activity of the kernel. Newest first.
 
 The root service reports the jobs that the dashboard started as systemd units; `asked` converts its answer to the same types.
 """

@@ -94,8 +94,8 @@ def command(
     balance if it has one, and the score of the free space. Several seeds tell a difference from chance; five are the least.
 
     Keys of a variant: allocator (ssd, nossd, ssd_spread), expiry (the mount option meanwhile), balance (none, or benefit, score or
-    usage with a share of the data, such as score:5%), inplace, compression (zstd:3), nodesize, metadata, daily, weekly, monthly,
-    yearly, min_keep, grace. `configured` is the settings as they are.
+    usage with a share of the data, such as score:5%), inplace, compression (zstd:3), nodesize, metadata, and those of
+    [retention], such as daily. `configured` is the settings as they are.
 
     A loop device or memory has no seeks: figures of time show an order, and not what this server's disks would take.
 
