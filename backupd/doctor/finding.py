@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from backupd.doctor.facts import DoctorFacts, FilesystemFacts, SiteFacts
-from btrkeep.config.reading import FOLDER, backupd_command
+from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.findings import ERROR, NOTE, WARNING, Finding, Remedy, Step
 
 SEVERITIES = (NOTE, WARNING, ERROR)
@@ -93,11 +93,6 @@ def filters(fs: FilesystemFacts, kind: str, words: str = "") -> str:
 def safest(profiles: tuple[str, ...]) -> str:
     """Returns the profile that survives most."""
     return min(profiles, key=lambda profile: _SAFEST.index(profile) if profile in _SAFEST else len(_SAFEST))
-
-
-def is_read_by_units(site: SiteFacts) -> bool:
-    """Returns True if the configuration is where systemd's units look for that of a pool of this name."""
-    return site.file == FOLDER / f"{site.name}.toml"
 
 
 def backupd(site: SiteFacts, words: str) -> str:

@@ -22,9 +22,9 @@ from backupd.run.importing.tree_walk import (
     FolderDigests,
     UnprovenTree,
     WalkedFolder,
-    _filesystem_of,
     attributes_of,
     digest_of,
+    filesystem_of,
     inodes_by_name,
     walk_again,
     walk_tree,
@@ -218,7 +218,7 @@ def _require_links(tree: int, names: list[bytes]) -> None:
     if len({one.st_ino for one in found}) > 1 or any(one.st_nlink >= len(names) for one in found):
         raise OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?", os.fsdecode(names[0]))
     one, other = printable(names[0]), printable(names[1])
-    said = f"{one} and {other} in it have one inode number, and are no hard links: {_filesystem_of(tree)} has it twice"
+    said = f"{one} and {other} in it have one inode number, and are no hard links: {filesystem_of(tree)} has it twice"
     raise UnprovenTree(said, COPY_IT[0].upper() + COPY_IT[1:])
 
 

@@ -162,7 +162,7 @@ def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", devic
             return  # it was exchanged: what copies it notices
     except FileNotFoundError:
         return
-    name, kind = printable(path + b"/" + entry.name if path else entry.name), _filesystem_of(folder)
+    name, kind = printable(path + b"/" + entry.name if path else entry.name), filesystem_of(folder)
     if found.st_dev != device:
         raise UnprovenTree(
             f"{name} in it is of another filesystem than its folder ({kind}), so inode numbers do not tell what is the same file",
@@ -174,7 +174,7 @@ def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", devic
     )
 
 
-def _filesystem_of(folder: int) -> str:
+def filesystem_of(folder: int) -> str:
     """Returns the type of filesystem of an open folder, as mountinfo has it."""
     number = mount_id(folder)
     return next((mount.filesystem for mount in mounts() if mount.id == number), "its filesystem")
