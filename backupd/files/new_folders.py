@@ -134,7 +134,8 @@ class FolderCopier:
             os.utime(temporary, ns=(folder.mtime, folder.mtime), dir_fd=staging)
             rename_to_nothing(staging, temporary, folder.name, to)
         except BaseException:
-            os.rmdir(temporary, dir_fd=staging)
+            with suppress(OSError):  # it may have its place already, and Ctrl-C must not become the error of a missing name
+                os.rmdir(temporary, dir_fd=staging)
             raise
         return _DONE
 
@@ -157,7 +158,8 @@ class FolderCopier:
                     self._dress(original, made, folder, names, owner)
                     rename_to_nothing(self._staging, temporary, folder.name, to)
             except BaseException:
-                delete_folder(self._staging, temporary)
+                with suppress(OSError):  # as above
+                    delete_folder(self._staging, temporary)
                 raise
         return handled._replace(is_bare=False) if names else handled
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from backupd.files import new_folders
 from backupd.files.batched_walk import PlainFolder, PlainFolders, RepeatedWalk
 from backupd.files.destination import Destination
 from backupd.files.new_folders import STAGING as NAME
@@ -117,6 +118,22 @@ def test_a_file_that_is_given_back_leaves_nothing_in_the_folder(tmp_path: Path) 
     assert sorted(path.name for path in (tmp_path / "to" / "folder").iterdir()) == sorted(
         path.name for path in source.iterdir() if path.name != "file3"
     )
+
+
+@pytest.mark.parametrize("files", [0, 2])
+def test_ctrl_c_while_a_folder_gets_its_place_ends_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int) -> None:
+    def interrupted(*place: Any) -> None:
+        rename(*place)
+        raise KeyboardInterrupt
+
+    (tmp_path / "source" / "folder").mkdir(parents=True)
+    for number in range(files):
+        write(tmp_path / "source" / "folder" / f"file{number}", "text")
+    rename = new_folders.rename_to_nothing
+    monkeypatch.setattr(new_folders, "rename_to_nothing", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _copied(tmp_path)
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["folder"]
 
 
 def test_a_name_that_is_taken_in_the_folder_is_given_back_and_what_has_it_stays(tmp_path: Path) -> None:
