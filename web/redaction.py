@@ -1,7 +1,7 @@
 """Redaction: the one rule for every text that a viewer who is limited to some hosts may read.
 
-Such a text concerns one of the viewer's hosts and nothing else, and its author marks it so (`Refused.own`, or the host itself
-printed it, see below); or it is one of the general sentences here; or it is withheld, under a reference that is in
+Such a text concerns one of the viewer's hosts and nothing else, and its author marks it so (`RequestRefused.own`, or the host
+itself printed it, see below); or it is one of the general sentences here; or it is withheld, under a reference that is in
 the journal with the full text. The names in a text decide nothing: otherwise a user who can cause a text could probe which names
 exist. Errors of the root service, of the catalogue and of the configuration name other hosts and places of this machine, and the
 output of a job is everything that a command of root printed: no list of words could decide which part of it is harmless. A user
@@ -32,6 +32,8 @@ from btrkeep.serving.viewer import Viewer
 from web.access import logged_in_viewer
 from web.download import TooManyDownloads
 from web.source import source
+
+log = logging.getLogger(__name__)
 
 WITHHELD = "(the administrator can see this)"
 _PLACES = ("/etc/btrkeep", "/run/btrkeep", "/var/lib/btrkeep")
@@ -68,8 +70,6 @@ def _from(word: str, below: str) -> str:
     before, found, rest = word.partition(below)
     return before.partition("/")[0] + rest if found else word
 
-
-log = logging.getLogger(__name__)
 
 _OF_KIND = {
     "usage": "the root service does not take that",

@@ -19,8 +19,13 @@ from btrkeep.decisions.host_state import COPY, HostStatus
 from btrkeep.process.threads import NoThread, start
 from btrkeep.units import counted, format_share
 
+log = logging.getLogger(__name__)
+
 _MOST = 5  # lines: a service shows the first ones in a list
 _LONGEST = 200  # characters of one
+_SECONDS = 5.0  # for each of: connection, answer
+_PATIENCE = 12.0  # for all that is still on its way when the program ends
+_LONGEST_BODY = 10_000  # bytes of a body; healthchecks.io keeps the first 100,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +66,6 @@ def _line(group: Sequence[HostStatus]) -> str:
     subject = first.host if len(group) == 1 else counted(len(group), "host")
     reason = f": {first.error}" if first.error else ""
     return harmless(f"{subject}: {first.state}{reason}", _LONGEST)
-
-
-log = logging.getLogger(__name__)
-
-_SECONDS = 5.0  # for each of: connection, answer
-_PATIENCE = 12.0  # for all that is still on its way when the program ends
-_LONGEST_BODY = 10_000  # bytes of a body; healthchecks.io keeps the first 100,000
 
 
 class Ping:

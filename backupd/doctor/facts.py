@@ -1,7 +1,7 @@
 """The facts that the rules judge: plain data about a filesystem, the storage below it, the machine and the configuration.
 
-Sizes are bytes, times aware UTC. None is unknown: a rule that needs the value reports that it could not look (`Rule.blind`), and
-neither finds anything nor counts as well.
+Sizes are bytes, times aware UTC. None is unknown: a rule that needs the value reports that it could not look
+(`DoctorRule.blind`), and neither finds anything nor counts as well.
 """
 
 from collections.abc import Mapping

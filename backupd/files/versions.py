@@ -90,7 +90,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class PathInBackup:
-    """The path in one backup: `found` is one of the words above, `version` a number in `History.versions`."""
+    """The path in one backup: `found` is one of the words above, `version` a number in `PathHistory.versions`."""
 
     name: str
     started: datetime

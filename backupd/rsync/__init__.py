@@ -1,1 +1,1 @@
-"""rsync: its command line (pure), its process, the relay that limits its rate, and parsers of its output."""
+"""rsync: its command line (pure), process and cell, the relay that limits its rate, and parsers of its output."""

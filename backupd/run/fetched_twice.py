@@ -32,7 +32,19 @@ from btrkeep.process.cancellation import Cancellation
 from btrkeep.treescan import ChangedInode, FolderPaths, changed_inodes
 from btrkeep.units import counted, printable
 
+log = logging.getLogger(__name__)
+
 Names = tuple[bytes, ...]
+MUCH_FILES, MUCH_BYTES = 1000, 64 << 20
+"""A run that has made fewer files and received fewer bytes is not searched."""
+_SAMPLE = 2000
+_COPIES = 16  # of one file that are looked at
+_MOST_CHOSEN = 8 * _SAMPLE  # a host chooses the sizes and times by which the sample is made
+_MOST_NAMES = 1 << 25  # squares of the folders' depths: four bytes each
+_MOST_WARNINGS = 20
+_FOLDERS = 30  # whose times are compared
+_SAME_TIMES = 0.5
+_LONGEST_MARKER = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +65,6 @@ class RepeatedFolder:
     folder: Names
     again: Names
     below: tuple[Names, ...]
-
-
-log = logging.getLogger(__name__)
-
-MUCH_FILES, MUCH_BYTES = 1000, 64 << 20
-"""A run that has made fewer files and received fewer bytes is not searched."""
-_SAMPLE = 2000
-_COPIES = 16  # of one file that are looked at
-_MOST_CHOSEN = 8 * _SAMPLE  # a host chooses the sizes and times by which the sample is made
-_MOST_NAMES = 1 << 25  # squares of the folders' depths: four bytes each
-_MOST_WARNINGS = 20
-_FOLDERS = 30  # whose times are compared
-_SAME_TIMES = 0.5
-_LONGEST_MARKER = 1 << 16
 
 
 class _Stopped(Exception):

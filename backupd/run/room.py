@@ -29,7 +29,17 @@ from btrkeep.pool.model import Room
 from btrkeep.process.proc import members
 from btrkeep.units import format_size, format_time
 
+log = logging.getLogger(__name__)
+
 _PAUSE = 1.0  # seconds between two questions to the kernel
+_PART = 4  # of min_free, and of the room for metadata below which nothing starts
+_SHORTEST, _LONGEST = 0.1, 5.0  # seconds between two looks
+_WHILE_TRANSFERS_RUN = 1.0  # at most: what they bring is looked at too (limits.py)
+_FASTEST = 128 << 20  # bytes per second, at least, that a pool is thought to be filled with
+_REACTION = 0.5  # seconds in which a transfer goes on, from a look to its end
+_OVER = 3.0  # seconds over which growth is measured
+_KEPT = "a quarter of min_free, or half of what an earlier stop left"
+_GOING = 15.0  # seconds for a stopped transfer to end: it is killed after ten
 
 
 class NoRoom(PoolUnusable):
@@ -101,18 +111,6 @@ class RoomMaker:
             return reason
         self._seen = time.monotonic()
         return ""
-
-
-log = logging.getLogger(__name__)
-
-_PART = 4  # of min_free, and of the room for metadata below which nothing starts
-_SHORTEST, _LONGEST = 0.1, 5.0  # seconds between two looks
-_WHILE_TRANSFERS_RUN = 1.0  # at most: what they bring is looked at too (limits.py)
-_FASTEST = 128 << 20  # bytes per second, at least, that a pool is thought to be filled with
-_REACTION = 0.5  # seconds in which a transfer goes on, from a look to its end
-_OVER = 3.0  # seconds over which growth is measured
-_KEPT = "a quarter of min_free, or half of what an earlier stop left"
-_GOING = 15.0  # seconds for a stopped transfer to end: it is killed after ten
 
 
 @dataclass(frozen=True, slots=True)

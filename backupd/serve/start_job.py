@@ -63,7 +63,7 @@ def begin(
     service: ServiceContext, verb: str, host: str, who: str, arguments: Mapping[str, Any], folder: str | None = None
 ) -> ServeJob:
     """Starts the work; a backup when its turn comes, which may be now. Raises LockHeld, which says who is at work on the host
-    already, Refused for too many previews or waiting backups, OperatorError when it cannot be started.
+    already, RequestRefused for too many previews or waiting backups, OperatorError when it cannot be started.
     """
     now = service.clock.now()
     with _turn():

@@ -1,7 +1,8 @@
 """The configuration of a pool: /etc/btrkeep/POOL.toml and its drop-ins.
 
-`load` reads, checks and merges it into frozen dataclasses, or reports all mistakes at once. The keys, their types, defaults and
-meanings are one table in :mod:`btrkeep.config.keys`; docs/configuration.rst and man/btrkeep.toml.5 are made from it.
+`load` reads, checks and merges it into frozen dataclasses, or reports all mistakes at once. A key, its type, default and
+meaning are declared at the field that it fills, in `settings`, `model` or `retention`. `keys` collects them; docs/configuration.rst
+and man/btrkeep.toml.5 are made from that table.
 """
 
 from btrkeep.config.for_reports import ReportingConfig, load_for_reports, point, state_of

@@ -45,6 +45,6 @@ DEFAULTS: dict[str, Any] = {key.name: key.value for key in TABLE if key.kind is 
 
 
 def default_zone() -> ZoneInfo:
-    """Raises Refused on a machine without time zones."""
+    """Raises InvalidValue on a machine without time zones."""
     zone: ZoneInfo = kinds.ZONE(LEGAL[POOL]["zone"].default)
     return zone

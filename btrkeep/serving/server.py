@@ -20,7 +20,13 @@ from pathlib import Path
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.serving.protocol import RequestRefused, error_line
 
+log = logging.getLogger("btrkeep.serving")
+
 WEB_USER = "btrkeep"
+AT_ONCE = 16
+"""Connections; whoever comes beyond is told that it is busy."""
+_LOOK = 0.5
+_BUSY = error_line(RequestRefused("too many requests at once", "try again in a moment", "busy"))
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
@@ -144,14 +150,6 @@ def _remove(path: Path, made: os.stat_result) -> None:
         return
     if (found.st_dev, found.st_ino) == (made.st_dev, made.st_ino):
         path.unlink(missing_ok=True)
-
-
-log = logging.getLogger("btrkeep.serving")
-
-AT_ONCE = 16
-"""Connections; whoever comes beyond is told that it is busy."""
-_LOOK = 0.5
-_BUSY = error_line(RequestRefused("too many requests at once", "try again in a moment", "busy"))
 
 
 class Server:
