@@ -12,7 +12,7 @@ import pytest
 
 from backupd.files import new_folders
 from backupd.files.batched_walk import PlainFolder, PlainFolders, RepeatedWalk
-from backupd.files.destination import Destination
+from backupd.files.destination import Destination, rename_to_nothing
 from backupd.files.new_folders import STAGING as NAME
 from backupd.files.new_folders import FolderCopier, Staging, compare_folders
 from backupd.files.plain_files import Handled
@@ -123,13 +123,12 @@ def test_a_file_that_is_given_back_leaves_nothing_in_the_folder(tmp_path: Path) 
 @pytest.mark.parametrize("files", [0, 2])
 def test_ctrl_c_while_a_folder_gets_its_place_ends_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int) -> None:
     def interrupted(*place: Any) -> None:
-        rename(*place)
+        rename_to_nothing(*place)
         raise KeyboardInterrupt
 
     (tmp_path / "source" / "folder").mkdir(parents=True)
     for number in range(files):
         write(tmp_path / "source" / "folder" / f"file{number}", "text")
-    rename = new_folders.rename_to_nothing
     monkeypatch.setattr(new_folders, "rename_to_nothing", interrupted)
     with pytest.raises(KeyboardInterrupt):
         _copied(tmp_path)
