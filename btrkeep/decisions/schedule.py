@@ -161,8 +161,12 @@ def schedule_hint(verdict: ScheduleVerdict) -> str:
 
 
 def cron_line(verdict: ScheduleVerdict) -> str:
-    """Returns the line of cron that does what the shipped timer does. A percent sign would end its command."""
-    return f"*/15 * * * * root {verdict.command} run --scheduled".replace("%", "\\%")
+    """Returns the line of cron that does what the shipped timer does.
+
+    The path is that of install.sh, because cron's PATH has only /usr/bin and /bin. A percent sign would end the command.
+    """
+    command = verdict.command.replace("backupd", "/usr/local/sbin/backupd", 1)
+    return f"*/15 * * * * root {command} run --scheduled".replace("%", "\\%")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -278,7 +278,9 @@ def test_a_timer_is_offered_only_for_a_configuration_that_units_read() -> None:
     (elsewhere,) = findings_of(site(file=Path("/srv/my pool/main.toml"), schedule=by_cron))
     assert "systemctl enable --now btrkeep-backup@main.timer" in str(known.remedy.lines)
     assert "systemctl" not in str(elsewhere.remedy.lines)
-    assert "backupd --config '/srv/my pool/main.toml' run --scheduled" in elsewhere.hint
+    assert "root /usr/local/sbin/backupd --config '/srv/my pool/main.toml' run --scheduled" in elsewhere.hint, (
+        "cron has no sbin in PATH"
+    )
 
 
 def test_a_healthy_pool_gives_nothing_to_say() -> None:
