@@ -119,7 +119,7 @@ def require_balanceable(path: Path) -> None:
     mount = mount_of(path)
     if "ro" in mount.super_options:
         raise PoolUnusable(
-            f"the btrfs at {path} is read-only", f"`mount -o remount,rw {mount.target}`; dmesg says if an error made it so"
+            f"the btrfs at {path} is read-only", f"`mount -o remount,rw {mount.target}`; dmesg shows if an error made it so"
         )
     if "ro" in mount.mount_options:
         raise PoolUnusable(
@@ -139,10 +139,10 @@ def under_way_error(fd: int, path: Path, exclusive: str, by: str) -> OperatorErr
     if found is None:
         who = f", by {by}" if by else ""
         return LockHeld(
-            f"{path}: {exclusive} is under way{who}", "wait for it to end, or say --wait; only one such operation can run"
+            f"{path}: {exclusive} is under way{who}", "wait for it to end, or add --wait; only one such operation can run"
         )
     what = f"a balance of the block group at {found.block_group}" if found.block_group is not None else "a balance"
     return LockHeld(
         f"{path}: {what} is paused, and keeps all others out",
-        f"`btrfs balance cancel {path}` ends it, `btrfs balance resume {path}` lets it go on",
+        f"`btrfs balance cancel {path}` ends it, `btrfs balance resume {path}` continues it",
     )

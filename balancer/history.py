@@ -46,7 +46,7 @@ def catalogue_of(path: Path, pool: str | None = None, config: Path | None = None
     found = {one.pool.state: one for one in _configured() if _filesystem_of(one) == filesystem}
     if len(found) > 1:
         files = ", ".join(sorted(str(one.file) for one in found.values()))
-        _log.warning("%s", printable(f"several pools are on the filesystem of {path} ({files}): say which one with --pool"))
+        _log.warning("%s", printable(f"several pools are on the filesystem of {path} ({files}): name one with --pool"))
         return None
     for usable in found.values():
         show_times_in(usable.pool.zone)

@@ -112,7 +112,7 @@ class Recorder:
 
 
 def recorded_outcome(reason: StopReason) -> str:
-    """Returns the reason as the catalogue has it. To end because nothing is gained is recorded as done; `why` says more."""
+    """Returns the reason as the catalogue has it. To end because nothing is gained is recorded as done; `why` shows more."""
     return (StopReason.DONE if reason is StopReason.NO_GAIN else reason).value
 
 

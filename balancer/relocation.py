@@ -36,7 +36,7 @@ _WORDS = {
     errno.EIO: "something in it cannot be read or written: `btrfs scrub` and dmesg say what",
     errno.ECANCELED: "cancelled",
     errno.EINPROGRESS: "another exclusive operation was faster",
-    errno.EROFS: "the filesystem has become read-only: dmesg says why",
+    errno.EROFS: "the filesystem has become read-only: dmesg shows why",
 }
 _HINDRANCES = {errno.ETXTBSY: Hindrance.SWAP, errno.EINPROGRESS: Hindrance.BUSY}
 

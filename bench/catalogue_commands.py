@@ -103,7 +103,7 @@ os.write(int(sys.argv[1]), " ".join(map(str, told)).encode())
 
 
 class Started:
-    """A program that reads from one pipe of the filesystem and writes into another; at the end `measured` says what it took."""
+    """A program that reads from one pipe of the filesystem and writes into another; at the end `measured` shows what it took."""
 
     def __init__(self, argv: Sequence[str], source: Path, sink: Path) -> None:
         told, tells = os.pipe()

@@ -218,7 +218,7 @@ def _patch_seeds() -> Seeds:
     yield struct.pack("<IB", 4096 * 7 + 5, 0)
     yield struct.pack("<IB", 47, 255)  # a format that there is not
     yield struct.pack("<IB", 0x0974052D, 0)  # a row without a value that every row has
-    yield struct.pack("<IB", 0x3F10, 5)  # a published configuration that is no JSON
+    yield struct.pack("<IB", 0x3F10, 5)  # a published configuration that is not JSON
 
 
 def _catalogue() -> Callable[[bytes], object]:

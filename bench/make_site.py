@@ -3,7 +3,7 @@
     python -m bench.make_site STATE
 
 It is always the same one but for its clock: the last night is the one before `now`, so that hosts are as late as they are meant
-to be. `hostile=True` puts text into it that nobody should trust: markup, escapes, bytes that are no UTF-8, in every place where
+to be. `hostile=True` puts text into it that nobody should trust: markup, escapes, bytes that are not UTF-8, in every place where
 text of a host or of a person can stand. tests/beds/dashboard.py serves it to a real browser.
 """
 
@@ -29,7 +29,7 @@ from btrkeep.decisions.rsync_meaning import ExitCause
 
 GROUPS = ("web", "database", "mail", "shop", "lab")
 _FULL = "91.4% of the pool's 40.0 TiB are used, the limit is 90%: 3.4 TiB available"
-_MORE = "keep less, or add a device; `backupd forecast` says when it is full"
+_MORE = "keep less, or add a device; `backupd forecast` shows when it is full"
 STRIP = 30  # nights of which every run is known
 ZONE = ZoneInfo("Europe/Amsterdam")
 HOSTILE = (

@@ -18,12 +18,12 @@ _SENDER = "nothing runs that could send a message: [notify] ping is for this"
 FAULTS: tuple[Fault, ...] = (
     # A. Nothing runs, and nobody would hear of it
     Fault("key misspelt in main.toml", "A", do.config("[retention]", "[retention]\ndayly = 3"), do.restore, "dayly"),
-    Fault("main.toml is no TOML", "A", do.config("[retention]", "[retention"), do.restore, r"main\.toml"),
+    Fault("main.toml is not TOML", "A", do.config("[retention]", "[retention"), do.restore, r"main\.toml"),
     Fault("value out of range in main.toml", "A", do.config("daily = 3", 'daily = "many"'), do.restore, "daily"),
     Fault("unknown section in main.toml", "A", do.config("[retention]", "[bakcup]\n[retention]"), do.restore, "bakcup"),
     Fault("wrong zone in main.toml", "A", do.config('"UTC"', '"Europe/Atlantis"'), do.restore, "Atlantis"),
     Fault("main.toml is gone", "A", do.away("/etc/btrkeep/main.toml"), do.back("/etc/btrkeep/main.toml"), r"main\.toml"),
-    Fault("drop-in is no TOML", "A", do.drop_in("[host.web1\n"), do.restore, r"fault\.toml"),
+    Fault("drop-in is not TOML", "A", do.drop_in("[host.web1\n"), do.restore, r"fault\.toml"),
     Fault(
         "drop-in is a dangling link",
         "A",

@@ -27,7 +27,7 @@ def parse_size(text: str) -> int:
     """Bytes of "16MB" (decimal), "20GiB" or "20G" (binary), "512". Raises ValueError."""
     match = _NUMBER_AND_UNIT.fullmatch(text)
     if not match or match[2].upper() not in _SIZE_UNITS:
-        raise ValueError(f"{text!r} is no size: write a number and a unit, such as 16MB or 20GiB")
+        raise ValueError(f"{text!r} is not a size: write a number and a unit, such as 16MB or 20GiB")
     return round(float(match[1]) * _SIZE_UNITS[match[2].upper()])
 
 
@@ -35,7 +35,7 @@ def parse_duration(text: str) -> float:
     """Seconds of "30m", "6h", "1d", "1d12h", "2w". Raises ValueError."""
     pieces, rest = _NUMBER_AND_LETTERS.findall(text), _NUMBER_AND_LETTERS.sub("", text).strip()
     if not pieces or rest or any(unit not in _DURATION_UNITS for _, unit in pieces):
-        raise ValueError(f"{text!r} is no duration: write a number and a unit, such as 30m, 6h, 1d or 2w")
+        raise ValueError(f"{text!r} is not a duration: write a number and a unit, such as 30m, 6h, 1d or 2w")
     return sum(float(number) * _DURATION_UNITS[unit] for number, unit in pieces)
 
 
@@ -43,7 +43,7 @@ def parse_share(text: str) -> float:
     """The fraction that "5%" means: 0.05. Raises ValueError when it is not between 0 % and 100 %."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text, re.ASCII)
     if not match or float(match[1]) > 100:
-        raise ValueError(f"{text!r} is no share: write a percentage between 0% and 100%")
+        raise ValueError(f"{text!r} is not a share: write a percentage between 0% and 100%")
     return float(match[1]) / 100
 
 
@@ -176,13 +176,13 @@ def parse_time(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no time: write it like 2026-11-20T22:00:00Z") from None
+        raise ValueError(f"{text!r} is not a time: write it like 2026-11-20T22:00:00Z") from None
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} names no zone: end it with Z or an offset, such as 2026-11-20T22:00:00Z")
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"{text!r} is no date of the years 1 to 9999, which UTC has") from None
+        raise ValueError(f"{text!r} is not a date of the years 1 to 9999") from None
 
 
 def backup_name(started: datetime) -> str:
@@ -208,7 +208,7 @@ def parse_backup_name(name: str) -> datetime | None:
 
 
 def printable(text: str | bytes) -> str:
-    """`text` made safe to show: bytes that are no UTF-8, control and format characters become visible escapes.
+    """`text` made safe to show: bytes that are not UTF-8, control and format characters become visible escapes.
 
     File names and messages of a backed up host are somebody else's: they must not move the cursor or fake a line.
     """
@@ -221,7 +221,7 @@ def printable(text: str | bytes) -> str:
 
 def _escape(char: str) -> str:
     code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return char.encode("unicode_escape").decode("ascii")
 

@@ -219,6 +219,6 @@ def places(at: Array, bytes_per_pixel: float, order: int) -> Array:
 
 
 def save_pixel_map(state: FilesystemState, drawn: Drawing, name: str) -> None:
-    """Writes the map, whole or not at all; without blanks, for it is some megabytes. Raises OperatorError."""
+    """Writes the map as JSON without spaces, because it has some megabytes. Replaces the file as a whole. Raises OperatorError."""
     with whole_file(name) as file:
         file.write(json.dumps(pixel_map(state, drawn), separators=(",", ":")).encode() + b"\n")

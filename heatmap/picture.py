@@ -90,7 +90,7 @@ _LEAST_LINES = 32
 
 
 def show(image: Image.Image, out: TextIO | None = None) -> None:
-    """Draws into the terminal, as large as fits. Raises OperatorError: it is no terminal, or has no colours or half blocks."""
+    """Draws into the terminal, as large as fits. Raises OperatorError: it is not a terminal, or has no colours or half blocks."""
     out = out or sys.stdout
     true_colour = _colours(out, os.environ)
     columns, lines = shutil.get_terminal_size()

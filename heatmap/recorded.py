@@ -1,7 +1,7 @@
 """A state of a filesystem in a file: small, checked when it is read, and readable by every later version.
 
 Bytes    What (all numbers little-endian)
-8        ``\\x89heatmap``: the first byte is no text, so nothing takes it for text and mends its line ends
+8        ``\\x89heatmap``: the first byte is not text, so nothing takes it for text and mends its line ends
 4        format: 1. A file with a higher number is refused. What later versions only add does not raise it: columns and
          keys that are not known are passed over
 4        length of the head, and 8: length of the columns, both as they are in the file
@@ -57,7 +57,7 @@ _WRONG = (ValueError, KeyError, IndexError, TypeError, OverflowError, zlib.error
 
 
 class Unreadable(OperatorError):
-    """The file is no recorded state, is damaged, or was written by a newer version. `why`: the message without the file's name."""
+    """The file is not a recorded state, is damaged, or is of a newer version. `why`: the message without the file's name."""
 
     def __init__(self, name: str, why: str, hint: str = "") -> None:
         super().__init__(f"{name} {why}", hint)
@@ -152,12 +152,12 @@ def _moment(about: dict[str, Any]) -> StateHeader:
 
 
 def _no_state(name: str, error: Exception) -> Unreadable:
-    return Unreadable(name, f"is no state that can be drawn: {error!r}", "record it again")
+    return Unreadable(name, f"is not a state that can be drawn: {error!r}", "record it again")
 
 
 def _parts(data: bytes, name: str) -> tuple[bytes, bytes]:
     if data[: len(MAGIC)] != MAGIC:
-        raise Unreadable(name, "is no recorded state", _NAME_ONE)
+        raise Unreadable(name, "is not a recorded state", _NAME_ONE)
     damaged = Unreadable(name, "is damaged: what is in it is not what was written", "take another copy of it")
     if len(data) < _HEAD.size:
         raise damaged

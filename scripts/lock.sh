@@ -30,7 +30,7 @@ for word in "$@"; do
     --upgrade) UPGRADE=(--upgrade) ;;
     --audit) AUDIT=yes ;;
     --help) usage && exit ;;
-    *) say "lock.sh: $word is no option" && say "hint: scripts/lock.sh --help" && exit 2 ;;
+    *) say "lock.sh: $word is not an option" && say "hint: scripts/lock.sh --help" && exit 2 ;;
     esac
 done
 

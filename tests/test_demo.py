@@ -157,7 +157,7 @@ def see_the_weeks(said: str) -> None:
     """24 nights from a Monday on: daily 7, weekly 3, the months' first, and one that is held. What stays is counted on fingers."""
     days = ["10-12", "10-14", "10-19", "10-26", *(f"10-{day}" for day in range(29, 32)), *(f"11-0{day}" for day in range(1, 5))]
     assert re.findall(r"^hosts/diary/2026-(\d\d-\d\d)T\d+Z$", said, re.MULTILINE) == days
-    strip = r"^2026-10 +MxHxxxxWxxxxxxWxxddd  7 kept, 13 go\n2026-11  MWdd +4 kept$"
+    strip = r"^2026-10 +MxHxxxxWxxxxxxWxxddd  7 kept, 13 to delete\n2026-11  MWdd +4 kept$"
     assert re.search(strip, said, re.MULTILINE)
     assert re.search(r"^13 of 13 deleted, \d+ of at most 100 waiting for the cleaner", said, re.MULTILINE)
     assert re.findall(r"^(waiting +1|no) deleted subvolume", said, re.MULTILINE) == ["waiting     1", "no"]

@@ -66,7 +66,7 @@ def require_sane_clock(context: ExpiryContext, asked: DeletionRequest) -> None:
     if verdict.stop and not asked.at_once:
         raise OperatorError(
             "the clock went back, so no grace can begin now",
-            "`backupd expire --dry-run` says more; --now-without-grace needs none",
+            "`backupd expire --dry-run` shows more; --now-without-grace needs none",
         )
 
 

@@ -58,9 +58,9 @@ def _written(found: list[Backup]) -> int | None:
 def require_forgettable(config: Config, pool: Pool, host: str, now: datetime) -> None:
     """Raises UsageError when the host is still backed up, OperatorError when it has nothing or some of it is held."""
     if host in config.excluded:
-        raise UsageError(f"{host} is configured, with a mistake: {config.excluded[host].fault}", "mend that line first")
+        raise UsageError(f"{host} is configured, with a mistake: {config.excluded[host].fault}", "correct that line first")
     if config.unread:
-        raise UsageError(f"{host} may be configured in a file that cannot be read: {config.unread[0]}", "mend that file first")
+        raise UsageError(f"{host} may be configured in a file that cannot be read: {config.unread[0]}", "correct that file first")
     configured = config.hosts.get(host)
     if configured and configured.enabled:
         raise UsageError(

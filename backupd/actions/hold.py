@@ -118,7 +118,7 @@ class _Work:
         return name in self.rows and self.rows[name].held_why is not None
 
     def is_expired(self, name: str) -> bool:
-        """Also looks into the catalogue: this command may have been killed before it wrote the row."""
+        """Checks the notes and the catalogue: an earlier command may have been killed between writing the one and the other."""
         return self.notes.note(name, EXPIRED) is not None or self.row(name) == EXPIRED
 
     def write(self, notes: Notes, name: str, what: str, why: str) -> str:

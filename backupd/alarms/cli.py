@@ -38,7 +38,7 @@ _BEGAN = "notify_began"
 @click.command("notify")
 @click.option("--failed", "unit", metavar="UNIT", help="Report that this systemd unit has failed, with its last lines of output.")
 @click.option("--digest", is_flag=True, help="Send the summary of the day now, whenever it is due.")
-@click.option("--test", is_flag=True, help="Send a test to every URL, and say which of them work.")
+@click.option("--test", is_flag=True, help="Send a test to every URL, and print which of them work.")
 @click.option("--dry-run", is_flag=True, help="Print what would be sent; send and remember nothing.")
 @json_option
 @pass_context

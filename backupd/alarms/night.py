@@ -30,7 +30,7 @@ _LONGEST_BODY = 10_000  # bytes of a body; healthchecks.io keeps the first 100,0
 
 @dataclass(frozen=True, slots=True)
 class NightVerdict:
-    """`text` says how many hosts are well, and which are not."""
+    """`text` shows how many hosts are well, and which are not."""
 
     met: bool
     text: str

@@ -197,7 +197,7 @@ _SECONDS = 10.0
 def validate_unit(name: str) -> str:
     """Returns the name of a unit. Raises UsageError if it is invalid."""
     if not _UNIT.fullmatch(name):
-        raise UsageError("that is no name of a unit", "systemd gives it as %n, such as btrkeep-backup@main.service")
+        raise UsageError("that is not the name of a unit", "systemd gives it as %n, such as btrkeep-backup@main.service")
     return name
 
 

@@ -60,7 +60,7 @@ def _send(number: int, url: Url, message: Message) -> Delivery:
 
         service = Apprise.instantiate(as_plain_text(url), suppress_exceptions=True)
         if service is None:
-            return Delivery(number, url.scheme, False, "it is no URL that apprise understands")
+            return Delivery(number, url.scheme, False, "it is not a URL that apprise understands")
         name = str(service.service_name)
         sender = Apprise()
         sender.add(service)

@@ -37,7 +37,7 @@ COMMANDS = {
     "dedupe": LazyCommand("backupd.dedupe.cli", "make equal files of backups share their data"),
     "quota": LazyCommand("backupd.actions.cli.quota", "show and limit what each host takes, by simple quotas"),
     "accept": LazyCommand("backupd.actions.cli.hold:accept_command", "let a suspect backup count as complete"),
-    "hold": LazyCommand("backupd.actions.cli.hold:hold_command", "keep a backup whatever the retention says"),
+    "hold": LazyCommand("backupd.actions.cli.hold:hold_command", "keep a backup regardless of the retention"),
     "release": LazyCommand("backupd.actions.cli.hold:release_command", "end the hold of a backup"),
     "retention": LazyCommand("backupd.expire.cli.retention", "show what is kept, and why"),
     "expire": LazyCommand("backupd.expire.cli.expire", "delete what the retention no longer keeps"),
@@ -100,7 +100,7 @@ def group(ctx: click.Context, pool_name: str, config_file: str | None, verbose: 
     """Back up many hosts with rsync into btrfs snapshots.
 
     To begin: `backupd setup` asks for a pool and a first host, and leads to the first backup. `backupd host add` adds more hosts,
-    `backupd check --connect` says what is still missing, `backupd run` makes the backups, `backupd status` and `backupd list` show
+    `backupd check --connect` shows what is still missing, `backupd run` makes the backups, `backupd status` and `backupd list` show
     them. They are plain folders: copy a file back with cp.
 
     Exit status: 0 all is well, 1 something needs a look, 2 wrong usage or configuration, 3 a lock is held, 4 the pool is unusable,

@@ -141,7 +141,7 @@ def opened(
 
     With `writes` the command also goes on when nobody reads any more what it prints.
 
-    With `stand_in` an unusable catalogue is replaced by one in memory, and `trouble` says why. A lost catalogue is a warning,
+    With `stand_in` an unusable catalogue is replaced by one in memory, and `trouble` shows why. A lost catalogue is a warning,
     except with `writes`, because commands that write first update the catalogue from the pool.
 
     `config`: a configuration for reports, whose mistakes the caller shows.

@@ -22,7 +22,7 @@ def chosen_copies(context: PoolContext, kind: str, known: Mapping[str, CopyT], n
     """Returns the copy of that name, or all. Raises UsageError for an unknown name, and with `is_asked` if none is configured."""
     what = "offsite repository" if kind == OFFSITE else kind
     if fault := excluded_fault(context, name):
-        raise UsageError(f"{what} {printable(str(name))} is left out: {fault}", "mend that line of the configuration")
+        raise UsageError(f"{what} {printable(str(name))} is left out: {fault}", "correct that line of the configuration")
     if name is not None and name not in known:
         hint = did_you_mean(name, known, f"add [{kind}.{name}] to {context.config.file}")
         raise UsageError(f"no {what} {printable(name)} is configured", hint)
@@ -57,7 +57,7 @@ def closing_time(context: PoolContext, copy: Copy) -> datetime | None:
 def report_unreached(context: PoolContext, copy: Copy, error: OperatorError, *, is_away: bool = False, dry_run: bool) -> bool:
     """Records and reports that the other server could not be reached. `is_away`: it was not there.
 
-    Returns False if that is no failure yet: a pool that comes and goes may be away until the copy is late.
+    Returns False if that is not a failure yet: a pool that comes and goes may be away until the copy is late.
     """
     now = context.clock.now()
     if not dry_run:

@@ -42,7 +42,7 @@ def _parse_day(text: str) -> date:
         if _WALL_TIME.fullmatch(text):
             return datetime.fromisoformat(text)
     if not _DAY.fullmatch(text[:10]) or len(text) == 10:
-        raise ValueError(f"{text!r} is no date: write it like 2027-01-01, 2027-01-01T06:00 or 2027-01-01T06:00:00Z")
+        raise ValueError(f"{text!r} is not a date: write it like 2027-01-01, 2027-01-01T06:00 or 2027-01-01T06:00:00Z")
     return parse_time(text)
 
 
@@ -191,7 +191,7 @@ def confirmed(question: str, answer: str, yes: bool, as_json: bool) -> None:
     if yes:
         return
     if not os.isatty(0):
-        raise UsageError("there is no terminal to ask for confirmation", "say --yes if you are sure")
+        raise UsageError("there is no terminal to ask for confirmation", "add --yes if you are sure")
     if click.prompt(f'{question}: type "{answer}" to go on', default="", show_default=False, err=as_json) != answer:
         raise OperatorError("the confirmation does not match: nothing was changed", f'type "{answer}" exactly')
 

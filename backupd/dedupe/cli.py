@@ -215,8 +215,8 @@ def _say_plan(plans: Sequence[SharingPlan], *, as_json: bool) -> None:
         left = [{"host": backup.host, "name": backup.name, "left": why} for plan in plans for backup, why in plan.left]
         echo_json({"files": files, "equal_bytes": equal, "unread_bytes": unread, "left": left})
         return
-    prose(f"{counted(files, 'file')}, {format_size(equal)}, are known to be equal to another one; some may share data already")
-    prose(f"{format_size(unread)} would be read to know more")
+    prose(f"{counted(files, 'file')}, {format_size(equal)}, have an equal file, by recorded checksums; some may share data already")
+    prose(f"{format_size(unread)} would be read to find more")
     _say_left(why for plan in plans for _, why in plan.left)
 
 

@@ -83,7 +83,7 @@ def _configuration(config: Config) -> Iterator[Finding]:
     else:
         yield Finding("configuration", "ok", f"{config.file}: {counted(len(config.hosts), 'host')}, {enabled:,} enabled")
     for fault in config.faults:
-        hint = "mend that line: what it is about is left out until then"
+        hint = "correct that line: what it is about is left out until then"
         yield Finding("configuration", "error", printable(fault), hint)
     for notice in config.notices:
         yield Finding("configuration", "note", printable(notice))
@@ -157,7 +157,7 @@ def _confined(config: Config) -> Iterator[Finding]:
     elif missing:
         yield Finding("confinement", "warning", f"rsync is not confined when it talks to a host: {missing}", confinement_hint())
     else:
-        yield Finding("confinement", "ok", "the rsync that talks to a host can write nothing but that host's new backup")
+        yield Finding("confinement", "ok", "the rsync of a host can write only to that host's new backup")
 
 
 def _other_programs(config: Config) -> Iterator[Finding]:
@@ -194,7 +194,7 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
     is_tight = any(verdict.of(check) for check in _OF_ROOM)
     unfinished = all_unfinished(pool) if is_tight else []
     found = [replace(finding, hint=_hint(finding, unfinished)) for finding in verdict.findings]
-    found += [Finding(check, "unknown", "could not be checked", "`backupd doctor` says why") for check in verdict.unlooked]
+    found += [Finding(check, "unknown", "could not be checked", "`backupd doctor` shows why") for check in verdict.unlooked]
     for one in found:
         if one.check != health.CATALOGUE:
             yield replace(one, subject=_SUBJECTS.get(one.check, ""))
@@ -204,7 +204,7 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
         hint = "`backupd doctor` has the commands" if level != "ok" else ""
         yield Finding("redundancy", level, redundancy_words(facts.redundancy), hint)
     elif not facts.fault:
-        yield Finding("redundancy", "unknown", "how many good copies are left could not be read", "`backupd doctor` says why")
+        yield Finding("redundancy", "unknown", "how many good copies are left could not be read", "`backupd doctor` shows why")
     if facts.room and not is_tight:
         yield Finding("room", "ok", str(facts.room))
 
@@ -242,7 +242,7 @@ def _quotas(config: Config) -> Iterator[Finding]:
     quotas = sum(host.enabled and host.quota is not None for host in config.hosts.values())
     with suppress(PoolUnusable):  # of which _pool tells
         if idle := idle_quotas(quotas, quota.mode(open_configured(config).filesystem), quota.is_known_to_kernel()):
-            yield Finding("quotas", "warning", idle, "`backupd doctor` says what it takes, and costs, to have them hold")
+            yield Finding("quotas", "warning", idle, "`backupd doctor` shows what it takes, and costs, to have them hold")
 
 
 def _privileges(_: Config) -> Iterator[Finding]:
@@ -340,7 +340,7 @@ def _notify(config: Config) -> Iterator[Finding]:
         )
     wrong = [number for number, url in enumerate(notify.urls, 1) if service_of(url) is None]
     for number in wrong:
-        message = f"number {number} of `urls` is no URL that apprise understands"
+        message = f"number {number} of `urls` is not a URL that apprise understands"
         yield Finding("notify", "error", message, "apprise's documentation has the form of each service's")
     if not wrong:
         switch = " and a dead man's switch" if notify.ping else ""
@@ -377,7 +377,7 @@ def _sources(config: Config) -> Iterator[Finding]:
                     else Finding(
                         "source",
                         "error",
-                        f"{printable(path)} is no folder or file of this machine",
+                        f"{printable(path)} is not a folder or file of this machine",
                         "correct `paths`",
                         subject=host.name,
                     )

@@ -44,7 +44,7 @@ BLIND_TO_DEVICES = unless(lambda facts: bool(facts.filesystem.devices), "/sys do
 class DoctorRule:
     """A check: from facts to findings, none when all is well. `looks` says in one phrase what it finds, for the documentation.
 
-    `severities` are those that its findings can have; `fixable`: whether any of them can have steps. `blind` says why it could not
+    `severities` are those that its findings can have; `fixable`: whether any of them can have steps. `blind` shows why it could not
     look, "" when it could: a check that finds nothing and is blind is not well.
     """
 

@@ -37,7 +37,7 @@ def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwic
     def is_fetched(path: str) -> bool:
         if path not in fetched:
             if len(fetched) >= _MOST_PLACES:
-                raise OperatorError("too many of its mounts show parts of each other")
+                raise OperatorError("too many of its mounts overlap")
             fetched[path] = _is_fetched(path, seen, host)
         return fetched[path]
 

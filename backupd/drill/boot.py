@@ -131,7 +131,9 @@ def require_bootable(backup: Restorable) -> None:
         raise OperatorError(f"{PROGRAM} is not installed", "apt install systemd-container")
     if not is_system(backup):
         where = f"{backup.host}@{backup.name}"
-        raise OperatorError(f"{where} holds no system with systemd, so it cannot be booted", "a host of which / is backed up does")
+        raise OperatorError(
+            f"{where} holds no system with systemd, so it cannot be booted", "choose a host whose path / is backed up"
+        )
 
 
 def run_boot_drill(context: DrillContext, drill: BootDrill) -> DrillResult:
@@ -266,7 +268,7 @@ def _judged(done: DrillResult, drill: BootDrill, console: Console, own_users: bo
         wrong.append(f"it {what} within {format_duration(drill.timeout)}" if not console.last else f"it {what}: {console.last}")
     elif console.state != "running":
         failed = f": {', '.join(console.failed)}" if console.failed else ""
-        wrong.append(f"systemd says {console.state!r}{failed}")
+        wrong.append(f"systemd reports {console.state!r}{failed}")
     for number, line in enumerate(drill.checks if console.is_ended else ()):
         status, said = console.checks.get(number, (-1, "no answer"))
         if status:

@@ -44,13 +44,13 @@ def _sample(text: str) -> FileSample:
     try:
         return parse_sample(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no sample: a number of names such as 1000, a share of them such as 5%, or all") from None
+        raise ValueError(f"{text!r} is not a sample: a number of names such as 1000, a share of them such as 5%, or all") from None
 
 
 def _time(text: str) -> float:
     seconds = parse_duration(text)
     if seconds <= 0:
-        raise ValueError(f"{text!r} is no time: write it like 30m or 2h")
+        raise ValueError(f"{text!r} is not a time: write it like 30m or 2h")
     return seconds
 
 

@@ -69,7 +69,7 @@ def difference_of(line: str) -> tuple[str, str] | None:
         return None
     if code[2:11] == _NEW:
         is_link = code[0] == "h"
-        return name, "it is no hard link as in the backup" if is_link else "it was not restored"
+        return name, "it is not a hard link, unlike in the backup" if is_link else "it was not restored"
     fields = [what for place, what in _FIELDS if code[place] not in ".+ "]
     if code[0] == "h" and not fields:
         fields = ["hard link"]
@@ -115,7 +115,7 @@ async def compare(
             group.signal(signal.SIGSTOP if waits else signal.SIGCONT)
     status = await ended
     if (status < 0 or status in _DID_NOTHING) and not is_over():
-        raise NotFinished(f"rsync did not compare: {_ended_words(status)}", "`journalctl -k` says whether memory was short")
+        raise NotFinished(f"rsync did not compare: {_ended_words(status)}", "`journalctl -k` shows whether memory was short")
     if status and not is_over():
         words = said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
         raise OperatorError(

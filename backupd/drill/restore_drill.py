@@ -45,7 +45,7 @@ class ChosenNames:
 
 
 def choose_names(tree: Tree, sample: FileSample, room: int, chance: Random, look: Callable[[int], None]) -> ChosenNames:
-    """Chooses among all that is no folder. What does not fit into `room` bytes along with the others is left out.
+    """Chooses among all that is not a folder. What does not fit into `room` bytes along with the others is left out.
 
     `look` is told how many names were seen so far, and may raise. Raises OSError.
     """

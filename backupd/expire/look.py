@@ -96,7 +96,7 @@ def forgotten_at(notes: Notes) -> datetime | None:
     try:
         return parse_time(notes.forgotten["at"]) if notes.forgotten else None
     except (ValueError, KeyError, TypeError) as error:
-        raise UnreadableRecord(f"notes.json: forgotten at no time: {error!r}", "mend the file") from None
+        raise UnreadableRecord(f"notes.json: forgotten at no time: {error!r}", "correct the file") from None
 
 
 def _base_in_use(rows: Mapping[str, BackupState]) -> str | None:
@@ -191,7 +191,7 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
     """
     folder = pool.host(host)
     if not stat.S_ISDIR(folder.lstat().st_mode):
-        raise NotADirectoryError(20, "it is no folder any more", str(folder))
+        raise NotADirectoryError(20, "it is not a folder any more", str(folder))
     notes = read_notes(folder)
     base = _base_of_working(folder, host)
     candidates, backups, unreadable, seals = [], {}, {}, read_seals(folder)

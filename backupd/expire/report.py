@@ -132,7 +132,7 @@ def expiry_words(why: DeletedShare | ClockBehind | ClockAhead, command: str = "e
             return f"of the pool {limits}: if that is right: `backupd {command} --force {POOL}`"
         case ClockBehind():
             gone = f"the clock went back from {local_time(why.known)} to {local_time(why.now)}"
-            later = "the expiry after the next night's run goes on"
+            later = "expiry resumes after the next night's run"
             return f"{gone}; if it is right now, {later}, or `backupd {command} --force {CLOCK}` now"
         case ClockAhead():
             ahead = f"the clock went ahead by {_span(why.by)} since {local_time(why.since)}"

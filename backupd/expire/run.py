@@ -81,7 +81,7 @@ def _plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
     elif scope.hosts is not None:
         forced = replace(forced, pool=True)
     if context.config.unread:  # it may have the retention, or a host whose backups are about to go
-        raise ConfigError(context.config.unread, "nothing is deleted until that file can be read: mend it, or move it away")
+        raise ConfigError(context.config.unread, "nothing is deleted until that file can be read: correct it, or move it away")
     facts = _named(context, look(context.pool, context.catalogue, context.config, scope.hosts))
     plan = make_plan(facts, context.zone, context.now, forced, clock_waits=context.clock_waits)
     return only(plan, scope.asked) if scope.asked else plan

@@ -1,7 +1,7 @@
 """Reads, compares and restores the contents of backups, from plain read-only subvolumes, without a catalogue.
 
 - A backup: `backup_selector` finds the one that is meant, `tree` opens it and never leaves it, `walking` and `listing` go through
-  its names; `suggestions` says why a path is not in it.
+  its names; `suggestions` shows why a path is not in it.
 - Several backups: `versions` has one path in all of them, `comparing` what differs between two, `sameness` whether one name is the
   same in both.
 - A restore (its data are in `restore_types`): `restore_request` prepares it `to_folder`, `to_host` (by `host_rsync`) or `to_tar`.

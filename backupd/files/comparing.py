@@ -168,7 +168,7 @@ def _fields(before: Tree, old: WalkEntry, after: Tree, new: WalkEntry, content: 
 def text_difference(before: Tree, after: Tree, path: bytes, limit: int = TEXT_LIMIT, pulse: Pulse = steady) -> list[str]:
     """The lines of a unified difference of a text file, without line ends; none when both are the same. A side without it is empty.
 
-    Bytes that are no UTF-8 are lone surrogates; nothing is made safe to show. Raises NoText, which says why there is none: no plain
+    Bytes that are not UTF-8 are lone surrogates; nothing is made safe to show. Raises NoText, which says why: no plain
     file, more than `limit` bytes or 5,000 lines, or no text (it has a NUL). Raises OSError when the path is on neither side, and
     what `pulse` raises: lines can be made so that their comparison takes many seconds.
     """

@@ -255,7 +255,7 @@ class Destination:
         return self.folder(place[:-1]), place[-1] if place else b"."
 
     def look(self, place: Names) -> Entry | None:
-        """Returns the existing entry; None if there is none, or if a parent is no folder."""
+        """Returns the existing entry; None if there is none, or if a parent is not a folder."""
         try:
             folder, name = self.parent(place)
             return look(folder, name, joined(list(place)))
@@ -355,9 +355,9 @@ def require_destination(
         _require_trusted(to, sticky=sticky)
     if not to.exists() and not to.parent.is_dir():
         hint = "name a folder" if to.parent.exists() else f"make it first: mkdir -p {shlex.quote(str(to.parent))}"
-        raise UsageError(f"{to.parent} is no folder", hint)
+        raise UsageError(f"{to.parent} is not a folder", hint)
     if to.exists() and not to.is_dir():
-        raise OperatorError(f"{to} is no folder", "--to names a folder, also for a single file")
+        raise OperatorError(f"{to} is not a folder", "--to names a folder, also for a single file")
 
 
 def _require_trusted(to: Path, *, sticky: bool = False) -> None:

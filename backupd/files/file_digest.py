@@ -25,11 +25,11 @@ class FileRead(NamedTuple):
     bad: int | None
     """The first byte that cannot be read; None: all could be."""
     plain: bytes | None = None
-    """SHA-256 as `sha256sum` says it, where that was asked for."""
+    """SHA-256 as `sha256sum` shows it, where that was asked for."""
 
 
 class PlainSum:
-    """SHA-256 of a file as `sha256sum` says it, holes read as zeros."""
+    """SHA-256 of a file as `sha256sum` shows it, holes read as zeros."""
 
     def __init__(self) -> None:
         self._sum, self._end, self._is_known = sha256(), 0, True
@@ -83,7 +83,7 @@ def read_small(fd: int, path: bytes, size: int, key: Key, buffer: mmap) -> FileR
     """Reads a file of at most PIECE bytes, opened with O_DIRECT, into a `small_buffer`; closes it. With its plain sum.
 
     The digest is that of `read_file`. The data comes from the disk past the memory, into the same few pages each time, which takes
-    less than `read_file`. Raises OSError for what is no damage.
+    less than `read_file`. Raises OSError for what is not damage.
     """
     with memoryview(buffer) as room:
         try:
@@ -123,7 +123,7 @@ def _fills(fd: int, room: memoryview, position: int, length: int) -> bool:
 def read_file(
     fd: int, path: bytes, size: int, key: Key, goes_on: Callable[[], bool], plain: PlainSum | None = None
 ) -> FileRead | None:
-    """Reads a file of that size from the disk, not from memory, and closes it. Raises OSError for what is no damage.
+    """Reads a file of that size from the disk, not from memory, and closes it. Raises OSError for what is not damage.
 
     Calls `goes_on` before each piece, which may take its time, and returns None when that returns False.
 

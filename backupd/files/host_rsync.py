@@ -24,7 +24,7 @@ _LINE = 100  # bytes that take as long to read as a line takes beside its bytes
 
 
 class LimitExceeded(Exception):
-    """The host has used up an allowance; `hint` says what to do."""
+    """The host has used up an allowance; `hint` shows what to do."""
 
     def __init__(self, why: str, hint: str) -> None:
         super().__init__(why)

@@ -64,14 +64,14 @@ def target_of(config: Config, host: str, text: str, port: int | None = None) -> 
     if not text:
         if host in config.excluded:
             fault = config.excluded[host].fault
-            raise UsageError(f"{host} is configured, with a mistake: {fault}", "mend that line, or say --to-host USER@HOST:DIR")
+            raise UsageError(f"{host} is configured, with a mistake: {fault}", "correct that line, or give --to-host USER@HOST:DIR")
         if known is None:
             raise UsageError(f"{host} is not configured, so it has no address", "say --to-host USER@HOST:DIR")
         return Target(replace(known, port=port or known.port), b"/", original=True)
     match = _TARGET.fullmatch(text)
     if not match or not match[2] or "\0" in text:
         raise UsageError(
-            f"--to-host {printable(text)}: that is no [USER@]HOST:DIR with a DIR that begins with /",
+            f"--to-host {printable(text)}: that is not a [USER@]HOST:DIR with a DIR that begins with /",
             "put --to-host at the end for the host itself, or name a machine, such as --to-host root@192.0.2.7:/mnt",
         )
     address, folder = match[1], match[2].encode("utf-8", "surrogateescape")

@@ -139,7 +139,7 @@ class ResultComparer:
         for file in files:
             first = self._links.first_of(file.inode) if file.links > 1 else None
             if first and first[0] == (*plain.place, file.name):
-                self._links.forget(file.inode)  # it is no copy of that file
+                self._links.forget(file.inode)  # it is not a copy of that file
         for visit in self._each(plain, files=files):
             self.compare(visit)
 

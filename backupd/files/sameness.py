@@ -26,7 +26,7 @@ Pulse = Callable[[], None]
 
 
 class TimeBudgetUsedUp(Exception):
-    """The time budget of the request is used up. Partial results are valid. This is no error."""
+    """The time budget of the request is used up. Partial results are valid. This is not an error."""
 
 
 def steady() -> None:
@@ -91,7 +91,7 @@ def pieces(tree: Tree, path: bytes, pulse: Pulse = steady) -> Iterator[bytes]:
 
 
 def extents_of(tree: Tree, path: bytes) -> Extents | None:
-    """Returns the extents of a plain file: (offset, place on disk, length, flags) each. None where the kernel does not tell."""
+    """Returns the extents of a plain file: (offset, place on disk, length, flags) each. None where the kernel does not report."""
     fd = tree.open_file(path)
     try:
         return _extents(fd)

@@ -146,7 +146,7 @@ class LocalRestore:
             with opened as to:
                 yield to
         except OSError as error:
-            hint = "look at its filesystem and the kernel's messages (dmesg); the same command goes on"
+            hint = "look at its filesystem and the kernel's messages (dmesg); the same command continues"
             raise OperatorError(f"{self.to}: {error.strerror or error}", hint) from error
 
     def _visits(self, withheld: Withheld, unreadable: Unreadable) -> Iterator[AnyVisit]:
@@ -157,7 +157,7 @@ class LocalRestore:
         except OSError as error:
             raise OperatorError(
                 f"the backup cannot be read: {error.strerror}" + (f" ({printable(str(error.filename))})" if error.filename else ""),
-                "has it been deleted meanwhile? `backupd list` shows it; the kernel's messages (dmesg) tell of broken disks",
+                "has it been deleted meanwhile? `backupd list` shows it; the kernel's messages (dmesg) show broken disks",
             ) from error
 
     def _each(

@@ -67,7 +67,7 @@ from btrkeep.process.proc import become_reaper, physical_memory
 from btrkeep.units import format_duration
 
 _HINT = "`backupd check --connect` tries a configured host; another needs its key in known_hosts, and ours in its authorized_keys"
-_FULL_HINT = "look at the room and the filesystem over there; the same command goes on with what is missing"
+_FULL_HINT = "look at the room and the filesystem over there; the same command continues with what is missing"
 _FILE_ERROR = 11
 _FOR_EACH_NAME, _FOR_EACH_BYTE = 1024, 8  # an item, progress and a complaint; rsync may print four bytes for one of a name
 _RRSYNC_KNOWS_NOT = "invalid rsync-command syntax or options"

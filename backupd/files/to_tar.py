@@ -114,7 +114,7 @@ def total(tree: Tree, paths: Sequence[bytes]) -> tuple[int, int]:
 def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, tell: Tell) -> Archived:
     """The tar as a file of mode 0600. Raises UsageError when there is one already and it must not be replaced."""
     if file.is_dir() or (not replace and os.path.lexists(file)):
-        raise UsageError(f"{file} is there already", "name another file, or say --overwrite=all")
+        raise UsageError(f"{file} is there already", "name another file, or add --overwrite=all")
     try:
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

@@ -167,7 +167,7 @@ class _Collected:
     current: _CollectedVersion | None = None
 
     def take(self, backup: Restorable, tree: Tree, entry: Entry) -> int:
-        """The number of the version that it is."""
+        """Returns the number of the version that this entry belongs to."""
         found = self._by_content(tree, entry) if self.by_content else self._by_inode_item(tree, entry)
         if found not in self.kept:
             found.before = self.current.last[1] if self.current else None

@@ -188,7 +188,7 @@ def plain_file(name: bytes, status: os.stat_result, device: int, *, with_links: 
 
 
 def _enter(down: Descent, name: bytes, unreadable: Unreadable | None) -> Iterator[bytes] | None:
-    """The names in the folder of that name, which is where the walk is then; None, and it stays where it was."""
+    """Enters the folder of that name and returns its names. Returns None, without entering it, if it cannot be read."""
     entered = False
     try:
         down.enter(name)
@@ -225,9 +225,9 @@ class FolderNames(NamedTuple):
 
 
 def name_batches(tree: Tree, unreadable: Unreadable) -> Generator[list[FolderNames], None, None]:
-    """Yields every name in the backup that is no folder, once; not in the order of names, but as the folders have them.
+    """Yields every name in the backup that is not a folder, once; not in the order of names, but as the folders have them.
 
-    A name of which the folder says that it is no folder may be anything but one: a file, a symlink, a device. Only folders are
+    A name of which the folder says that it is not a folder may be anything but one: a file, a symlink, a device. Only folders are
     opened. Does not enter what is mounted in the backup. A folder that cannot be read is given to `unreadable`, which may raise.
     Memory: some thousand names of folders on each level.
     """

@@ -17,7 +17,7 @@ _LIKE_AN_ESCAPE = re.compile(rb"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[nrt
 
 
 def entry_object(entry: Entry) -> dict[str, Any]:
-    """One entry for programs. Names are text with the bytes that are no UTF-8 as lone surrogates, which JSON writes as \\udcXX.
+    """One entry for programs. Names are text with the bytes that are not UTF-8 as lone surrogates, which JSON writes as \\udcXX.
 
     `mtime` is null where it is beyond what a calendar has; `mtime_ns` has it in every case. `target` is what a symlink says,
     `device` the numbers of a device node; null for all others.

@@ -88,7 +88,7 @@ def end(count: int, begun: int, length: int) -> bytes:
 
 
 def zip_name(name: bytes) -> str:
-    """A name as a zip can have it: bytes that are no UTF-8 become %FF, for a zip has only text; and a backslash %5C, which Windows
+    """A name as a zip can have it: bytes that are not UTF-8 become %FF, for a zip has only text; and a backslash %5C, which Windows
     takes for a slash: a host that names a file ..\\x would else choose where it is extracted.
     """
     text = name.decode("utf-8", "surrogateescape").replace("\\", "%5C")

@@ -258,7 +258,7 @@ def _read(path: Path, largest: int) -> bytes:
     """Returns the content of a regular file, which may be another user's. Raises OSError for anything else, and a larger one."""
     with ClosingFd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "it is no file")
+            raise OSError(errno.EINVAL, "it is not a file")
         data = os.pread(fd, largest + 1, 0)
     if len(data) > largest:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))

@@ -40,18 +40,20 @@ def assigned(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
         adds = name.endswith("+")
         name = name.removesuffix("+")
         if not equals:
-            raise UsageError(f"{word!r} is no KEY=VALUE", "such as port=2222, or 'paths=/etc /srv'; --unset KEY takes a key away")
+            raise UsageError(
+                f"{word!r} is not a KEY=VALUE", "such as port=2222, or 'paths=/etc /srv'; --unset KEY takes a key away"
+            )
         _require_new(name, keys)
         value = value_of(_key(name), text)
         keys[name] = Added(tuple(value)) if adds and isinstance(value, list) else value
         if adds and not isinstance(value, list):
-            raise UsageError(f"{name} is no list, so nothing can be added to it", f"{name}=VALUE sets it")
+            raise UsageError(f"{name} is not a list, so nothing can be added to it", f"{name}=VALUE sets it")
     for name in unset:
         _key(name)
         _require_new(name, keys)
         keys[name] = None
     if not keys:
-        raise UsageError("it is not said what to change", "KEY=VALUE, such as port=2222, or --unset KEY")
+        raise UsageError("nothing to change was given", "KEY=VALUE, such as port=2222, or --unset KEY")
     return keys
 
 
@@ -101,7 +103,7 @@ def _read_host(line: str) -> tuple[str, dict[str, Any]]:
     if not name:
         return "", {}
     if "=" in name:
-        raise UsageError(f"{name!r} is no host's name", "a line is NAME KEY=VALUE...")
+        raise UsageError(f"{name!r} is not a host's name", "a line is NAME KEY=VALUE...")
     require_host_name(name)
     return name, assigned(tuple(words), ()) if words else {}
 
@@ -109,7 +111,7 @@ def _read_host(line: str) -> tuple[str, dict[str, Any]]:
 def _key(name: str) -> ConfigKey:
     if name not in KEYS:
         near = nearest(f"{RETENTION}.{name}" if name in LEGAL[RETENTION] else name, KEYS)
-        raise UsageError(f"{name!r} is no key of a host{near}", f"they are: {', '.join(KEYS)}")
+        raise UsageError(f"{name!r} is not a key of a host{near}", f"they are: {', '.join(KEYS)}")
     return KEYS[name]
 
 

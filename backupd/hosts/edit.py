@@ -19,7 +19,7 @@ _NO_KEY = re.compile(r"\s*(?:#.*)?")
 def with_keys(text: str, section: str, keys: Mapping[str, Any]) -> str:
     """Returns `text` with these keys in [section], which is added if missing; None removes a key.
 
-    Raises ValueError if the text is no TOML, or the section no table.
+    Raises ValueError if the text is not TOML, or the section no table.
     """
     document = tomlkit.parse(text)
     if section not in document:
@@ -28,7 +28,7 @@ def with_keys(text: str, section: str, keys: Mapping[str, Any]) -> str:
         document.add(section, tomlkit.table())
         text = tomlkit.dumps(document)
     if not isinstance(document[section], Table):
-        raise ValueError(f"{section} is no table of its own")
+        raise ValueError(f"{section} is not a table of its own")
     for key, value in keys.items():
         text = _with_key(text, [section], key, value)
     return text

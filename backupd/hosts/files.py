@@ -261,7 +261,7 @@ def _require_declared(files: Files, name: str) -> None:
     """Raises ConfigError if the host is, or may be, in a file that could not be read."""
     config = files.load_usable()
     if name in config.excluded or config.unread:
-        raise ConfigError(config.faults, "mend that line")
+        raise ConfigError(config.faults, "correct that line")
 
 
 def _change(files: Files, changes: Mapping[Path, str | None], hosts: Iterable[str], *, write: bool = True) -> Config:
@@ -269,7 +269,7 @@ def _change(files: Files, changes: Mapping[Path, str | None], hosts: Iterable[st
     try:
         return files.change(changes, hosts) if write else files.judge(changes, hosts)
     except ConfigError as error:
-        raise ConfigError(error.problems, "mend this first: nothing was changed") from None
+        raise ConfigError(error.problems, "correct this first; nothing was changed") from None
 
 
 def _require_utf_8(text: str) -> None:
@@ -279,7 +279,7 @@ def _require_utf_8(text: str) -> None:
             line.encode()
         except UnicodeEncodeError:
             hint = "rename it, or name the folder above it"
-            raise UsageError(f"{printable(line)}: this is no UTF-8, and a configuration holds nothing else", hint) from None
+            raise UsageError(f"{printable(line)}: this is not UTF-8, and a configuration holds nothing else", hint) from None
 
 
 def _put(path: Path, text: str | None) -> None:

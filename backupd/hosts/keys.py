@@ -29,7 +29,7 @@ class HostKey:
 def make_key(path: Path) -> bool:
     """Makes an ed25519 key without a passphrase, mode 0600, unless the file exists. Returns True if one was made.
 
-    Raises OperatorError if it cannot be made, or if the existing file is no private key.
+    Raises OperatorError if it cannot be made, or if the existing file is not a private key.
     """
     if os.path.lexists(path):
         _require_public(path)
@@ -52,7 +52,7 @@ def _require_public(path: Path) -> None:
         text = run(["ssh-keygen", "-y", "-P", "", "-f", str(path)]).stdout
     except ProgramFailed as error:
         hint = "move it away, or name another key in [ssh]; a key with a passphrase is of no use at night"
-        raise OperatorError(f"{path} is no private key that can be used: {error.message}", hint) from None
+        raise OperatorError(f"{path} is not a private key that can be used: {error.message}", hint) from None
     with public.open("x", encoding="utf-8") as file:
         file.write(text)
 

@@ -25,7 +25,7 @@ from btrkeep.pool.orphans import count_orphans
 
 PATIENCE = 5.0
 """Seconds that a sample waits for other writers of the catalogue; the next one comes soon."""
-_PEAK_OVER = 10.0  # seconds: a moment's burst is no rate
+_PEAK_OVER = 10.0  # seconds: a moment's burst is not a rate
 _AT_A_TIME = 48  # hours or days that are made of older samples at once: some tens of milliseconds
 
 

@@ -1,1 +1,1 @@
-"""Copies in repositories of restic: on object storage, and on whatever is no btrfs."""
+"""Copies in repositories of restic: on object storage, and on whatever is not a btrfs."""

@@ -336,7 +336,7 @@ _BY_STATUS = {
 }
 _BY_TEXT = (  # of versions that exit 1 for everything, and of what no status is for
     (r"wrong password", _BY_STATUS[ResticStatus.WRONG_PASSWORD]),
-    (r"ciphertext verification failed", "`backupd offsite check` says what is damaged there"),
+    (r"ciphertext verification failed", "`backupd offsite check` shows what is damaged there"),
     (_LOCKED, _BY_STATUS[ResticStatus.LOCKED]),
     (r"unable to open config file: (?:stat [^ ]*: no such file or directory|<config/> does not exist)$", _INIT),
     (

@@ -294,7 +294,7 @@ class OffsiteRun:
         if self.settings.retention is None or summary.cancelled:
             return
         if self.config.unread:  # it may have the zone of the days that are kept
-            raise ConfigError(self.config.unread, "nothing is removed until that file can be read: mend it, or move it away")
+            raise ConfigError(self.config.unread, "nothing is removed until that file can be read: correct it, or move it away")
         summary.doubt = None if forced.clock else clock_doubt(self.catalogue, self.now, rehearsal=self.pool.rehearsal)
         if summary.doubt:
             return

@@ -225,7 +225,7 @@ def read_before_waiting(context: PoolContext, notice: Callable[[str], None], can
         read_last_written(context, None, notice, cancellation)
     if not cancellation and has_backups_in_doubt(context.pool):
         why = "what was written last before a crash of this server was not read"
-        raise OperatorError(why, "`backupd verify --after-crash` says why")
+        raise OperatorError(why, "`backupd verify --after-crash` shows why")
 
 
 def _read(

@@ -66,7 +66,7 @@ class _BatchRead:
     is_cut: bool = False
     """True if some files were left, because the pass was over."""
     error: OSError | None = None
-    """What ended it, and is no damage."""
+    """What ended it, and is not damage."""
 
 
 class BackupReader:
@@ -241,7 +241,7 @@ class BackupReader:
         return done
 
     def _read_names(self, tree: Tree, some: FolderNames, known: Checksums, done: _BatchRead, buffer: mmap) -> None:
-        """Raises OSError for what is no damage."""
+        """Raises OSError for what is not damage."""
         looked = [(name, status) for name in some.names if (status := self._look(some, name)) is not None]
         done.names += len(looked)
         with self._deciding:

@@ -77,7 +77,7 @@ class DamagedFile:
 
     host: str
     path: str
-    """Absolute, as the host has it; surrogate escapes for bytes that are no UTF-8."""
+    """Absolute, as the host has it; surrogate escapes for bytes that are not UTF-8."""
     backups: tuple[str, ...]
     places: tuple[tuple[int, int], ...]
     """(first byte, how many; 0: nobody knows), of all backups together."""

@@ -123,7 +123,9 @@ def _parted(text: str) -> tuple[str, str]:
     rest = text[len(name) + 1 :] if colon else text
     name = (name if colon else text).strip()
     if not name or not name.isprintable() or (not equals and not colon):
-        raise UsageError(f"{text!r} is no variant", f"write NAME:KEY=VALUE,KEY=VALUE, or {CONFIGURED} for the settings as they are")
+        raise UsageError(
+            f"{text!r} is not a variant", f"write NAME:KEY=VALUE,KEY=VALUE, or {CONFIGURED} for the settings as they are"
+        )
     return name[:_LONGEST_NAME], rest.strip()
 
 

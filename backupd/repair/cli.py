@@ -86,7 +86,7 @@ def command(
     """
     cancellation = Cancellation()
     with opened(ctx, writes=not dry_run) as context, cancellation.listening():
-        if context.lost:  # what is damaged is not known: that is no answer
+        if context.lost:  # what is damaged is not known: that is not an answer
             if not dry_run:  # otherwise it is said
                 complain(lost(context.config.pool.state))
             return int(Exit.ATTENTION)
@@ -205,10 +205,12 @@ def _repaired(
 def _show(plans: Sequence[RepairPlan], unreadable: Sequence[tuple[str, str]]) -> None:
     """Prints one line for each file that is treated alike in several backups."""
     for host, name in unreadable:
-        prose(f"{printable(host)}@{name} cannot be read at all, so it cannot be repaired; it stays and is no base of later backups")
+        prose(
+            f"{printable(host)}@{name} cannot be read at all, so it cannot be repaired; it stays and is not a base of later backups"
+        )
     if not plans:
         if not unreadable:
-            prose("nothing is known to be damaged that was not repaired")
+            prose("there is no damage to repair")
         return
     known: dict[str, list[str]] = {}
     for plan in plans:

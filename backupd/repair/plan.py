@@ -62,7 +62,7 @@ class RecordedSums:
 
 
 def read_whole(fd: int, entry: Entry, sums: RecordedSums, goes_on: Callable[[], bool]) -> FileRead | None:
-    """Reads an open file for such a comparison, and closes it; None when it was not to go on. Raises OSError that is no damage."""
+    """Reads an open file for such a comparison, and closes it; None when it was not to go on. Raises OSError that is not damage."""
     return read_file(fd, entry.path, entry.size, key(entry), goes_on, PlainSum() if sums.plain is not None else None)
 
 
@@ -117,7 +117,7 @@ class FileFate(StrEnum):
     HOST_DIFFERS = "host-differs"
     """The host has other content: it is unknown which of the two is right."""
     NO_FILE = "no-file"
-    """It is no plain file, or its metadata cannot be read."""
+    """It is not a plain file, or its metadata cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class RepairPlanner:
         return sorted({damage.name for damage in self._damages} & unread)
 
     def plan(self, backup: Restorable) -> RepairPlan:
-        """Raises OSError that is no damage, OperatorError when the backup is being deleted, and Cancelled."""
+        """Raises OSError that is not damage, OperatorError when the backup is being deleted, and Cancelled."""
         rows = sorted((damage for damage in self._damages if damage.name == backup.name), key=lambda damage: damage.path)
         done = next((one.name for one in self.backups if _is_copy_of(one, backup)), None)
         with lock_for_reading(backup.path), Tree(backup.path) as tree, Checksums(self._site.pool.host(self._host)) as known:

@@ -135,7 +135,7 @@ class FarPool:
         self.id, self.version = said["pool"], printable(str(said.get("version")))[:40]
         self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
         self.now = time_in(said)
-        """What its clock said just now; None: what it sent is no time."""
+        """What its clock said just now; None: what it sent is not a time."""
         self.waits: Callable[[str], None] = lambda _: None
         """Is given why the other server sends nothing yet."""
         self.free, self.used = size_in(said, "free"), size_in(said, "used")

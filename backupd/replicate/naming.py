@@ -88,7 +88,7 @@ def named(pool: Pool, expected: Expected, path: Path, pulse: Pulse = steady) -> 
     if expected.again:
         return _put_in_place(pool, expected, path, final, pulse)
     if is_there(final):
-        raise NotReceived(f"{final} is there already, and is no copy of it", "look at it, and move it away")
+        raise NotReceived(f"{final} is there already, and is not a copy of it", "check what it is, and move it away")
     made = _snapshot(path, final, expected)
     seal_backup(final, expected.name)
     return made
@@ -112,7 +112,7 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
     """
     there = describe(final)
     if there is None or not _is_copy_of(final, there, expected):
-        raise NotReceived(f"{final} is no copy of it any more", "look at it, and move it away")
+        raise NotReceived(f"{final} is not a copy of it any more", "check what it is, and move it away")
     with opened(final) as fd:
         if not has_readable_tree(fd):
             raise NotReceived(
@@ -179,7 +179,7 @@ def require_whole(path: Path, expected: Expected) -> Record:
 def _require_plain(path: Path, expected: Expected) -> None:
     """Raises NotReceived unless `data` is a folder, and what later nights replace beside it are plain files.
 
-    A symlink in the place of `data` would lead a night, which removes what is no source path, out of the pool.
+    A symlink in the place of `data` would lead a night, which removes what is not a source path, out of the pool.
     """
     for name, is_right in (
         (DATA, stat.S_ISDIR),

@@ -98,7 +98,7 @@ class Push:
     def run(self) -> PushSummary:
         """Answers until the other server ends, or until cancelled.
 
-        Raises SendRefused for what is no request, ConnectionBroken when the other server stands still, and NoThread.
+        Raises SendRefused for what is not a request, ConnectionBroken when the other server stands still, and NoThread.
         """
         verbs = {
             **self._sender.verbs,

@@ -274,7 +274,7 @@ def _within(seconds: float, look: Callable[[], None]) -> Callable[[], None]:
     def limited() -> None:
         look()
         if time.monotonic() > end:
-            why = f"btrfs receive does not go on: it took nothing, or did not end, for {format_duration(seconds)}"
+            why = f"btrfs receive makes no progress: it took nothing, or did not end, for {format_duration(seconds)}"
             raise NotReceived(why, "see the kernel's messages (dmesg): is the pool frozen, or a disk of it?")
 
     return limited

@@ -68,7 +68,7 @@ def _opened(path: Path) -> BinaryIO:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
     return os.fdopen(fd, "rb")
 
 
@@ -212,7 +212,7 @@ class SeedSender:
         try:
             said = read_seed(folder).get("pool")
         except FileNotFoundError:
-            raise SeedDamaged(f"{folder} is no seed", "`backupd replicate --seed-to` on the first server makes one") from None
+            raise SeedDamaged(f"{folder} is not a seed", "`backupd replicate --seed-to` on the first server makes one") from None
         if not isinstance(said, str):
             raise SeedDamaged(f"{folder / SEED} names no pool", "`backupd replicate --seed-to` on the first server makes a seed")
         self._pool = said

@@ -158,7 +158,7 @@ class BackupSender:
     def _is_original(
         self, row: BackupState | Backup, changes: Mapping[int, int], seals_of: Callable[[str], tuple[Notes, Seals]]
     ) -> bool:
-        """Returns True unless the backup was changed after it was final. One that cannot be read is listed: `send` says why."""
+        """Returns True unless the backup was changed after it was final. One that cannot be read is listed: `send` shows why."""
         if row.sealed is not None and row.subvolume_id is not None and changes.get(row.subvolume_id) == row.sealed:
             return True
         name = row.name or ""

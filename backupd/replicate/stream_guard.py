@@ -93,7 +93,7 @@ class StreamGuard:
 
     def _require_header(self, data: bytes) -> None:
         if not data.startswith(_MAGIC):
-            raise BadStream("this is no stream of btrfs send")
+            raise BadStream("this is not a stream of btrfs send")
         if not 0 < _VERSION.unpack_from(data, len(_MAGIC))[0] <= self.newest:
             raise BadStream("the stream has a version that was not requested")
         self._begun = True

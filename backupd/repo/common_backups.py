@@ -57,7 +57,7 @@ def write_common(pool: Pool, replica: str, hosts: Any, *, fetched: datetime | No
     if name_fault(replica):
         raise OperatorError("that cannot be a replica's name")
     if not isinstance(hosts, dict) or not all(_is_named(host, name) for host, name in hosts.items()):
-        raise OperatorError("that is no list of backups")
+        raise OperatorError("that is not a list of backups")
     known = _Record({}, {})
     with suppress(UnreadableRecord):  # then it is replaced
         known = _record(pool, replica)
@@ -82,7 +82,7 @@ def write_copied(pool: Pool, replica: str, hosts: Any) -> None:
     if name_fault(replica):
         raise OperatorError("that cannot be a replica's name")
     if not _is_copied(hosts):
-        raise OperatorError("that is no list of backups")
+        raise OperatorError("that is not a list of backups")
     _write(pool.path / MARKER / _COPIED, replica, {"hosts": hosts})
 
 
@@ -188,7 +188,7 @@ def _read(path: Path) -> _Record:
         return _Record(dict(content["hosts"]), seeds, parse_time(content["told"]) if "told" in content else None)
     except (OSError, *NOT_UNDERSTOOD) as error:
         raise UnreadableRecord(
-            f"{path} cannot be read: {error}", "mend it, or delete it if the replica is given up; nothing expires now"
+            f"{path} cannot be read: {error}", "correct it, or delete it if the replica is given up; nothing expires now"
         ) from None
 
 

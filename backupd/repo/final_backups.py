@@ -157,7 +157,7 @@ class FetchedHost(OperatorError):
 
 def require_own(pool: Pool, host: str) -> None:
     """Raises FetchedHost for a host that is fetched from another pool, because a backup made here would begin a separate history.
-    One of which nothing has come, because the replication was killed, is no copy any more. Needs the host's lock.
+    One of which nothing has come, because the replication was killed, is not a copy any more. Needs the host's lock.
     """
     drop_empty_mark(pool, host)
     if fetched := read_notes(pool.host(host)).replica:

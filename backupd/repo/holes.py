@@ -87,7 +87,7 @@ def _committed(subvolume: Path) -> Iterator[tuple[int, int]]:
     """
     found = describe(subvolume)
     if found is None:
-        raise OperatorError(f"{subvolume} is no subvolume")
+        raise OperatorError(f"{subvolume} is not a subvolume")
     commit(subvolume)
     with ClosingFd(os.open(subvolume, FOLDER)) as root:
         yield root, found.created
@@ -112,7 +112,7 @@ def punch(
 ) -> PunchResult:
     """Makes holes of the zeros in those `names` that are regular files of `at_least` bytes.
 
-    Names are paths relative to `subvolume`/data. What is not there, is no regular file or lies behind a symlink is left out.
+    Names are paths relative to `subvolume`/data. What is not there, is not a regular file or lies behind a symlink is left out.
     Runs of fewer than `shortest` zeros stay. Content, owner, mode, times and file capabilities stay. The subvolume is writable and
     nobody else writes in it. When it is `cancelled`, or the pool is full, it returns what was done until then. Raises PoolUnusable
     when the pool cannot be written or is too full for a file's times and capabilities to be put back, OperatorError for other

@@ -29,11 +29,11 @@ T = TypeVar("T")
 def text_of_file(path: Path) -> str:
     """Returns the text of a regular file of ours; follows no symlink, waits for no pipe.
 
-    Raises OSError if it is missing, or no file (EINVAL); ValueError if it is no text, or too large to be ours.
+    Raises OSError if it is missing, or no file (EINVAL); ValueError if it is not text, or too large to be ours.
     """
     with ClosingFd(os.open(path, _READ)) as fd:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         with os.fdopen(fd, "rb", closefd=False) as file:
             found = file.read(LARGEST + 1)
     if len(found) > LARGEST:

@@ -132,7 +132,7 @@ def read_notes(folder: Path) -> Notes:
         return Notes()
     except (OSError, *NOT_UNDERSTOOD) as error:
         raise UnreadableRecord(
-            f"{path} cannot be read: {error}", "mend or restore the file; until then nothing of this host is deleted"
+            f"{path} cannot be read: {error}", "correct or restore the file; until then nothing of this host is deleted"
         ) from None
 
 
@@ -154,7 +154,7 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
         if (mark := notes.note(name, EXPIRED)) and not mark.get("at"):
             raise ValueError(f"the mark of {name} has no time")
         if mark and not isinstance(mark.get(RULES) or [], list):
-            raise ValueError(f"the rules in the mark of {name} are no list")
+            raise ValueError(f"the rules in the mark of {name} are not a list")
     return notes
 
 

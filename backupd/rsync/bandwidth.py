@@ -56,12 +56,12 @@ def prepare(folder: Path, name: str, rate: int) -> Bucket:
     place would be a second budget beside the one that running transfers hold. Raises ValueError for a rate below 1, OSError.
     """
     if rate < 1:
-        raise ValueError(f"{rate} bytes per second is no rate: no limit is no bucket")
+        raise ValueError(f"{rate} bytes per second is not a rate: no limit is not a bucket")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     with ClosingFd(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)) as file:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise ValueError(f"{path} is no regular file")
+            raise ValueError(f"{path} is not a regular file")
         fcntl.flock(file, fcntl.LOCK_EX)
         old = os.pread(file, throttle.RECORD.size, 0)
         new = brought_to(old, rate, boot=bytes.fromhex(boot_id().replace("-", "")), now=time.monotonic_ns())

@@ -18,7 +18,7 @@ copy: none deletes one, mounts, or waits. The one by which it makes a subvolume 
 commit of the filesystem less for each backup, and the snapshot that gets the backup's name is read-only (docs/decisions/0055).
 
 What is not allowed fails with ENOSYS, as on an older kernel, so that the C library takes its older way; ioctl with ENOTTY, as on
-what is no terminal.
+what is not a terminal.
 """
 
 import errno

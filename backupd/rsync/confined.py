@@ -142,9 +142,9 @@ def require_harmless(rsync: Rsync, found: Confinement, config: Config) -> None:
     if found.missing and config.backup.confine == "auto" and rsync.numbers < SAFE:
         raise OperatorError(
             f"rsync {rsync.version} may talk to no host: it has holes that a hostile one can use against this server, and cannot "
-            f"be confined here ({found.missing}); `backupd check` says what to do",
+            f"be confined here ({found.missing}); `backupd check` shows what to do",
             f"{confinement_hint()}. Or update rsync to {'.'.join(map(str, SAFE))}. "
-            'With confine = "never" in [backup] it may: such as where the distribution has mended the holes in an older one',
+            'With confine = "never" in [backup] it may: for example because the distribution has fixed the holes in an older one',
         )
 
 

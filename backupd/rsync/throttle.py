@@ -70,7 +70,7 @@ class OpenBucket:
         self.rate = 0
         self._read()
         if not self.rate:
-            raise ValueError("it is no bandwidth bucket")
+            raise ValueError("it is not a bandwidth bucket")
 
     def draw(self, size: int) -> int:
         """Takes `size` bytes from the budget; returns the moment (ns, CLOCK_MONOTONIC) at which more may be taken."""

@@ -217,7 +217,7 @@ def sync(disk: Syncfs) -> None:
 
 
 def _free_name(pool: Pool, record: Record) -> str:
-    """Returns the name of the start; seconds later if another backup has it (a clock that was set back)."""
+    """Returns the name for the start time, or the next free second if another backup has it, after the clock was set back."""
     moment = record.started
     while is_there(pool.host(record.host) / backup_name(moment)):
         moment += timedelta(seconds=1)

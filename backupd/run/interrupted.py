@@ -58,7 +58,7 @@ async def take_host_lock(path: Path, what: str, since: str, *, sealed: bool = Fa
 
 
 async def _soon_free(path: Path) -> bool:
-    """Returns True if the lock has a holder that takes no time, and that has finished meanwhile, or was killed."""
+    """Waits for a holder that has the lock only for a moment. Returns True if it then finished, or was killed."""
     for look in range(_PATIENCE):
         holder = read_holder(path)
         if holder is None or not holder.is_alive:

@@ -66,7 +66,7 @@ def plan(
 
 def _named(config: Config, name: str) -> PlannedHost:
     if name in config.excluded:
-        raise UsageError(f"{name} cannot be backed up: {config.excluded[name].fault}", "mend that line of its configuration")
+        raise UsageError(f"{name} cannot be backed up: {config.excluded[name].fault}", "correct that line of its configuration")
     if name not in config.hosts:
         hint = did_you_mean(name, config.hosts, "`backupd host list` shows those that are")
         raise UsageError(f"no host {quoted(name)} is configured", hint)

@@ -291,7 +291,7 @@ class Reporting:
         if self._ping is None:
             return
         if not self._ended:
-            text = error.message if isinstance(error, OperatorError) else "its log says more"
+            text = error.message if isinstance(error, OperatorError) else "see its log"
             self._ping.end(met=False, text=f"the night ended with an error: {text}")
         self._ping.wait()
 

@@ -22,7 +22,7 @@ log = logging.getLogger("backupd.serve")
 
 _LONGEST_NAME = 100
 _OFTEN = ("job", "jobs")  # a page that waits for a job asks every two seconds; that it went well is no news
-_JOURNAL = "its journal says more: journalctl -u 'btrkeep-serve@*'"
+_JOURNAL = "see its journal: journalctl -u 'btrkeep-serve@*'"
 _BROKEN = RequestRefused("something is wrong inside the service", _JOURNAL)
 
 
@@ -73,7 +73,7 @@ def _serve(service: ServiceContext, wire: Wire, peer: Peer) -> None:
         _last_words(wire, error)
     except OSError as error:
         log.warning("%s %s: %s", said, asker, printable(str(error)))
-        _last_words(wire, RequestRefused(f"the machine says: {os.strerror(error.errno or 0)}", _JOURNAL))
+        _last_words(wire, RequestRefused(f"the server reports: {os.strerror(error.errno or 0)}", _JOURNAL))
     else:
         level = logging.DEBUG if request.verb in _OFTEN else logging.INFO
         log.log(level, "%s %s: %d bytes in %.2f s", said, asker, wire.sent, time.monotonic() - began)

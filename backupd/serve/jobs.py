@@ -246,7 +246,7 @@ def take_request(folder: Path, job_id: str) -> ServeRequest:
     Raises UsageError if there is none, OperatorError if it is invalid.
     """
     if not is_id(job_id):
-        raise UsageError("that is no name of a job", "the root service gives them: backupd serve")
+        raise UsageError("that is not the name of a job", "the root service gives them: backupd serve")
     path = folder / f"{job_id}.json"
     try:
         text = path.read_text(encoding="ascii")
@@ -261,5 +261,5 @@ def take_request(folder: Path, job_id: str) -> ServeRequest:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise OperatorError(f"{path}: {error}", "was it left by another version? ask again") from None
     if asked.id != job_id or asked.verb not in JOB_VERBS or not isinstance(asked.arguments, dict):
-        raise OperatorError(f"{path}: this is no request of ours", "ask again")
+        raise OperatorError(f"{path}: this is not a request of ours", "ask again")
     return asked

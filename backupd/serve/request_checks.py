@@ -103,7 +103,7 @@ def path(value: Any) -> bytes:
     try:
         raw = value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise ValueError("it is no path: a surrogate in it stands for no byte") from None
+        raise ValueError("it is not a path: a surrogate in it stands for no byte") from None
     if len(raw) > _LONGEST_PATH:
         raise ValueError("it is too long for a path")
     return joined(components(raw))

@@ -36,7 +36,7 @@ def group() -> None:
     To begin: `btrfs-balancer score /` shows the worst block groups and says what they come to, `btrfs-balancer plan /` what it
     would take to put them right.
 
-    Exit status: 0 all is well, 1 something needs a look, 2 wrong usage, 3 another balance has the filesystem, 4 it is no btrfs or
+    Exit status: 0 all is well, 1 something needs a look, 2 wrong usage, 3 another balance has the filesystem, 4 not a btrfs or
     cannot be read, 130 interrupted, 143 terminated. `man btrfs-balancer` has the details.
     """
 

@@ -65,7 +65,7 @@ def _needed(path: Path | None) -> Path:
 
 NONE = "none"
 _HOURS = re.compile(r"\d?\d:\d\d", re.ASCII)
-_NO_TIME = "{text!r} is no time: write it like 06:00, or 2026-11-20T06:00:00Z"
+_NO_TIME = "{text!r} is not a time: write it like 06:00, or 2026-11-20T06:00:00Z"
 
 
 def size_or_share(text: str) -> int | float:

@@ -26,7 +26,7 @@ _NARROWEST = ("VADDR", "USED", "SCORE", "TIME")
 
 @dataclass(frozen=True, slots=True)
 class StopPoint:
-    """Where a run would stop: after the first `number` block groups; `words` says why, "" if it would finish."""
+    """Where a run would stop: after the first `number` block groups; `words` shows why, "" if it would finish."""
 
     number: int
     words: str

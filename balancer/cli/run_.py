@@ -67,7 +67,7 @@ def command(
       btrfs-balancer run --pool main
 
     Exit status 0: it came to its end or to one of your limits; 1: it stopped before, or a block group failed; 3: another balance or
-    the like has the filesystem; 4: it is no btrfs, or may not be balanced; 130 and 143: ended by Ctrl-C or SIGTERM.
+    the like has the filesystem; 4: it is not a btrfs, or may not be balanced; 130 and 143: ended by Ctrl-C or SIGTERM.
     """
     from balancer.cli.planning import settings_of, show_plan
     from balancer.history import catalogue_of

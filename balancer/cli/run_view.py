@@ -1,4 +1,4 @@
-"""A run as text: a line for each block group if the output is no terminal, and the final report."""
+"""A run as text: a line for each block group if the output is not a terminal, and the final report."""
 
 import textwrap
 from collections.abc import Iterator

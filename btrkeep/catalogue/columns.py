@@ -24,7 +24,7 @@ _HIGHEST = (1 << 63) - 1
 def escape(text: str) -> str:
     r"""`text` as a database can keep it: a surrogate becomes \udcff, a NUL \x00, and so that it can be undone, a backslash two.
 
-    Names from hosts are bytes; those that are no UTF-8 arrive as surrogate escapes (PEP 383), which neither SQLite nor PostgreSQL
+    Names from hosts are bytes; those that are not UTF-8 arrive as surrogate escapes (PEP 383), which neither SQLite nor PostgreSQL
     can store, and PostgreSQL stores no NUL.
     """
     return _UNSTORABLE.sub(_escaped, text)

@@ -22,7 +22,7 @@ NEWEST_OF_ANY_STAMP = f"{_ONE} {_BACK}"
 _NEWEST_COMPLETE = f"{_ONE} AND one.started <= :latest AND one.state = 'complete' {_BACK}"
 _NEWEST_ENDED_RUN = "SELECT id FROM run AS one WHERE one.host = host.name AND one.outcome IS NOT NULL ORDER BY one.id DESC LIMIT 1"
 _AHEAD = f"SELECT one.started FROM backup AS one WHERE one.host = host.name AND one.started > :latest {_BACK}"
-# Only few backups have any, so most details are not parsed. One that is no JSON must not fail the query.
+# Only few backups have any, so most details are not parsed. One that is not JSON must not fail the query.
 _LASTING = """CASE WHEN instr(detail.detail, '"lasting"') AND json_valid(detail.detail)
         THEN coalesce(json_extract(detail.detail, '$.lasting'), '[]') ELSE '[]' END AS "lasting [conditions]\""""
 # The columns in the order of HostFacts' fields, after the name.

@@ -35,7 +35,7 @@ _BESIDE = "rebuilding"
 def prepared(state: Path) -> Path:
     """Returns the path of the catalogue in `state`, which is created or migrated if necessary.
 
-    Raises OperatorError when the file is no catalogue, damaged, newer than this code, or cannot be written, and when users other
+    Raises OperatorError when the file is not a catalogue, damaged, newer than this code, or cannot be written, and when users other
     than root could replace it.
     """
     path = state / FILE

@@ -195,7 +195,7 @@ class Sample:
     """The most in a second, on average over the shortest span that was kept."""
     peak_written: float
     pressure: Mapping[str, float]
-    """Seconds that processes waited, by kind ("io some"); empty: the kernel does not tell."""
+    """Seconds that processes waited, by kind ("io some"); empty: the kernel does not report."""
     counters: Mapping[str, object] = field(default_factory=dict)
     """The counters themselves, of a raw sample, for the difference to the next one."""
     id: int = 0

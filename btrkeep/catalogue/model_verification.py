@@ -74,7 +74,7 @@ class Damage:
     name: str
     """Of the backup, 2026-11-20T220003Z."""
     path: str
-    """Absolute, as the host has it; surrogate escapes for bytes that are no UTF-8."""
+    """Absolute, as the host has it; surrogate escapes for bytes that are not UTF-8."""
     start: int
     """The first byte."""
     length: int

@@ -227,7 +227,7 @@ def meaning_of(error: sqlite3.Error, path: Path) -> OperatorError | None:
     code = getattr(error, "sqlite_errorcode", None)
     if code == sqlite3.SQLITE_ERROR and str(error) == _OTHER_FORMAT:
         return _error(_DAMAGED, path, error)
-    if code is None and isinstance(error, sqlite3.OperationalError):  # Python's own: text that is no UTF-8
+    if code is None and isinstance(error, sqlite3.OperationalError):  # Python's own: text that is not UTF-8
         return _error(_DAMAGED, path, error)
     meaning = (_MEANINGS.get(code) or _MEANINGS.get(code & 0xFF)) if code is not None else None
     return _error(meaning, path, error) if meaning else None

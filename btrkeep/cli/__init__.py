@@ -197,7 +197,7 @@ def _encoded(items: Sequence[Mapping[str, Any]]) -> str:
         fast = orjson.dumps(items)
         if fast.isascii() and b"`" not in fast:  # a command in backquotes
             return fast.decode("ascii")
-    except TypeError:  # text with bytes that are no UTF-8
+    except TypeError:  # text with bytes that are not UTF-8
         pass
     import json
 

@@ -43,7 +43,7 @@ def virtual_address(text: str) -> int:
     except ValueError:
         found = -1
     if not 0 <= found < 1 << 64:
-        raise ValueError(f"{text!r} is no virtual address: write bytes, such as 13631488 or 0xd00000")
+        raise ValueError(f"{text!r} is not a virtual address: write bytes, such as 13631488 or 0xd00000")
     return found
 
 

@@ -193,7 +193,7 @@ def has_live_terminal() -> bool:
 
 
 class ProgressLine:
-    """One line on standard error that changes in its place. Shows nothing where that is no terminal, or with `is_shown` False."""
+    """One line on standard error that changes in its place. Shows nothing if that is not a terminal, or with `is_shown` False."""
 
     def __init__(self, *, is_shown: bool = True, every: float = 0.2) -> None:
         """`every`: at least so many seconds lie between two changes, and before the first."""

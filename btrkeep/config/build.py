@@ -269,7 +269,7 @@ def _this_machine(
 
 
 def _share_with(name: str, file: Path, values: Mapping[str, Any], sections: Sections, problems: Problems) -> str | None:
-    """Returns the host to share data with. A missing host is no error, because it may have been removed; nothing is shared then.
+    """Returns the host to share data with. A missing host is not an error, because it may have been removed; nothing is shared.
 
     A host of another group is refused: groups are how the configuration separates owners.
     """

@@ -105,7 +105,7 @@ def _document(file: Path, text: str | None, problems: Problems) -> Document | No
         before = content[: error.start]
         line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
         problems.texts[file] = content.decode("utf-8-sig", "replace")
-        problems.add_unread(file, "is no UTF-8", line, column)
+        problems.add_unread(file, "is not UTF-8", line, column)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is what very long numbers raise
         problems.add_unread(file, *_syntax(error, decoded))
     return None
@@ -117,7 +117,7 @@ def _content(file: Path) -> bytes:
     with os.fdopen(fd, "rb") as stream:
         kind = os.fstat(fd).st_mode
         if not stat.S_ISREG(kind):
-            raise OSError(errno.EINVAL, "it is a folder" if stat.S_ISDIR(kind) else "it is no regular file")
+            raise OSError(errno.EINVAL, "it is a folder" if stat.S_ISDIR(kind) else "it is not a regular file")
         return stream.read()
 
 
@@ -128,7 +128,7 @@ def _syntax(error: Exception, text: str) -> tuple[str, int | None, int | None]:
     message = str(error)
     match = _WHERE.search(message)
     if not match:
-        return f"is no TOML: {message}", None, None
+        return f"is not TOML: {message}", None, None
     lines = text.splitlines() or [""]
     line, column = (match[1], match[2]) if match[1] else (len(lines), len(lines[-1]) + 1)
     reason = _TABLE.sub(lambda names: f"[{'.'.join(_NAME.findall(names[0]))}]", message[: match.start()])

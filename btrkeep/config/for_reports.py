@@ -123,7 +123,7 @@ def _readable_notify(main: Path, problems: Problems) -> tuple[dict[str, Any], Se
 
 
 def _piece(text: str) -> dict[str, Any]:
-    """Parses the section [notify] alone, in a text that is no TOML elsewhere."""
+    """Parses the section [notify] alone, in a text that is not TOML elsewhere."""
     header = re.search(_SECTION.format(NOTIFY), text, re.MULTILINE)
     if not header:
         return {}

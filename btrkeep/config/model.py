@@ -56,7 +56,7 @@ class HostConfig:
     enabled: bool = entry(SHARED, kinds.FLAG, True, "false",
         "false: backed up only if named; its backups stay.", shown=True)
     optional: bool = entry(SHARED, kinds.FLAG, False, "true",
-        "true: an absent host, such as a laptop, is no failure. It is absent if there is no route to it, it does not answer, "
+        "true: an absent host, such as a laptop, is not a failure. It is absent if there is no route to it, it does not answer, "
         "refuses the connection, or its name does not resolve. A refused key or another host key is a failure.", shown=True)
     max_absence: float | None = entry(SHARED, kinds.TIME_LIMIT, "14d", '"30d"',
         'The age of the newest complete backup at which an ``optional`` host is late. ``"none"``: it is never late.', shown=True)
@@ -306,7 +306,7 @@ class Config:
     def require_section(self, section: str) -> None:
         """Raises ConfigError if this section, which has no effect on backups, has a mistake: for the command that it is for."""
         if section in self.faulty_sections:
-            raise ConfigError(self.faults, "mend that line")
+            raise ConfigError(self.faults, "correct that line")
 
     @property
     def are_rights_known(self) -> bool:
@@ -316,7 +316,7 @@ class Config:
     def require_rights(self) -> None:
         """Raises ConfigError if it is unknown who may do what."""
         if not self.are_rights_known:
-            raise ConfigError(self.faults, "mend that line")
+            raise ConfigError(self.faults, "correct that line")
 
     def host_named(self, name: str) -> HostConfig:
         """Returns a configured host, which may be an excluded one. Raises KeyError."""

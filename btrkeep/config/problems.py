@@ -234,7 +234,7 @@ def _lines(text: str) -> dict[tuple[str, ...], int]:
 
 
 def _path_of_key(dotted: str) -> tuple[str, ...]:
-    """Parses host."my host".paths; () if it is no key."""
+    """Parses host."my host".paths; () if it is not a key."""
     try:
         table: Any = tomllib.loads(f"{dotted} = 0")
     except (ValueError, RecursionError):
@@ -250,7 +250,7 @@ def _keys(table: Any) -> Iterator[str]:
 
 
 def headers(text: str) -> Iterator[tuple[str, ...]]:
-    """Yields the path of everything that looks like the header of a section, also in a text that is no TOML, and of the keys above
+    """Yields the path of everything that looks like the header of a section, also in a text that is not TOML, and of the keys above
     the first header.
 
     A bracket that was forgotten on one side does not hide a header; a text in quotes and a bracket are the end of a list. One that

@@ -10,7 +10,7 @@ from btrkeep.errors import UsageError
 _TEXT = """\
 # btrkeep: the backups of one pool. `man btrkeep.toml` explains every key.
 # Hosts may also stand in files of their own, in the folder {pool}.d/ beside this file.
-# `backupd check` says what is wrong here, `backupd run` makes the first backups.
+# `backupd check` shows what is wrong here, `backupd run` makes the first backups.
 
 [pool]
 path = {path}

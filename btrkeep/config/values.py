@@ -110,7 +110,7 @@ def parse_window(text: str) -> Window | None:
         return None
     match = _WINDOW.fullmatch(text)
     if not match:
-        raise ValueError(f"{text!r} is no window")
+        raise ValueError(f"{text!r} is not a window")
     hour, minute, last_hour, last_minute = map(int, match.groups())
     if (last_hour, last_minute) == (24, 0):
         last_hour = 0
@@ -123,7 +123,7 @@ def parse_listen(text: str) -> Listen:
     in_brackets = host.startswith("[") and host.endswith("]")
     host = str(IPv6Address(host[1:-1]) if in_brackets else IPv4Address(host))
     if not colon or not port.isascii() or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise ValueError(f"{text!r} is no address and port")
+        raise ValueError(f"{text!r} is not an address and port")
     return Listen(host, int(port))
 
 
@@ -131,7 +131,7 @@ def parse_host_name(text: str) -> str:
     """A name of the DNS, or an address, without port; in small letters. Raises ValueError."""
     name = text.strip().lower()
     if len(name) > _LONGEST_NAME or not _HOST_NAME.fullmatch(name):
-        raise ValueError(f"{text!r} is no name of a host")
+        raise ValueError(f"{text!r} is not the name of a host")
     return name
 
 
@@ -141,7 +141,7 @@ def parse_time_of_day(text: str) -> time | None:
         return None
     match = _TIME_OF_DAY.fullmatch(text)
     if not match:
-        raise ValueError(f"{text!r} is no time of the day")
+        raise ValueError(f"{text!r} is not a time of the day")
     return time(int(match[1]), int(match[2]))
 
 
@@ -169,7 +169,7 @@ def parse_pace(text: str) -> Pace | None:
 def _parse_latency(text: str) -> float:
     match = _LATENCY.fullmatch(text)
     if not match:
-        raise ValueError(f"{text!r} is no pace")
+        raise ValueError(f"{text!r} is not a pace")
     latency = float(match[1]) * (0.001 if match[2] == "ms" else 1.0)
     if latency > _LONGEST_LATENCY:
         raise ValueError(f"{text!r} is longer than any pause is worth")

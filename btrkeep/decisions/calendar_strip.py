@@ -18,7 +18,7 @@ from btrkeep.decisions.retention import RetentionCode
 
 NONE = "."
 NARROWEST = 40  # columns of a month in full
-_BESIDE = 58  # columns with "31 kept, 100 go" beside it
+_BESIDE = 65  # columns with "31 kept, 100 to delete" beside it
 _INDENT = " " * len("2026-11  ")
 _FEW = 2  # so many months without a backup are told in words
 
@@ -95,7 +95,7 @@ def _counts(shown: Sequence[StripBackup]) -> dict[date, str]:
     words = {}
     for month, group in groupby(sorted(shown, key=lambda one: one.day), key=lambda one: one.day.replace(day=1)):
         going = [one.kind is GOES for one in group]
-        goes = f", {sum(going)} go" if any(going) else ""
+        goes = f", {sum(going)} to delete" if any(going) else ""
         words[month] = f"{len(going) - sum(going)} kept{goes}"
     return words
 

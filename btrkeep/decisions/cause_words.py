@@ -84,7 +84,7 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
         "folders that are empty now could not be compared with the previous backup ({why}), so a filesystem that is not mounted "
         "would not be seen: the next run compares again, and `backupd accept HOST latest` makes this one complete"
     ).format_map,
-    CauseCode.NOT_NAMED: "rsync says that some files were not transferred, but not which",
+    CauseCode.NOT_NAMED: "rsync reports that some files were not transferred, but not which",
     CauseCode.DEADLINE: "the deadline has passed",
     CauseCode.WINDOW_CLOSED: "the window {window} has closed".format_map,
     CauseCode.STALLED: lambda facts: f"no progress for {format_duration(facts['seconds'])}",

@@ -57,7 +57,7 @@ def _ago(span: timedelta) -> str:
 
 @lru_cache(64)  # thousands of hosts have few settings, and `now` is read once
 def period_start(every: float, window: Window | None, zone: ZoneInfo, now: datetime) -> datetime | None:
-    """Returns the start of the current whole-day period; None if `every` is no whole number of days.
+    """Returns the start of the current whole-day period; None if `every` is not a whole number of days.
 
     Periods of several days are counted from 1970-01-01, so that they do not depend on the time of the call.
     """

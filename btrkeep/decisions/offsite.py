@@ -126,7 +126,7 @@ def to_remove(
     forced: Forced,
 ) -> Removal:
     """Returns what the policy removes, machine by machine; nothing without a rule. Incomplete ones are removed once a complete
-    one of the machine is newer. A machine that had the name before is no part of another one's history.
+    one of the machine is newer. A machine that had the name before is not part of another one's history.
 
     The safety limits of expiry apply: hosts beyond them are skipped unless forced by name.
     """

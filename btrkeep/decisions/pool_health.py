@@ -138,7 +138,9 @@ def clock_findings(doubt: str | None, synchronised: bool | None) -> Iterator[Fin
             v.CLOCK, NOTE, "the clock is not synchronised", "chrony or systemd-timesyncd keeps it right: apt install chrony"
         )
     elif synchronised is None:
-        yield Finding(v.CLOCK, UNKNOWN, "the kernel does not tell this process about its clock", "run this in no service's sandbox")
+        yield Finding(
+            v.CLOCK, UNKNOWN, "the kernel does not let this process read its clock's state", "run this outside a service's sandbox"
+        )
 
 
 def lost(state: Path) -> Finding:
@@ -160,7 +162,7 @@ def _devices(facts: PoolFacts) -> Iterator[Finding]:
         yield Finding(v.MISSING, ERROR, text, "`backupd doctor` has the commands that replace it", device=devid)
     for devid, errors in (facts.errors or {}).items():
         kinds = ", ".join(counted(count, f"{name} error") for name, count in errors.items() if count)
-        hint = "`backupd doctor` says what to do; the counters stay until they are reset"
+        hint = "`backupd doctor` shows what to do; the counters stay until they are reset"
         yield Finding(v.ERRORS, ERROR, f"device {devid} has counted {kinds}", hint, device=devid, count=sum(errors.values()))
 
 
@@ -223,4 +225,4 @@ def _room(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
     used, limit = 1 - room.available / room.total, limits.used_limit
     if used >= (limit - _SLACK if facts.was_full else limit):
         text = f"{format_share(used)} of the pool's {format_size(room.total)} are used, the limit is {format_share(limit)}: {room}"
-        yield Finding(v.USED, WARNING, text, "keep less, or add a device; `backupd forecast` says when it is full")
+        yield Finding(v.USED, WARNING, text, "keep less, or add a device; `backupd forecast` shows when it is full")

@@ -220,7 +220,7 @@ def _attempts(text: str | None) -> tuple[StepAttempt, ...]:
 
 @dataclass(slots=True)
 class RunningAttempt:
-    """An attempt that is under way; `end` says how it ended."""
+    """An attempt that is under way; `end` shows how it ended."""
 
     outcome: AttemptOutcome = AttemptOutcome.UNFINISHED
     text: str = ""

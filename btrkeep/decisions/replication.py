@@ -380,13 +380,13 @@ _PATTERNS: tuple[tuple[str, ReceiveCause], ...] = (
 HINTS: Mapping[ReceiveCause, str] = {
     ReceiveCause.FULL: "the pool is full: `backupd expire` deletes what is due; keep less, or add a device (see `backupd usage`)",
     ReceiveCause.QUOTA: "a quota of this pool's filesystem ends it: `btrfs qgroup show` names its limit",
-    ReceiveCause.READ_ONLY: "this pool's filesystem has become read-only: dmesg says why, and `backupd doctor` what to do",
+    ReceiveCause.READ_ONLY: "this pool's filesystem has become read-only: dmesg shows why, and `backupd doctor` what to do",
     ReceiveCause.OUTSIDE: "the stream wants to write outside of the backup, which nothing honest does: look at the other server",
     ReceiveCause.DISK: "a disk of this pool could not be read or written: see dmesg and `backupd doctor`",
     ReceiveCause.GARBLED: "it was garbled on the way and comes again the next time; if that repeats, test both memories",
     ReceiveCause.PARENT: "another copy of what it is a difference to appeared while it came; it comes again the next time",
     ReceiveCause.TOO_OLD: "the program btrfs here cannot read what the other server sends: a newer btrfs-progs can",
-    ReceiveCause.CELL: "the cell in which it is received cannot be made: `backupd check` says what is missing",
+    ReceiveCause.CELL: "the cell in which it is received cannot be made: `backupd check` shows what is missing",
     ReceiveCause.UNKNOWN: "",
 }
 """What to do next, "" if that is not known."""

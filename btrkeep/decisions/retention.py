@@ -342,7 +342,7 @@ def parse_policy(text: str, base: Retention) -> Retention:
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if name not in _KINDS:
-            raise ValueError(f"{name!r} is no key of a policy ({', '.join(_KINDS)}){nearest(name, _KINDS)}")
+            raise ValueError(f"{name!r} is not a key of a policy ({', '.join(_KINDS)}){nearest(name, _KINDS)}")
         if not equals:
             raise ValueError(f"{name!r} has no value: write it like daily=7,weekly=4")
         if name in changes:

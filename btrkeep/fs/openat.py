@@ -38,7 +38,7 @@ def by_descriptor(folder: int, name: bytes) -> bytes:
 def open_folder(root: int, path: Iterable[bytes]) -> int:
     """A descriptor of the folder at `path` beneath the folder that `root` is open on.
 
-    Raises OSError: ENOENT, and ENOTDIR where a component is no folder or is a symlink. Raises ValueError for "..".
+    Raises OSError: ENOENT, and ENOTDIR where a component is not a folder or is a symlink. Raises ValueError for "..".
     """
     folder = os.dup(root)
     for name in path:

@@ -31,7 +31,7 @@ _KEPT_FLAGS = 0x4 | 0x400 | NOCOW
 
 @Checkpoint("inode copied")
 def copy_inode(folder: int, name: bytes, to_folder: int, to_name: bytes) -> None:
-    """Makes `to_name` in `to_folder`, which must not exist, a copy of `name`, which is no folder. Raises OSError."""
+    """Makes `to_name` in `to_folder`, which must not exist, a copy of `name`, which is not a folder. Raises OSError."""
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if stat.S_ISREG(status.st_mode):
         _copy_file(folder, name, to_folder, to_name, status)

@@ -113,7 +113,7 @@ def exclusive_operation(path: Path) -> str:
     """Returns the exclusive operation of the filesystem of `path`: "none", "balance", "balance paused", "device add", ... Raises
     OSError.
 
-    Returns "none" as well if the kernel does not tell (before Linux 5.10); starting a balance then fails with EINPROGRESS.
+    Returns "none" as well if the kernel does not report (before Linux 5.10); starting a balance then fails with EINPROGRESS.
     """
     try:
         return (_SYSFS / filesystem_uuid(path) / "exclusive_operation").read_text().strip()
@@ -124,7 +124,7 @@ def exclusive_operation(path: Path) -> str:
 def missing_devices(path: Path) -> tuple[int, ...] | None:
     """The numbers of devices that the filesystem of `path` is mounted without. Raises OSError.
 
-    None where the kernel does not tell: before Linux 5.6, or where /sys cannot be seen.
+    None where the kernel does not report: before Linux 5.6, or where /sys cannot be seen.
     """
     found = []
     try:

@@ -117,17 +117,18 @@ def open_pool(path: Path, zone: tzinfo = UTC) -> Pool:
         newer = fields["format"] > FORMAT  # in which case the others may have other names
         pool = None if newer else Pool(path, fields["id"], fields["filesystem"], bool(fields["rehearsal"]), zone)
     except FileNotFoundError:
-        raise PoolMissing(f"{path} is no pool: {marker} is missing", _hint_for_missing(path)) from None
+        raise PoolMissing(f"{path} is not a pool: {marker} is missing", _hint_for_missing(path)) from None
     except PermissionError:
         raise PoolUnusable(f"{marker} may not be read", privilege_hint("CAP_DAC_READ_SEARCH")) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PoolUnusable(f"{marker}: {error}", "restore it from a copy; do not make a new one over the backups") from None
     if pool is None:
         raise PoolUnusable(f"{path} has format {fields['format']}, this program knows {FORMAT}", "use the btrkeep that made it")
-    found = filesystem_uuid(path) if statfs_type(path) == "btrfs" else "none: no btrfs"
-    if found != pool.filesystem:
+    mounted = filesystem_uuid(path) if statfs_type(path) == "btrfs" else ""
+    if mounted != pool.filesystem:
+        place = f"on filesystem {mounted}" if mounted else "not on a btrfs"
         raise PoolUnusable(
-            f"{path} is on filesystem {found}, but its marker names {pool.filesystem}",
+            f"{path} is {place}, but its marker names filesystem {pool.filesystem}",
             "mount the right filesystem; a copied .btrkeep folder makes no pool",
         )
     return pool
@@ -160,9 +161,9 @@ def require_place_for_pool(path: Path) -> None:
     """Raises UsageError or PoolUnusable, which say why no pool can be made there."""
     standing = path if path.exists() else path.parent
     if (path / MARKER / "pool.json").exists():
-        raise UsageError(f"{path} is a pool already", "nothing to do; `backupd check` looks at it")
+        raise UsageError(f"{path} is a pool already", "nothing to do; `backupd check` examines it")
     if not standing.is_dir():
-        raise UsageError(f"{standing} is no folder", "name a folder on a mounted btrfs")
+        raise UsageError(f"{standing} is not a folder", "name a folder on a mounted btrfs")
     if statfs_type(standing) != "btrfs":
         raise PoolUnusable(f"{standing} is not on a btrfs", "mount a btrfs there, or name a folder on one")
     if os.statvfs(standing).f_flag & os.ST_RDONLY:

@@ -78,7 +78,7 @@ def _opened(path: Path) -> ClosingFd:
 
 
 def mount_id(fd: int) -> int:
-    """The number of the mount that a descriptor was opened through, as in mountinfo; -1 when the kernel does not tell."""
+    """The number of the mount that a descriptor was opened through, as in mountinfo; -1 when the kernel does not report."""
     match = re.search(r"^mnt_id:\s*(\d+)$", Path(f"/proc/self/fdinfo/{fd}").read_text(), re.MULTILINE)
     return int(match[1]) if match else -1
 
@@ -136,7 +136,7 @@ def set_allocator(path: Path, option: str) -> None:
     with _opened(path) as fd:
         mount = _mount_of_descriptor(fd, path)
         if mount.filesystem != "btrfs":
-            raise OSError(errno.EINVAL, "it is no btrfs", str(path))
+            raise OSError(errno.EINVAL, "it is not a btrfs", str(path))
         try:
             reconfigure(fd, words, read_only="ro" in mount.super_options)
         except OSError as error:
@@ -236,7 +236,7 @@ def _require_btrfs(path: Path, unusable: type[OperatorError]) -> None:
     except OSError as error:
         raise unusable(f"{path}: {error.strerror}", "name where a btrfs is mounted: `findmnt -t btrfs` lists them") from None
     if stat.S_ISBLK(kind):
-        raise unusable(f"{path} is a device", f"name where it is mounted: `findmnt {path}` says it")
+        raise unusable(f"{path} is a device", f"name where it is mounted: `findmnt {path}` shows it")
     if mount.filesystem != "btrfs":
         raise unusable(f"{path} is on {mount.filesystem}, not on btrfs", "`findmnt -t btrfs` lists what is mounted")
     if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):

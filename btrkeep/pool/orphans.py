@@ -134,7 +134,7 @@ def _orphan_items(fd: int) -> list[int]:
 
 
 def _dead_root(fd: int, id_: int) -> DeadRoot | None:
-    """Reads an orphan from the root tree; None if it is no subvolume.
+    """Reads an orphan from the root tree; None if it is not a subvolume.
 
     Inodes of the free space cache v1 are in the root tree too, with numbers from the same counter, and have an ORPHAN item while
     they are removed. They have no ROOT_ITEM; neither has a subvolume whose drop is just finished.
@@ -143,7 +143,7 @@ def _dead_root(fd: int, id_: int) -> DeadRoot | None:
     for _, item in search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, nr_items=1, buf_size=_ONE_ITEM):
         generation, bytenr = _GENERATION_AND_BYTENR.unpack_from(item, _GENERATION_AND_BYTENR_AT)
         refs, *key, drop_level, height = _REFS_AND_DROP.unpack_from(item, _REFS_AND_DROP_AT)
-        begun = refs == 0 and key[0] != 0  # 0 is no inode's number
+        begun = refs == 0 and key[0] != 0  # 0 is not an inode's number
         drop = Drop(id_, (key[0], key[1], key[2]), drop_level) if begun else None
         return DeadRoot(id_, bytenr, generation, height, drop)
     return None
@@ -238,7 +238,7 @@ def _in_stripes(chunk: ctree.Chunk, offset: int) -> tuple[int, int]:
 
 
 def _read_directly(device: str, physical: int, size: int) -> bytes:
-    """Bytes of a device past its page cache, which btrfs does not go through and which may hold older ones."""
+    """Reads bytes of a device, not from its page cache: btrfs does not write through that, so it may be older. Raises OSError."""
     import mmap  # which no other function here needs
 
     with ClosingFd(os.open(device, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)) as fd, mmap.mmap(-1, size) as aligned:

@@ -86,7 +86,7 @@ def start_detached(command: Sequence[str]) -> int:
 
 
 def _start(command: Sequence[str], out: int, err: int, errors: int | None = None) -> subprocess.Popen[bytes]:
-    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # a checkout is no installation
+    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # a checkout is not an installation
     asked = {VARIABLE: str(errors)} if errors is not None else {}
     try:
         return subprocess.Popen(

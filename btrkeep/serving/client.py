@@ -40,7 +40,7 @@ class RootServiceClient:
         with closing(_Line(self, asked(verb, self.who, arguments, self.session))) as line:
             answer = line.answer()
         if isinstance(answer, Streamed):
-            raise RequestRefused(f"{verb} is answered with a stream", "this is a fault of the program that asks")
+            raise RequestRefused(f"{verb} is answered with a stream", "this is a bug in the program that asked")
         return answer
 
     def stream(self, verb: str, **arguments: Any) -> "Stream":
@@ -49,7 +49,7 @@ class RootServiceClient:
         try:
             answer = line.answer()
             if not isinstance(answer, Streamed):
-                raise RequestRefused(f"{verb} is not answered with a stream", "this is a fault of the program that asks")
+                raise RequestRefused(f"{verb} is not answered with a stream", "this is a bug in the program that asked")
         except OperatorError:
             line.close()
             raise
@@ -68,9 +68,9 @@ class Stream:
         while size := HEAD.unpack(self._line.exactly(HEAD.size))[0]:
             if size == FAILED:
                 self._line.answer()
-                raise RequestRefused("the service failed, and did not say why")
+                raise RequestRefused("the service failed, and gave no reason")
             if size > LONGEST_FRAME:
-                raise RequestRefused("the service sent something that is no frame", "is it of the same version?")
+                raise RequestRefused("the service sent something that is not a frame", "is it of the same version?")
             yield self._line.exactly(size)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ with it, or {"ok": true, "stream": {"name", "type", "length"}} with frames after
 length, the greatest first, and so many bytes. A frame of length 0 is the end of something whole. FAILED in the place of a length,
 and an error's line after it, is the end of something that broke midway.
 
-All JSON is ASCII. Bytes of a path that are no UTF-8 stand in it as Python has them: as lone surrogates, \udc80 to \udcff.
+All JSON is ASCII. Bytes of a path that are not UTF-8 stand in it as Python has them: as lone surrogates, \udc80 to \udcff.
 """
 
 import json
@@ -103,7 +103,7 @@ def decoded(line: bytes) -> Any:
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a number of JSON")
 
 
 def _finite(text: str) -> float:
@@ -133,7 +133,7 @@ def read_request(line: bytes) -> Request:
     try:
         found = decoded(line)
     except ValueError:  # not its words: they would repeat what was sent
-        raise RequestRefused("the request is no JSON", kind="usage") from None
+        raise RequestRefused("the request is not JSON", kind="usage") from None
     if not isinstance(found, dict) or found.keys() not in ({"verb", "who", "arguments"}, {"verb", "session", "arguments"}):
         raise RequestRefused("a request has verb, who or session, and arguments, and nothing else", kind="usage")
     verb, who, session, arguments = found["verb"], found.get("who", ""), found.get("session"), found["arguments"]
@@ -182,4 +182,4 @@ def read_answer(line: bytes) -> Any:
             return Streamed(str(told["name"]), str(told["type"]), told["length"])
         return found["answer"]
     except (ValueError, KeyError, TypeError):
-        raise RequestRefused("the service answered something that is no answer", "is it of the same version?") from None
+        raise RequestRefused("the service answered something that is not an answer", "is it of the same version?") from None

@@ -85,7 +85,7 @@ def handed_over() -> socket.socket | None:
     os.set_inheritable(_FIRST, False)
     listening = socket.socket(fileno=_FIRST)
     if listening.family != socket.AF_UNIX or not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        raise UsageError("systemd handed over something that is no listening Unix socket", "Accept=no, and a path")
+        raise UsageError("systemd handed over something that is not a listening Unix socket", "Accept=no, and a path")
     return listening
 
 
@@ -93,7 +93,7 @@ def bound(path: Path, allowed: tuple[str, ...]) -> tuple[socket.socket, Callable
     """Returns a listening socket at `path`, and a function that removes it. Besides root, only the first of `allowed` may connect;
     without any, the dashboard's group.
 
-    Raises UsageError if another program listens there or the path is no socket, OperatorError if it cannot be created.
+    Raises UsageError if another program listens there or the path is not a socket, OperatorError if it cannot be created.
     """
     _clear_away(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

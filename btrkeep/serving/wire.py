@@ -24,7 +24,7 @@ _TAIL = 256 << 10
 
 
 class ClientGone(Exception):
-    """The client has disconnected or reads nothing: the work ends. This is no error."""
+    """The client has disconnected or reads nothing: the work ends. This is not an error."""
 
 
 class Wire:

@@ -36,7 +36,7 @@ class Filesystem:
 
 
 def filesystem(fd: int) -> Filesystem:
-    """Identifies the filesystem that `fd` is on. Needs no privilege. Raises OSError: ENOTTY where it is no btrfs."""
+    """Identifies the filesystem that `fd` is on. Needs no privilege. Raises OSError: ENOTTY where it is not a btrfs."""
     info = ioctl.fs_info(fd)
     return Filesystem(str(info.fsid), int(info.nodesize), int(info.sectorsize))
 

@@ -51,7 +51,7 @@ def has_readable_tree(fd: int, since: int = 0, pulse: Callable[[], None] = lambd
     """Returns False if the disk cannot give back some of the metadata of the subvolume of `fd`: names, owners, where data lies.
 
     Reads all that was written in that generation or later, 16 KiB for some 30 files, and no data. `pulse` is called after each 256
-    KiB, and may raise. Raises OSError for an error that is no damage.
+    KiB, and may raise. Raises OSError for an error that is not damage.
     """
     search = TreeSearch(fd, since=since)
     try:

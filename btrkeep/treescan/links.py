@@ -47,7 +47,7 @@ class LinkedInode:
 
 
 def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE, *, since: int = 0) -> Iterator[LinkedInode]:
-    """Every inode of the subvolume that `fd` is open in that has more than one link and is no folder, with all its names.
+    """Every inode of the subvolume that `fd` is open in that has more than one link and is not a folder, with all its names.
 
     In order of inode numbers, as a stream: what the caller changes about an inode that it was given disturbs nothing. Commit
     before: see the module. Raises OSError (EPERM without CAP_SYS_ADMIN).

@@ -115,7 +115,7 @@ def test_one_that_does_not_work_keeps_no_other_from_being_told_and_the_reason_is
     found = send([Url(url) for url in urls], words.of_test("main", "machine"))
     assert [(one.number, one.service, one.arrived, one.reason) for one in found] == [
         (1, "JSON", False, "connection refused"),
-        (2, "nonsense", False, "it is no URL that apprise understands"),
+        (2, "nonsense", False, "it is not a URL that apprise understands"),
         (3, "JSON", False, "it answers with status 503"),
         (4, "E-Mail", True, ""),
     ]

@@ -187,7 +187,7 @@ def test_tests_says_whether_this_machine_has_the_paths(main: Path) -> None:
     (found,) = json.loads(host(main, "test", "here", "--json").stdout)
     assert (found["level"], found["subject"]) == ("ok", "here")
     host(main, "add", "there", "--path", "/no/such/folder")
-    assert "/no/such/folder is no folder or file of this machine" in host(main, "test", "there", status=1).stdout
+    assert "/no/such/folder is not a folder or file of this machine" in host(main, "test", "there", status=1).stdout
 
 
 @pytest.mark.btrfs

@@ -49,8 +49,8 @@ def test_a_list_of_hosts_is_read_line_by_line() -> None:
     [
         ("web1\nweb1", "list:2: web1 is named twice"),
         ("web1 'paths", "list:1: No closing quotation"),
-        ("\nport=22", "list:2: 'port=22' is no host's name"),
-        ("web1 colour=red", "list:1: 'colour' is no key of a host"),
+        ("\nport=22", "list:2: 'port=22' is not a host's name"),
+        ("web1 colour=red", "list:1: 'colour' is not a key of a host"),
         ("# nothing", "list names no host"),
         ("db1 port=22", "list:1: the host db1 is in main.toml already"),
         ("ok\nw/1\nok2\nweb1 colour=red", 'list:2: "w/1" cannot be'),
@@ -134,7 +134,7 @@ def test_two_hundred_hosts_in_files_of_their_own(tmp_path: Path) -> None:
         return host("add", "--from", listed, "--group", "dmz", status=status).stderr.splitlines()
 
     for bad, reasons in (
-        (("a b=", "b port"), ("'b' is no key of a host", "'port' is no KEY=VALUE")),
+        (("a b=", "b port"), ("'b' is not a key of a host", "'port' is not a KEY=VALUE")),
         (
             ("a port=99999", "b group=none"),
             ("host.a.port = 99999: expected a port", 'host.b.group = "none": there is no such group'),

@@ -174,7 +174,7 @@ def test_the_test_says_which_work_and_which_do_not(told: Nights, server: Web) ->
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
         "JSON (number 1 of notify.urls): works",
-        "slack (number 2 of notify.urls): does not work: it is no URL that apprise understands",
+        "slack (number 2 of notify.urls): does not work: it is not a URL that apprise understands",
         "E-Mail (number 3 of notify.urls): does not work: connection refused",
     ]
     assert "hunter2" not in done.stdout + done.stderr
@@ -198,7 +198,7 @@ UNIT = "btrkeep-backup@main.service"
 
 def test_a_unit_that_failed_is_told_with_its_last_lines_and_its_end_by_a_later_look(told: Nights, server: Web) -> None:
     env = systemd(told, FAILED, "error: pool gone \x1b[2J\n<script>")
-    for _ in range(2):  # systemd says it every night
+    for _ in range(2):  # systemd reports it every night
         told.backupd("notify", "--failed", UNIT, env=env)
     told.backupd("notify", env=env)
     told.backupd("notify", env=systemd(told, "ActiveState=activating\nResult=success\nExecMainStatus=0"))

@@ -72,11 +72,11 @@ def test_a_pool_that_is_not_there_is_unusable_and_nothing_is_made_in_its_place(m
     work("umount", mount)
     try:
         for words in (*READERS, "run", "rebuild"):
-            assert "is no pool" in fails(nights, words, status=4)
+            assert "is not a pool" in fails(nights, words, status=4)
         assert list(mount.iterdir()) == []
         checked = nights.backupd("check", check=False)
         assert checked.returncode == 4
-        assert f"{nights.pool} is no pool" in checked.stdout
+        assert f"{nights.pool} is not a pool" in checked.stdout
         for command in ("check", "status", "doctor", "run"):
             done = nights.backupd(command, check=False)
             assert "mount the pool" in done.stdout + done.stderr, command
@@ -146,13 +146,13 @@ def test_a_damaged_catalogue_is_told_and_rebuilt_on_demand(nights: Nights) -> No
     nights.run("here")
     listed = nights.json("list")
     catalogue = nights.state / "catalogue.sqlite"
-    catalogue.write_bytes(b"this is no database" * 1000)
+    catalogue.write_bytes(b"this is not a database" * 1000)
     for words in READERS:
         assert "is damaged" in fails(nights, words, status=1)
     assert "backupd rebuild" in nights.backupd("status", check=False).stderr
     told = json.loads(nights.backupd("rebuild", "--json").stdout)
     assert told["backups"] == 1
-    assert Path(told["set_aside"]).read_bytes().startswith(b"this is no database")
+    assert Path(told["set_aside"]).read_bytes().startswith(b"this is not a database")
     rebuilt = nights.json("list")
     took = [entry.pop("duration") for entry in (*listed, *rebuilt)]
     assert rebuilt == listed

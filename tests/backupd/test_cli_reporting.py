@@ -101,7 +101,9 @@ def test_one_hosts_mistake_leaves_it_out_and_its_backups_stay(site: Nights, serv
     assert fault in ran.stderr
     for words in (("retention", "explain", "web2"), ("restore", "web2", "/", "--to-host")):
         refused = site.backupd(*words, check=False)
-        assert (refused.returncode, refused.stderr.count(fault) >= 1, "mend that line" in refused.stderr) == (2, True, True), words
+        assert (refused.returncode, refused.stderr.count(fault) >= 1, "correct that line" in refused.stderr) == (2, True, True), (
+            words
+        )
     named = site.backupd("run", "web2", check=False)
     assert (named.returncode, fault in named.stderr) == (2, True)
     status = site.backupd("status", check=False)

@@ -101,7 +101,7 @@ def test_the_table_says_the_same_in_words(told: Nights) -> None:
         reasons = ", ".join(one["reasons"])
         assert why == reasons if one["keep"] else why[:9] == "expires 2" and why.endswith(f"Z: {reasons}")
     kept = sum(one["keep"] for one in explained(told, "web1"))
-    assert lines[-1] == f"{kept} kept, {DAYS - kept} go"
+    assert lines[-1] == f"{kept} kept, {DAYS - kept} to delete"
 
 
 def test_the_strip_has_a_letter_for_each_day(told: Nights) -> None:
@@ -115,7 +115,7 @@ def test_the_strip_has_a_letter_for_each_day(told: Nights) -> None:
         wanted = "M" if "monthly" in words else "W" if "weekly" in words else "d" if "daily" in words else "x"
         assert letter == ("?" if number == 20 else wanted)
     assert october.startswith("2026-10  " + " " * 6 + "Mxxx")  # the first one is of the 7th
-    assert november[29:].strip().endswith("go")
+    assert november[29:].strip().endswith("to delete")
 
 
 def fits(shown: str, columns: int) -> bool:
@@ -148,7 +148,7 @@ def test_in_a_locale_without_utf_8_it_is_the_same(told: Nights) -> None:
 
 def test_without_a_host_there_is_a_line_for_each_and_the_sum(told: Nights) -> None:
     lines = said(told).splitlines()
-    assert lines[0].split() == ["HOST", "KEPT", "GOING", "OLDEST", "KEPT", "NOTE"]
+    assert lines[0].split() == ["HOST", "KEPT", "TO", "DELETE", "OLDEST", "KEPT", "NOTE"]
     rows = {line.split()[0]: line for line in lines[1:-1]}
     assert list(rows) == ["left", "web1", "web2"]
     everything = explained(told)
@@ -162,7 +162,7 @@ def test_without_a_host_there_is_a_line_for_each_and_the_sum(told: Nights) -> No
     assert "--force web1" in rows["web1"]
     assert "left out" not in rows["web2"]
     kept = sum(one["keep"] for one in everything)
-    assert lines[-1] == f"3 hosts: {kept} kept, {len(everything) - kept} go"
+    assert lines[-1] == f"3 hosts: {kept} kept, {len(everything) - kept} to delete"
     assert everything[20 : 20 + DAYS] == explained(told, "web1") or [
         {**one, "expires": None} for one in everything[20 : 20 + DAYS]
     ] == [{**one, "expires": None} for one in explained(told, "web1")]
@@ -176,13 +176,15 @@ def test_another_policy_is_compared_with_todays(told: Nights) -> None:
     change = today - (DAYS - len(wanted))
     lines = said(told, "web1", "--policy", rules).splitlines()
     assert lines[0] == "web1, if it were daily 14, monthly 2; min_keep 1, grace 1d"
-    assert lines[-1] == f"{len(wanted)} kept, {DAYS - len(wanted)} would go; by today's policy {today} go: {change} fewer"
+    assert lines[-1] == f"{len(wanted)} kept, {DAYS - len(wanted)} would be deleted; by today's policy {today}: {change} fewer"
     last = said(told, "--policy", "daily=1,weekly=0,monthly=0,min_keep=1").splitlines()[-1]
     goes = [host for host in ("left", "web1", "web2") for name in told.names(host)]
     gone = (DAYS - 2) + 4 + 19  # newest of each; of web1 the suspect one besides
     by_policy = today + sum(not one["keep"] for one in explained(told, "web2"))
-    assert last == f"3 hosts: {len(goes) - gone} kept, {gone} would go; by today's policy {by_policy} go: {gone - by_policy} more"
-    assert said(told, "web2", "--policy", "daily=7").splitlines()[-1].endswith(": as many")
+    assert (
+        last == f"3 hosts: {len(goes) - gone} kept, {gone} would be deleted; by today's policy {by_policy}: {gone - by_policy} more"
+    )
+    assert said(told, "web2", "--policy", "daily=7").splitlines()[-1].endswith(": the same number")
     done = told.backupd("retention", "explain", "--policy", "daily=1", "--json", "--now", NOW)
     assert done.stderr.startswith("note: ")
     assert len(json.loads(done.stdout)) == len(goes)

@@ -172,7 +172,7 @@ def answer_all(terminal: Terminal, site: Site, sshd: Sshd) -> str:
     terminal.wait_for("is not on a btrfs")
     terminal.answer(r"Where is the pool to be\? \[.*\]: ", str(site.pool))
     terminal.answer("How long are backups kept", "dayly=7")
-    terminal.wait_for("is no retention")
+    terminal.wait_for("is not a retention")
     terminal.answer("How long are backups kept", "daily=7")
     terminal.answer("In which time zone", "Europe/Berln")
     terminal.wait_for('did you mean "Europe/Berlin"')
@@ -181,10 +181,10 @@ def answer_all(terminal: Terminal, site: Site, sshd: Sshd) -> str:
     terminal.wait_for("expected a window")
     terminal.answer("When may backups run", "22:00-06:00")
     terminal.answer("Its address", f"-{sshd.address}")
-    terminal.wait_for("is no address")
+    terminal.wait_for("is not an address")
     terminal.answer("Its address", sshd.address)
     terminal.answer("The port of its ssh", "65536")
-    terminal.wait_for("is no port")
+    terminal.wait_for("is not a port")
     terminal.answer("The port of its ssh", str(sshd.port))
     terminal.wait_for(re.escape(f"Its name here [{this_machine()}]"))  # its address is 127.0.0.1
     terminal.answer("Its name here .*: ", "web1")
@@ -288,7 +288,7 @@ def test_a_key_that_is_there_is_never_overwritten_and_half_a_key_is_completed(si
     assert site.key.with_suffix(".pub").read_text().split()[1] == public
     site.key.with_suffix(".pub").unlink()
     site.key.write_text("no key\n")
-    assert "is no private key" in site.setup(status=1).stderr
+    assert "is not a private key" in site.setup(status=1).stderr
     assert site.key.read_text() == "no key\n"
 
 
@@ -306,7 +306,7 @@ def test_an_example_that_nobody_changed_is_no_configuration(site: Site, tmp_path
 
 
 def test_what_it_offers_for_a_pool_it_accepts_and_an_empty_answer_takes_it(site: Site) -> None:
-    """The example's own path, here on no btrfs, and below the first mount something that is no pool, are not offered."""
+    """The example's own path, here on no btrfs, and below the first mount something that is not a pool, are not offered."""
     site.config.write_text(site.config.read_text().replace("[pool]", f'[pool]\npath = "{site.folder}/backup"'))
     with site.asked(*map(str, (*site.for_here(), "--no-run"))) as terminal:
         offered = Path(terminal.wait_for(r"Where is the pool to be\? \[(.*)\]: ")[1])

@@ -115,7 +115,7 @@ def test_without_words_the_help_is_shown_and_the_status_is_that_of_wrong_usage()
         (["init"], "missing argument 'PATH'", "usage: backupd init [OPTIONS] PATH; --help explains it"),
         (["accept", "web1"], "missing argument 'NAME'", "usage: backupd accept [OPTIONS] HOST NAME; --help explains it"),
         (["usage", "web1", "web2"], "unexpected extra argument", "`backupd usage --help` explains it"),
-        (["status", "--now", "yesterday"], "'yesterday' is no time", "`backupd status --help` explains it"),
+        (["status", "--now", "yesterday"], "'yesterday' is not a time", "`backupd status --help` explains it"),
         (["status", "--now", "2026-11-20T22:00:00"], "names no zone", "`backupd status --help` explains it"),
         (["--config", "", "status"], "--config names no file", "leave it out for /etc/btrkeep/main.toml"),
         (

@@ -212,7 +212,7 @@ def test_each_name_can_be_typed_as_it_is_shown(tmp_path: Path) -> None:
 
 
 def test_each_suggested_path_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
-    """Also one with blanks, quotes, wildcards, a dash in front, or bytes that are no UTF-8."""
+    """Also one with blanks, quotes, wildcards, a dash in front, or bytes that are not UTF-8."""
     names = [*ODD, b"with space", b"quo'te", b'dou"ble', b"$HOME `id`", b"*star", b"-dash", b"new\nline", b"~tilde", b" lead "]
     for number, name in enumerate(names):
         folder = tmp_path / str(number) / "data" / "in here"

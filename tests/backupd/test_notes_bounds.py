@@ -97,5 +97,5 @@ def test_a_mark_whose_rules_are_no_list_makes_the_notes_unreadable(tmp_path: Pat
     if is_read:
         assert read_notes(folder).expired_at("n1") == parse_time(AT)
     else:
-        with pytest.raises(UnreadableRecord, match="no list"):
+        with pytest.raises(UnreadableRecord, match="not a list"):
             read_notes(folder)

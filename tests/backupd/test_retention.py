@@ -322,11 +322,11 @@ def test_a_policy_as_text_changes_what_it_names(text: str, policy: Retention) ->
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("dayly=7", "'dayly' is no key of a policy (daily, weekly, monthly, yearly, min_keep, grace); did you mean \"daily\"?"),
-        ("hourly=7", "'hourly' is no key"),
+        ("dayly=7", "'dayly' is not a key of a policy (daily, weekly, monthly, yearly, min_keep, grace); did you mean \"daily\"?"),
+        ("hourly=7", "'hourly' is not a key"),
         ("daily=7 weekly=4", "daily=7 weekly=4: expected a whole number from 0, such as 14"),
-        ("daily=7,", "'' is no key"),
-        ("", "'' is no key"),
+        ("daily=7,", "'' is not a key"),
+        ("", "'' is not a key"),
         ("daily", "'daily' has no value: write it like daily=7,weekly=4"),
         ("daily=", "daily=: expected a whole number from 0, such as 14"),
         ("daily=-1", "expected a whole number from 0"),

@@ -215,7 +215,7 @@ def test_a_host_whose_seed_is_not_understood_is_named_and_costs_no_other(seed: P
 
 
 def test_a_folder_that_is_no_seed_names_the_command_that_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(SeedDamaged, match="is no seed") as refused:
+    with pytest.raises(SeedDamaged, match="is not a seed") as refused:
         SeedSender(tmp_path, 1)
     assert "`backupd replicate --seed-to`" in (refused.value.hint or "")
     (tmp_path / "seed.json").write_text('{"format": 1, "pool": 5}')
@@ -226,5 +226,5 @@ def test_a_folder_that_is_no_seed_names_the_command_that_makes_one(tmp_path: Pat
         read_seed(tmp_path)
     (tmp_path / "seed.json").unlink()
     os.mkfifo(tmp_path / "seed.json")
-    with pytest.raises(SeedDamaged, match="no plain file"):
+    with pytest.raises(SeedDamaged, match="not a plain file"):
         read_seed(tmp_path)

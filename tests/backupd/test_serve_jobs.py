@@ -433,10 +433,10 @@ except OperatorError as error:
 
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
-        assert "no listening Unix socket" in told(listening.fileno(), "1")
+        assert "not a listening Unix socket" in told(listening.fileno(), "1")
         listening.listen()
         assert told(listening.fileno(), "1").split() == [str(tmp_path / "s"), "False", "False"]
         assert "2 sockets" in told(listening.fileno(), "2")
     with socket.socket() as listening:
         listening.listen()
-        assert "no listening Unix socket" in told(listening.fileno(), "1")
+        assert "not a listening Unix socket" in told(listening.fileno(), "1")

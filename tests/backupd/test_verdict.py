@@ -109,7 +109,7 @@ def test_an_unknown_message_of_rsync_counts_as_one_missed_file_and_is_quoted() -
     assert judge_path(replace(evidence, exit_code=0)).warnings == ()
     messages.feed(f"{strange} again\n".encode())
     assert judge_path(evidence).outcome is PathOutcome.SUSPECT
-    assert judged(23, strange, CODE_23).reason == "/srv: rsync says that some files were not transferred, but not which"
+    assert judged(23, strange, CODE_23).reason == "/srv: rsync reports that some files were not transferred, but not which"
 
 
 def test_a_finished_transfer_without_statistics_is_not_believed() -> None:

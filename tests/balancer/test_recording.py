@@ -126,7 +126,7 @@ def test_a_pool_that_is_named_has_to_be_right_and_on_that_filesystem(
     for words in ({"pool": "nowhere"}, {"config": tmp_path / "none.toml"}):
         with pytest.raises(ConfigError):
             catalogue_of(nights.source, **words)
-    with pytest.raises(PoolUnusable, match="is no pool"):
+    with pytest.raises(PoolUnusable, match="is not a pool"):
         catalogue_of(nights.source, config=etc / "gone.toml")
     with pytest.raises(PoolUnusable, match="not on btrfs"):
         catalogue_of(Path("/proc"), config=nights.config)

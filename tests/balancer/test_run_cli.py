@@ -87,7 +87,7 @@ def test_until_is_the_next_time_in_the_zone_of_the_pool() -> None:
     "text", ["", "6", "24:00", "06:60", "06:00Z", "06:00:00", "noon", "2026-11-20T06:00:00", "\u0660\u0666:00"]
 )
 def test_what_is_no_time_is_said_to_be_none(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no time|names no zone"):
+    with pytest.raises(ValueError, match=r"is not a time|names no zone"):
         moment(text, datetime(2026, 11, 20))  # noqa: DTZ001
 
 
@@ -95,7 +95,7 @@ def test_room_is_a_size_or_a_share_and_pressure_a_share_or_none() -> None:
     assert (size_or_share("4GiB"), size_or_share("3%")) == (4 * GIB, 0.03)
     assert [pressure(text) for text in ("40%", "40", "none")] == [0.4, 0.4, None]
     for text in ("x", "101", "-1", "40%%"):
-        with pytest.raises(ValueError, match="is no share"):
+        with pytest.raises(ValueError, match="is not a share"):
             pressure(text)
 
 
@@ -131,12 +131,12 @@ def test_help_knows_the_policies_without_numpy() -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["plan", "/", "--budget", "much"], "'much' is no size"),
-        (["plan", "/", "--time", "60"], "'60' is no duration"),
+        (["plan", "/", "--budget", "much"], "'much' is not a size"),
+        (["plan", "/", "--time", "60"], "'60' is not a duration"),
         (["run", "/", "--policy", "best"], "'best' is not one of"),
-        (["run", "/", "--until", "6 o'clock"], "is no time: write it like 06:00"),
+        (["run", "/", "--until", "6 o'clock"], "is not a time: write it like 06:00"),
         (["run", "/", "--min-unallocated", "some"], "is neither a size nor a share"),
-        (["run", "/", "--max-pressure", "high"], "is no share"),
+        (["run", "/", "--max-pressure", "high"], "is not a share"),
         (["plan", "/", "--until", "06:00"], "plan has no option --until"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

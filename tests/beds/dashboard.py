@@ -265,7 +265,7 @@ def real_shop(top: Path) -> Iterator[Dashboard]:
 def fill(source: Path) -> None:
     """Files with all kinds of names, one of some MiB, a folder, symlinks out of the tree."""
     folder = os.fsencode(source) + b"/names"
-    os.mkdir(folder)  # noqa: PTH102 - names that are no text
+    os.mkdir(folder)  # noqa: PTH102 - names that are not text
     for name in NAMES:
         with open(folder + b"/" + name, "wb") as file:  # noqa: PTH123
             file.write(b"content of " + name)

@@ -126,7 +126,7 @@ ODD_NAMES = (
 
 def names(top: Path) -> None:
     for name in ODD_NAMES:
-        with open(os.fsencode(top) + b"/" + name, "wb") as file:  # noqa: PTH123 - a name that is no text
+        with open(os.fsencode(top) + b"/" + name, "wb") as file:  # noqa: PTH123 - a name that is not text
             file.write(name)
         folder = os.fsencode(top) + b"/in " + name[:200]
         os.mkdir(folder)  # noqa: PTH102

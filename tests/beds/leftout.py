@@ -29,7 +29,7 @@ NEEDS = (
     Need("root", frozenset(), "as root", lambda: "" if os.geteuid() == 0 else "no root"),
 )
 
-# What is no part of the loop of a minute: by marker, by fixture (a dashboard, a browser), and by folder.
+# What is not part of the loop of a minute: by marker, by fixture (a dashboard, a browser), and by folder.
 _LONGER = frozenset({*(need.marker for need in NEEDS), "slow", "takes", "long", "alone"})
 _SERVED = frozenset({"site", "shop", "browser", "server"})
 _ELSEWHERE = frozenset({"btrfs", "docs", "install", "systemd"})

@@ -150,7 +150,7 @@ def opened(path: Path, how: int) -> None:
 
 
 def not_known(call: Callable[..., object], *words: object) -> None:
-    """Fails only where the call itself is refused; whatever else the kernel says of its arguments is no refusal."""
+    """Fails only where the call itself is refused; whatever else the kernel says of its arguments is not a refusal."""
     try:
         call(*words)
     except OSError as error:

@@ -207,7 +207,7 @@ def test_a_running_balance_of_somebody_else_is_refused_and_named_or_waited_for(b
 
 
 def test_a_device_being_removed_keeps_balances_out(make_btrfs: Callable[..., Path]) -> None:
-    """The kernel then refuses with a number above zero, which is no error for who does not look."""
+    """The kernel then refuses with a number above zero, which is not an error for who does not look."""
     point = make_btrfs(size="700M", devices=2, mkfs=("-m", "single", "-d", "single"))
     churn(point, 5000, 8)
     chosen, device = fullest(point), btrfs.devices_of(point)[0]

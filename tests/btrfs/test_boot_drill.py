@@ -98,7 +98,7 @@ def test_a_system_that_was_backed_up_boots_answers_its_checks_and_is_gone(vm: Sy
     assert vm.left() == []
     assert "what this does not prove" in vm.backupd("drill", "vm@latest", "--boot").stdout
     status = vm.json("status")["drill"]
-    assert (status["state"], status["last"]) == ("never", None)  # a boot is no restore
+    assert (status["state"], status["last"]) == ("never", None)  # a boot is not a restore
     assert "would be booted, and 3 checks" in vm.backupd("drill", "vm@latest", "--boot", "--dry-run").stdout
 
 

@@ -184,7 +184,7 @@ def test_a_process_that_was_given_the_number_of_a_dead_receiver_is_left_alone(
 def test_also_when_the_lock_is_held_by_a_third(
     nights: Nights, tree: Path, lock: Path, bystander: "subprocess.Popen[bytes]"
 ) -> None:
-    """Somebody's own flock(1) on the file is no receiver of ours, and neither is who has the number that the text names."""
+    """Somebody's own flock(1) on the file is not a receiver of ours, and neither is who has the number that the text names."""
     lock.write_text(a_dead_holder(bystander.pid))
     with subprocess.Popen(["flock", lock, "sleep", "600"], start_new_session=True) as third:
         wait_for(lambda: is_locked(lock))

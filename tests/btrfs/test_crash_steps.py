@@ -109,7 +109,7 @@ def crowd(module_btrfs: Path) -> Crowd:
     kept, gone, new = (nights.source / name for name in ("kept", "gone", "new"))
     fill(kept)
     gone.mkdir()
-    (gone / "file").write_text("of a path that is no source any more")
+    (gone / "file").write_text("of a path that is not a source any more")
     for host in (*(step.host for step in STEPS), "other"):
         nights.host(host, kept, gone)
     nights.settings("backup", concurrency=4)

@@ -55,7 +55,7 @@ def test_a_scrub_names_the_file_and_all_backups_that_share_what_was_spoilt(make_
     nights.run("web")
     (tree / "new").write_bytes(b"of the second night")
     nights.run("web")
-    assert nights.backupd("damaged").stdout == "nothing is known to be damaged\n"
+    assert nights.backupd("damaged").stdout == "no damaged files are recorded\n"
     damage(nights.top, content[MIB + 8192 : MIB + 16384])
     found = scrub(nights)
     assert (found["unnamed"], found["metadata"], found["elsewhere"]) == (0, [], [])
@@ -90,7 +90,7 @@ def test_what_a_scrub_repaired_from_the_other_mirror_is_not_damaged(make_btrfs: 
     damage(nights.top, content[4096:8192])
     found = scrub(nights)
     assert (found["errors"]["corrected"], found["errors"]["uncorrectable"], found["damaged"]) == (1, 0, [])
-    assert nights.backupd("damaged").stdout == "nothing is known to be damaged\n"
+    assert nights.backupd("damaged").stdout == "no damaged files are recorded\n"
 
 
 def test_what_somebody_met_while_a_scrub_ran_stays_after_it(

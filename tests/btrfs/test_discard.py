@@ -77,7 +77,7 @@ def test_a_rehearsal_says_what_would_be_lost_and_changes_nothing(pool: Nights, h
 
 
 def test_without_a_terminal_it_has_to_be_said_that_one_is_sure(pool: Nights, host: str) -> None:
-    assert "say --yes if you are sure" in refused(pool, host, status=2)
+    assert "add --yes if you are sure" in refused(pool, host, status=2)
     assert there(pool, host)
 
 

@@ -333,7 +333,7 @@ def test_damage_on_one_mirror_a_missing_device_and_what_a_degraded_mount_wrote_a
     names = found(point)
     assert names["missing-device"].level == "error"
     assert [f"devid {number}" in names["missing-device"].text for number in shown] == [True]
-    assert set(names) - ALWAYS <= {"missing-device", "device-errors"}, "degraded itself is no finding then"
+    assert set(names) - ALWAYS <= {"missing-device", "device-errors"}, "degraded itself is not a finding then"
 
 
 def test_degraded_without_need_is_found(make_btrfs: Make) -> None:

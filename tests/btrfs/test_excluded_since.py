@@ -1,4 +1,4 @@
-"""What was excluded since the base is no loss; but only what the base counted is subtracted, so a loss beside it is seen."""
+"""What was excluded since the base is not a loss; but only what the base counted is subtracted, so a loss beside it is seen."""
 
 from pathlib import Path
 

@@ -142,7 +142,7 @@ def test_held_backups_are_named_and_stand_in_the_way(pool: Nights, host: str) ->
 
 def test_the_name_has_to_be_typed_on_a_terminal_and_yes_said_without_one(pool: Nights, host: str) -> None:
     path = pool.pool / "hosts" / host / "notes.json"
-    assert fails(pool, "forget", host, status=2) == ("there is no terminal to ask for confirmation", "say --yes if you are sure")
+    assert fails(pool, "forget", host, status=2) == ("there is no terminal to ask for confirmation", "add --yes if you are sure")
     for wrong in ("yes\n", "\n", f"{host}x\n"):
         status, said = typed(pool, wrong, "forget", host)
         assert status == 1

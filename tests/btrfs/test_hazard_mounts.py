@@ -1,4 +1,4 @@
-"""A folder whose content is gone though nobody changed the folder: what was mounted there is missing, and that is no deletion.
+"""A folder whose content is gone though nobody changed the folder: what was mounted there is missing, and that is not a deletion.
 
 Below `shrink_limit`, which sees only what is a large part of a source path.
 """

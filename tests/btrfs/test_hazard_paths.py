@@ -22,7 +22,7 @@ def grow(top: Path, *names: str) -> Path:
 
 
 def see_failed(nights: Nights, broken: Path, good: Path) -> None:
-    """The newest backup is final as failed, has what could be fetched, and is no base."""
+    """The newest backup is final as failed, has what could be fetched, and is not a base."""
     assert nights.record("web")["state"] == nights.listed("web")[0]["state"] == "failed"
     assert nights.subvolume("web")["Flags"] == "readonly"
     assert nights.differences("web", good) == []

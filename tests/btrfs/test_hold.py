@@ -93,11 +93,11 @@ def test_a_day_is_midnight_of_the_pools_zone_and_a_time_is_that_time(pool: Night
         ("2020-01-01", "--until 2020-01-01T00:00:00Z is past"),
         ("2026-11-20T00:00:00Z", "is past"),
         ("0001-01-01", "is past"),
-        ("tomorrow", "'tomorrow' is no date: write it like 2027-01-01"),
-        ("2099-02-30", "'2099-02-30' is no date"),
-        ("20990101", "'20990101' is no date"),
+        ("tomorrow", "'tomorrow' is not a date: write it like 2027-01-01"),
+        ("2099-02-30", "'2099-02-30' is not a date"),
+        ("20990101", "'20990101' is not a date"),
         ("2020-01-01T06:00:00", "--until 2020-01-01T06:00:00Z is past"),
-        ("0001-01-01T00:00:00+05:00", "is no date"),
+        ("0001-01-01T00:00:00+05:00", "is not a date"),
     ],
 )
 def test_an_end_that_is_past_or_none_is_refused(pool: Nights, host: str, until: str, error: str) -> None:

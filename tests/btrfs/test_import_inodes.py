@@ -105,7 +105,7 @@ def test_an_overlay_of_several_subvolumes_is_refused_for_each_has_the_same_numbe
     (disk / "one/work").mkdir()
     work("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={disk}/one,upperdir={disk}/one/up,workdir={disk}/one/work", shown)
     mounts.callback(work, "umount", shown)
-    is_refused(nights, shown, "no hard links")
+    is_refused(nights, shown, "not hard links")
 
 
 @pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a filesystem of FUSE ({nbd.why_not()})")

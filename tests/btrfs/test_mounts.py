@@ -147,7 +147,7 @@ def test_through_a_read_only_bind_mount_the_filesystem_stays_writable(bound: tup
 def test_another_filesystem_another_word_and_no_capability_are_refused(btrfs_mount: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ssd_spread"):
         set_allocator(btrfs_mount, "autodefrag")
-    with pytest.raises(OSError, match="no btrfs"):
+    with pytest.raises(OSError, match="not a btrfs"):
         set_allocator(tmp_path, "ssd")
     before = lines(btrfs_mount)
     imports = "from pathlib import Path; from btrkeep.pool.mounts import set_allocator"

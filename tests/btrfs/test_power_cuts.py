@@ -131,7 +131,7 @@ def kernel_log(*logged: tuple[int, int, int, bytes]) -> bytes:
 
 @pytest.mark.btrfs
 def test_a_log_of_the_kernel_is_replayed_to_what_was_safe_at_each_flush(shared_btrfs: Path) -> None:
-    """Two disks of 8 KiB behind one another; a flush, a write through the cache, a discard, and a mark, which is no flush."""
+    """Two disks of 8 KiB behind one another; a flush, a write through the cache, a discard, and a mark, which is not a flush."""
     bases, log = [shared_btrfs / "pool", shared_btrfs / "state"], shared_btrfs / "log"
     for base in bases:
         base.write_bytes(b"." * 8192)

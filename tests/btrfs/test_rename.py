@@ -314,7 +314,7 @@ def test_what_cannot_be_renamed_is_refused_and_nothing_changes(pool: Nights, old
     assert fails(pool, "rename", "odl", new, "--yes", status=2)[0] == "there is no host odl"
     assert fails(pool, "rename", old, new, status=2) == (
         "there is no terminal to ask for confirmation",
-        "say --yes if you are sure",
+        "add --yes if you are sure",
     )
     pool.host("fresh", pool.source)
     assert fails(pool, "rename", "fresh", new, "--yes", status=1)[0] == "fresh has nothing in the pool"

@@ -61,7 +61,7 @@ def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
     ]
     said = work(*answers, input="".join(f"{json.dumps(one)}\n" for one in asked)).stdout
     assert "there is no such host" in said
-    assert "that is no list of backups" in said
+    assert "that is not a list of backups" in said
     for folder, its in ((common, first), (common.with_name("copied"), [first])):
         assert [path.name for path in folder.iterdir()] == ["backup2.json"]
         assert json.loads((folder / "backup2.json").read_text())["hosts"] == {"web1": its}

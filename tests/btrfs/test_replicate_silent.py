@@ -42,7 +42,7 @@ def large(two: TwoPools) -> str:
 
 
 def stopped_within(config: Path, pid: Path, begun: Callable[[], bool], *words: str) -> dict[str, Any]:
-    """What `backupd replicate` says when the process that has written its number there is stopped for long after it has begun."""
+    """What `backupd replicate` shows when the process that has written its number there is stopped for long after it has begun."""
     is_long = pid.with_name("long")
     command: list[str | Path] = [*WAITED, is_long, "--config", config, "replicate", "--json", "--now", NOW, *words]
     with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -26,7 +26,7 @@ def line(locks: Path, folder: Path, listed: Path, *names: str) -> list[str]:
 
 
 def while_held(locks: Path, name: str, nights: Nights, words: tuple[str, ...], nothing_yet: Callable[[], bool]) -> None:
-    """Runs the command while this process holds that lock, sees that it waits and has done nothing, and lets it go on."""
+    """Runs the command while this process holds that lock, sees that it waits and has done nothing, and continues it."""
     with take_lock(locks / name, f"a {name} of a test", "2026-03-20T12:00:00Z"):
         line = [sys.executable, "-m", "backupd", "--config", str(nights.config), *words]
         process = subprocess.Popen(line, cwd=TOP, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -439,7 +439,7 @@ def test_a_tar_goes_to_a_file_whole_or_not_at_all_and_to_a_pipe(backed_up: Night
         (("web1", "/", "--to-host=root@host"), "no [USER@]HOST:DIR"),
         (("web1", "/", "--to-host=host::module"), "no [USER@]HOST:DIR"),
         (("nobody", "/", "--to", "/tmp/x"), "there is no host nobody"),
-        (("web1", "/", "--to", "/no/such/folder"), "/no/such is no folder"),
+        (("web1", "/", "--to", "/no/such/folder"), "/no/such is not a folder"),
     ],
 )
 def test_wrong_words_are_told_in_one_line_and_a_hint(backed_up: Nights, words: tuple[str, ...], said: str) -> None:

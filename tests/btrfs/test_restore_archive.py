@@ -97,7 +97,7 @@ def test_pythons_tarfile_reads_the_same_names_sizes_and_contents(backup: Path, t
             real = data + b"/" + os.fsencode(one.name)
             assert one.size == (os.lstat(real).st_size if one.isfile() else 0)
             if one.isfile() and (content := tar.extractfile(one)):
-                with open(real, "rb") as file:  # noqa: PTH123 - a name that is no text
+                with open(real, "rb") as file:  # noqa: PTH123 - a name that is not text
                     assert content.read() == file.read()
 
 

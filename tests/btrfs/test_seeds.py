@@ -255,7 +255,7 @@ def test_a_disk_that_is_full_is_told_and_a_larger_one_takes_it(two: TwoPools, di
 
 def test_what_is_no_seed_or_of_another_pool_is_refused(two: TwoPools, disk: Path) -> None:
     filled(two)
-    assert "is no seed" in str(two.fetch("office", "--seed-from", str(disk.parent), status=1))
+    assert "is not a seed" in str(two.fetch("office", "--seed-from", str(disk.parent), status=1))
     (disk.parent / "mine").write_text("a letter")
     assert "has other files in it" in seed_to(two, disk.parent, "backup2", status=1)
     seed_to(two, disk, "backup2")

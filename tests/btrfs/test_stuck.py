@@ -206,7 +206,7 @@ def test_a_state_folder_that_does_not_answer_stops_no_command_for_ever_and_is_re
                 status, stdout, stderr = impatient(nights, *words)
                 assert time.monotonic() - begun < 30, words
                 text = " ".join((stdout + stderr).split())
-                assert hung in text or (words == ("doctor",) and "check` says why" in text), (words, status, text)
+                assert hung in text or (words == ("doctor",) and "check` shows why" in text), (words, status, text)
             if not is_pool_away:  # the catalogue is not needed for it
                 restored = impatient(nights, "restore", "web", str(nights.source / "file"), "--to", f"{nights.top}/to", "--anyway")
                 assert restored[0] == 0, restored
@@ -329,4 +329,4 @@ def test_check_tells_a_source_that_does_not_answer_from_one_that_is_not_there(ni
     with hanging(mount, dead=True):
         found = {one["message"]: one["hint"] for one in json.loads(impatient(nights, "check", "--json", seconds=30)[1])}
     assert "dmesg" in found[f"{mount} does not answer"]
-    assert f"{missing} is no folder or file of this machine" in found
+    assert f"{missing} is not a folder or file of this machine" in found

@@ -157,7 +157,7 @@ def odd_tree(top: Path) -> None:
     top.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(SAYS):
         safe = name.replace(b"/", b"_")
-        with open(os.fsencode(top) + b"/" + safe, "wb") as file:  # noqa: PTH123 - names that are no text
+        with open(os.fsencode(top) + b"/" + safe, "wb") as file:  # noqa: PTH123 - names that are not text
             file.write(b"x" * (number + 1))
         os.mkdir(os.fsencode(top) + b"/d" + safe)  # noqa: PTH102
 

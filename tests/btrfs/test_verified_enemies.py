@@ -84,7 +84,7 @@ def test_a_scrub_that_could_not_compare_all_takes_back_no_damage(nights: Nights,
 def test_after_a_rebuild_every_damaged_file_is_known_and_what_differs_from_the_host_is_fetched(
     make_btrfs: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """verified.json names only some of them, which is played here; `checksums` says it of each."""
+    """verified.json names only some of them, which is played here; `checksums` shows it of each."""
     nights = Nights(make_btrfs(size="300M", options="nodatasum"))
     nights.tables["verify"] = {"new_files": "none"}
     contents = [os.urandom(64 << 10) for _ in range(3)]

@@ -165,7 +165,7 @@ def test_a_large_file_is_given_up_when_it_is_to_end(tmp_path: Path) -> None:
 
 
 def test_zeros_that_a_deduplicator_makes_a_hole_are_no_damage(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """It does so in backups, too, which are read-only, and the inode stays as it was. A byte that is no zero any more is damage."""
+    """It does so in backups, too, which are read-only, and the inode stays as it was. A byte that is no longer zero is damage."""
     nights = Nights(make_btrfs(size="300M", options="nodatasum"))
     content = os.urandom(128 << 10) + bytes(128 << 10) + os.urandom(5000)
     (tree / "image").write_bytes(content)

@@ -77,7 +77,7 @@ def test_a_drop_in_that_cannot_be_read_leaves_out_its_hosts_and_is_not_waited_fo
     elif kind == "dangling":
         drop_in.symlink_to("nowhere")
     else:
-        drop_in.write_text("this is no TOML")
+        drop_in.write_text("this is not TOML")
     config = files.usable()
     assert (set(config.hosts), set(config.excluded), config.unread) == ({"good"}, {"bad"}, ())
     assert config.excluded["bad"].address == "a"  # as it was when it was valid

@@ -80,7 +80,7 @@ def test_nor_where_it_stands_in_the_wrong_section(tmp_path: Path, head: str) -> 
 
 
 def test_a_url_that_is_wrong_is_named_by_its_number(tmp_path: Path) -> None:
-    assert "number 2 is no URL" in problems(tmp_path, 'urls = ["json://a", "nonsense"]')
+    assert "number 2 is not a URL" in problems(tmp_path, 'urls = ["json://a", "nonsense"]')
 
 
 def test_neither_text_nor_repr_of_the_whole_configuration_has_a_secret(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
         (f"{POOL}[backup]\nconcurrency = 0x-1", "line 4, column 16: "),
         (f"{POOL}[backup]\nconcurrency = -0x1", "line 4, column 17: "),
         (f"{POOL}[backup]\nconcurrency = true", "backup.concurrency = true: expected a whole number"),
-        (f"{POOL}[backup]\nattempts = {'9' * 5000}", "is no TOML: Exceeds the limit"),
+        (f"{POOL}[backup]\nattempts = {'9' * 5000}", "is not TOML: Exceeds the limit"),
         (f"{POOL}[host.web1]\n[host.web1]\n", "line 4, column 11: Cannot declare [host.web1] twice"),
         (f"{POOL}[backup]\nquux = 0x{'f' * 5000}", "backup.quux = 0xffff"),
         (f'{POOL}[backup]\npaths = ["/x"]', 'backup.paths = ["/x"]: belongs in [group.NAME] or [host.NAME], not in [backup]'),
@@ -284,7 +284,7 @@ def test_a_drop_in_folder_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_no_utf8_are_found_by_line_and_column(tmp_path: Path) -> None:
-    assert problems(tmp_path, b'[pool]\npath = "/srv/\xff"\n') == ["main.toml: line 2, column 14: is no UTF-8"]
+    assert problems(tmp_path, b'[pool]\npath = "/srv/\xff"\n') == ["main.toml: line 2, column 14: is not UTF-8"]
 
 
 def test_what_others_wrote_cannot_move_the_cursor(tmp_path: Path) -> None:

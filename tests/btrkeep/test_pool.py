@@ -135,7 +135,7 @@ def test_on_another_filesystem_than_btrfs_nothing_is_made(tmp_path: Path) -> Non
 @pytest.mark.parametrize("path", ["missing/pool", "file", "file/pool"])
 def test_a_pool_has_a_folder_to_stand_in(shared_btrfs: Path, path: str) -> None:
     (shared_btrfs / "file").touch()
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="not a folder"):
         make(shared_btrfs / path)
 
 
@@ -156,15 +156,15 @@ def test_a_pool_that_is_not_mounted_is_no_pool(make_btrfs: Callable[..., Path]) 
     made = make(mount)
     [device] = beds.devices_of(mount)
     beds.unmount(mount)
-    refused(mount, "no pool")
-    refused(mount / "missing", "no pool")
+    refused(mount, "not a pool")
+    refused(mount / "missing", "not a pool")
     work("mount", device, mount)
     assert open_pool(mount) == made
 
 
 def test_a_marker_that_was_copied_to_another_filesystem_makes_no_pool(pool: Pool, tmp_path: Path, btrfs_mount: Path) -> None:
     shutil.copytree(pool.path / ".btrkeep", tmp_path / ".btrkeep")
-    refused(tmp_path, "no btrfs")
+    refused(tmp_path, "is not on a btrfs, but")
     shutil.copytree(pool.path / ".btrkeep", btrfs_mount / ".btrkeep")
     error = refused(btrfs_mount, filesystem_of(btrfs_mount))
     assert pool.filesystem in error.message

@@ -249,7 +249,7 @@ def test_a_signal_to_a_group_that_is_gone_does_nothing() -> None:
 
 @pytest.mark.slow
 def test_a_daemon_that_left_the_group_but_kept_the_pipe_does_not_hold_us_up(tmp_path: Path) -> None:
-    """Such as ssh's ControlPersist: it is no member, writes into no backup, and may live."""
+    """Such as ssh's ControlPersist: it is not a member, writes into no backup, and may live."""
     before = time.monotonic()
     status, heard = whole("sh", "-c", f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 250' & sleep 0.2; echo said")
     pid = int((tmp_path / "pid").read_text())

@@ -160,7 +160,7 @@ def test_a_pool_that_is_full_even_without_its_reserve_reports_that(reserved: Pat
     with pytest.raises(OSError, match="No space"):
         with_reserve(reserved, write)
     assert write.calls == 2
-    give_back(reserved)  # nothing is left to give, which is no error
+    give_back(reserved)  # nothing is left to give, which is not an error
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_only_options_of_a_btrfs_are_switched(tmp_path: Path, monkeypatch: pytes
         set_allocator(tmp_path, "discard")
     monkeypatch.setattr(mounts, "_mount_of_descriptor", lambda _fd, _path: mount(filesystem="ext4"))
     monkeypatch.setattr(mounts, "reconfigure", failing(errno.EXDEV))
-    with pytest.raises(OSError, match="it is no btrfs"):
+    with pytest.raises(OSError, match="it is not a btrfs"):
         set_allocator(tmp_path, "nossd")
 
 

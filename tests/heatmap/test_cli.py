@@ -81,7 +81,7 @@ def test_a_picture_imports_no_more_than_it_needs() -> None:
         (["/", "--order", "15"], "15 is not in the range", "`btrfs-heatmap --help` explains it"),
         (["/", "--size", "16"], "16 is not in the range", "`btrfs-heatmap --help` explains it"),
         (["/", "--curve", "peano"], "'peano' is not one of", "`btrfs-heatmap --help` explains it"),
-        (["/", "--blockgroup", "one"], "'one' is no virtual address", "`btrfs-heatmap --help` explains it"),
+        (["/", "--blockgroup", "one"], "'one' is not a virtual address", "`btrfs-heatmap --help` explains it"),
         (["completion", "tcsh"], "'tcsh' is not one of", "`btrfs-heatmap completion --help` explains it"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -293,7 +293,7 @@ def test_other_mistakes_about_a_filesystem_are_errors_too(point: Path, tmp_path:
     assert fails("--order", "5", "--size", "4", point)[0] == "size (4) cannot be smaller than order (5)"
     assert fails("--device", "7", point) == ("there is no device 7", "the filesystem has 1")
     device = btrfs.devices_of(point)[0]
-    assert fails(device) == (f"{device} is a device", f"name where it is mounted: `findmnt {device}` says it")
+    assert fails(device) == (f"{device} is a device", f"name where it is mounted: `findmnt {device}` shows it")
     done = heatmap("-o", tmp_path / "none" / "x.png", point, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[0].startswith(f"error: {tmp_path}/none/x.png cannot be written")

@@ -97,7 +97,7 @@ def test_whatever_bit_is_turned_is_seen() -> None:
 def test_a_file_that_was_cut_short_or_grew_is_seen() -> None:
     data = packed(SMALL)
     for end in (0, 1, 7, 8, 20, 28, 29, len(data) // 2, len(data) - 1):
-        with pytest.raises(Unreadable, match=r"damaged|no recorded state"):
+        with pytest.raises(Unreadable, match=r"damaged|not a recorded state"):
             unpacked(data[:end], "x")
     with pytest.raises(Unreadable, match="damaged"):
         unpacked(data + b"\0", "x")
@@ -139,7 +139,7 @@ def test_what_later_versions_add_is_passed_over() -> None:
 
 @pytest.mark.parametrize("change", ["no zone", "no column", "lengths", "too much", "no name"])
 def test_a_file_that_is_whole_but_makes_no_sense_is_one_line(change: str) -> None:
-    with pytest.raises(Unreadable, match="x is no state that can be drawn"):
+    with pytest.raises(Unreadable, match="x is not a state that can be drawn"):
         unpacked(rewritten(packed(SMALL), change), "x")
 
 

@@ -213,7 +213,7 @@ def test_installed_again_it_names_the_pools_that_are_configured_and_off() -> Non
         f"mkdir -p {WANTS}; ln -s /x {WANTS}/btrkeep-backup@other.timer; ./install.sh --no-packages",
     )
     assert outcomes(done) == [0, 0, 0], all_of(done)
-    assert "are off: sudo" not in done["1"].out, "the example is no pool yet"
+    assert "are off: sudo" not in done["1"].out, "the example is not a pool yet"
     (line,) = [line for line in done["2"].out.splitlines() if "are off: sudo" in line]
     assert line.startswith("The timers of the configured pool other are off")
     assert line.endswith("install.sh --enable other")

@@ -75,7 +75,7 @@ def test_in_a_clean_tree_it_installs_runs_and_goes_again(suite: str, offline: bo
     assert told["nothing"].out.replace("/opt/btrkeep:", "").replace("/usr/local/sbin:", "").strip() == ""
     assert told["programs"].out.count("Usage: ") == len(PROGRAMS)
     assert told["owners"].out.count("['btrkeep']") == 5
-    assert "is no pool" in told["check"].out
+    assert "is not a pool" in told["check"].out
     assert "--pool-path, --retention, --host" in told["setup"].err
     assert "`man btrkeep.toml` explains every key" in told["documents"].err
     assert "/usr/local/share/doc/btrkeep/monitoring.html shows some" in told["documents"].err

@@ -114,7 +114,7 @@ def test_a_search_finds_what_a_filter_leaves_and_sorts_it(site: Dashboard) -> No
     [
         ("sor=size", "did you mean sort?"),
         ("page=0", "page"),
-        ("page=1e3", "no whole number"),
+        ("page=1e3", "not a whole number"),
         ("page=1&page=2", "given twice"),
         ("state=grand", "state"),
         ("q=" + "x" * 201, "q"),
@@ -249,7 +249,7 @@ def test_a_download_is_the_file(shop: Dashboard) -> None:
         path = quote_from_bytes(os_bytes(shop.nights.source) + name)
         answer = shop.get(f"{ROOT}/hosts/shop/download?path={path}")
         assert answer.status == 200
-        with open(os_bytes(shop.nights.source) + name, "rb") as file:  # noqa: PTH123 - a name that is no text
+        with open(os_bytes(shop.nights.source) + name, "rb") as file:  # noqa: PTH123 - a name that is not text
             assert answer.body == file.read()
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 

@@ -136,7 +136,7 @@ def test_an_archive_with_a_file_that_the_disk_cannot_read_is_whole_for_nobody(
     with pytest.raises(http.client.IncompleteRead) as caught:
         web.ask("GET", address(source, "bad", kind), Cookie=web.cookie)
     require_broken(caught.value.partial, kind, tmp_path)
-    assert "failed midway: the machine says: Input/output error" in web.said
+    assert "failed midway: the server reports: Input/output error" in web.said
 
 
 def test_the_tar_of_the_command_line_with_such_a_file_is_whole_for_nobody(web: Dashboard, source: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from web.filters import with_commands
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("keep less, `backupd forecast` says when", "keep less, <code>backupd forecast</code> says when"),
+        ("keep less, `backupd forecast` shows when", "keep less, <code>backupd forecast</code> shows when"),
         ("<b>`<i>`", "&lt;b&gt;<code>&lt;i&gt;</code>"),
         ("one ` alone\x1b[1m", "one <code> alone\\x1b[1m</code>"),
         ("", ""),

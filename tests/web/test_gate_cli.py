@@ -89,14 +89,14 @@ def test_what_is_wrong_is_said_in_a_line_and_with_a_hint(tmp_path: Path) -> None
         (("user", "add", "alice"), PASSWORD, "there is a user alice already"),
         (("user", "add", "bob"), "short", "10 characters or more"),
         (("user", "add", "bob"), "", "10 characters or more"),
-        (("user", "add", "../x"), PASSWORD, "no name for a user"),
-        (("user", "add", "bob", "--hosts", "a/b"), PASSWORD, "no pattern of hosts"),
+        (("user", "add", "../x"), PASSWORD, "not a name for a user"),
+        (("user", "add", "bob", "--hosts", "a/b"), PASSWORD, "not a pattern of hosts"),
         (("user", "passwd", "alise"), PASSWORD, "did you mean alice?"),
         (("user", "remove", "zoe"), "", "there is no user zoe"),
         (("user", "change", "alice"), "", "nothing to change"),
         (("token", "remove", "x"), "", "there is no token x"),
         (("usr",), "", "did you mean user?"),
-        (("serve", "--listen", "nowhere"), "", "no address and port"),
+        (("serve", "--listen", "nowhere"), "", "not an address and port"),
     ):
         done = cli(settings, *words, given=given, check=False)
         assert (done.returncode, said in done.stderr) == (2, True), (words, done.stderr)
@@ -127,7 +127,7 @@ def test_users_are_imported_whole_or_not_at_all(tmp_path: Path) -> None:
     )
     for change in wrong:
         done = cli(second, "user", "import", given=json.dumps({**whole, **change}), check=False)
-        assert (done.returncode, "these are no users" in done.stderr) == (2, True), change
+        assert (done.returncode, "these are not users" in done.stderr) == (2, True), change
         assert (Store(second.data).users(), Store(second.data).tokens()) == ([], [])
     cli(second, "user", "import", given=json.dumps({**whole, "sessions": [one]}))
     assert json.loads(cli(second, "user", "export").stdout) == {**whole, "sessions": [one]}

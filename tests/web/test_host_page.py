@@ -73,7 +73,7 @@ def words(page: str) -> str:
 
 def test_a_host_that_is_left_out_is_not_said_to_have_had_a_bad_run(olga: FlaskClient) -> None:
     page = olga.get("/hosts/web3").text
-    assert "It is not backed up until its configuration is mended; the newest complete backup began 11h ago" in words(page)
+    assert "It is not backed up until its configuration is corrected; the newest complete backup began 11h ago" in words(page)
     assert "its configuration has a mistake, which `backupd check` names" in words(page)
     assert "The newest run" not in words(page)
     assert "web3.toml" not in page
@@ -83,8 +83,8 @@ def test_the_head_says_how_it_is_and_what_is_set(olga: FlaskClient) -> None:
     shown = words(olga.get("/hosts/web1").text)
     assert "The newest run brought no complete backup; the newest complete backup began 11h ago. Next due Sat 21 Nov 22:00" in shown
     assert "daily 14, weekly 12, monthly 12; min_keep 3, grace 1d" in shown
-    assert "It wrote 3.00 GiB that are still alive." in shown
-    assert "still alive" not in words(olga.get("/hosts/web2").text)
+    assert "Its backups use 3.00 GiB of space." in shown
+    assert "of space" not in words(olga.get("/hosts/web2").text)
     for term in ("Quota 5 GiB", "root@web1", "22:00-06:00", "/etc", "/srv/&lt;b&gt;"):
         assert term in shown
 

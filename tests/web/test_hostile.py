@@ -176,7 +176,7 @@ ODD = st.one_of(
 
 
 def raw(text: str) -> str:
-    """Percent-encoded as the bytes that it stands for; a lone surrogate stays one, which is no UTF-8."""
+    """Percent-encoded as the bytes that it stands for; a lone surrogate stays one, which is not UTF-8."""
     return quote(text.encode("utf-8", "surrogatepass"), safe="")
 
 

@@ -25,7 +25,7 @@ Path = Annotated[
     bytes,
     Field(description="An absolute path of the host. In a query it is percent-encoded byte by byte, as it need not be UTF-8."),
 ]
-"""A path within a backup, as bytes. In a body it is a string, in which a byte that is no UTF-8 is a lone surrogate (\\udcXX)."""
+"""A path within a backup, as bytes. In a body it is a string, in which a byte that is not UTF-8 is a lone surrogate (\\udcXX)."""
 Host = Annotated[str, Field(max_length=255, description="The host's name in the configuration.")]
 Which = Annotated[
     str, Field(pattern=r"^(latest|[0-9][0-9TZ-]{3,17})$", description="The backup's name, `latest`, or a day: its last one.")
@@ -147,13 +147,13 @@ def of_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
 def of_body(kind: type, body: bytes, media: str) -> Any:
     """Parses `kind` from a JSON document. Raises UsageError."""
     if media != "application/json":
-        raise UsageError("the body is no JSON", "send it with Content-Type: application/json")
+        raise UsageError("the body is not JSON", "send it with Content-Type: application/json")
     try:
         document = decoded(body)
     except ValueError:
-        raise UsageError("the body is no JSON that can be read", _HINT) from None
+        raise UsageError("the body is not JSON that can be read", _HINT) from None
     if not isinstance(document, dict):
-        raise UsageError("the body is no JSON object", _HINT)
+        raise UsageError("the body is not a JSON object", _HINT)
     hints = hints_of(kind)
     for name in document:
         if name not in hints:
@@ -216,12 +216,12 @@ def _bytes_of(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # half of a pair, which stands for no byte
         raise UsageError(
-            "a path has a surrogate that stands for no byte", "bytes that are no UTF-8 are \\udc80 to \\udcff"
+            "a path has a surrogate that stands for no byte", "bytes that are not UTF-8 are \\udc80 to \\udcff"
         ) from None
 
 
 def _pairs(raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """Names and values of a query string. Werkzeug's own reading would replace bytes that are no UTF-8."""
+    """Names and values of a query string. Werkzeug's own reading would replace bytes that are not UTF-8."""
     for part in raw.split(b"&"):
         if part:
             name, _, value = part.partition(b"=")
@@ -239,7 +239,7 @@ def _value(name: str, value: bytes, kind: Any) -> Any:
     text = _decoded(value)
     if kind is int:
         if not _WHOLE.fullmatch(text):
-            raise UsageError(f"{name} is no whole number: {_shown(text)}", _HINT)
+            raise UsageError(f"{name} is not a whole number: {_shown(text)}", _HINT)
         return int(text)
     if kind is bool:
         if text not in _YES_OR_NO:
@@ -252,7 +252,7 @@ def normalised_path(path: bytes) -> bytes:
     """Returns an absolute path without a NUL, `.` and `..`, and without redundant slashes. Raises UsageError."""
     parts = [part for part in path.split(b"/") if part]
     if not path.startswith(b"/") or b"\0" in path or len(path) > LONGEST or b"." in parts or b".." in parts:
-        raise UsageError(f"{_shown(_decoded(path))} is no path of a backup", "it begins with / and has no . and no .. in it")
+        raise UsageError(f"{_shown(_decoded(path))} is not a path of a backup", "it begins with / and has no . and no .. in it")
     return b"/" + b"/".join(parts)
 
 

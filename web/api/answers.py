@@ -1,6 +1,6 @@
 """The answers of the API, as JSON: frozen dataclasses, and errors as {"error", "hint"} with a status, never a page.
 
-As everywhere in btrkeep, times are RFC 3339 with Z, sizes bytes, durations seconds. A byte of a host that is no UTF-8 is a lone
+As everywhere in btrkeep, times are RFC 3339 with Z, sizes bytes, durations seconds. A byte of a host that is not UTF-8 is a lone
 surrogate, which JSON in ASCII writes as an escape (\\udcXX); beside a text NAME that has one is NAME_encoded, percent-encoded as in
 an address.
 """

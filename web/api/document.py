@@ -24,7 +24,7 @@ _OF_AGENT = (409, 429, 502, 503)
 _OF_BODY = (413,)
 _INTRODUCTION = """What the dashboard shows, for programs. Times are RFC 3339 in UTC ending in `Z`, sizes bytes, durations and
 ages seconds, rates bytes per second, shares fractions of one. `null` stands for unknown or missing values. A byte of a host
-that is no UTF-8 is a lone surrogate in a string (`\\udcXX`), and `%XX` in a query; beside such a string NAME is NAME_encoded, as
+that is not UTF-8 is a lone surrogate in a string (`\\udcXX`), and `%XX` in a query; beside such a string NAME is NAME_encoded, as
 a query takes it. A later version may add keys; those that are here stay."""
 
 
@@ -72,7 +72,7 @@ def _schemas(endpoints: Iterable[Endpoint]) -> tuple[dict[str, Any], dict[str, A
 
 
 def _mended(schema: Any) -> Any:
-    """Answers are complete, and have further keys only beside names that are no UTF-8; titles that only repeat a name go."""
+    """Answers are complete, and have further keys only beside names that are not UTF-8; titles that only repeat a name go."""
     if isinstance(schema, list):
         return [_mended(one) for one in schema]
     if not isinstance(schema, Mapping):

@@ -50,7 +50,7 @@ class Token:
 def checked_name(name: str) -> str:
     """Returns the name. Raises UsageError if it is not a valid user name."""
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name} is no name for a user", "letters, digits, and . _ @ - after the first, 64 at the most")
+        raise UsageError(f"{name} is not a name for a user", "letters, digits, and . _ @ - after the first, 64 at the most")
     return name
 
 
@@ -62,7 +62,7 @@ def parse_hosts(text: str | None) -> tuple[str, ...] | None:
     wrong = [pattern for pattern in patterns if not _PATTERN.fullmatch(pattern)]
     if wrong or not patterns:
         raise UsageError(
-            f"{wrong[0] if wrong else text!r} is no pattern of hosts", 'write names of hosts with * and ?, such as "web*,db1"'
+            f"{wrong[0] if wrong else text!r} is not a pattern of hosts", 'write names of hosts with * and ?, such as "web*,db1"'
         )
     return patterns
 

@@ -66,7 +66,7 @@ _TAKING = 10.0
 _LONGEST = 1024
 LOGINS_AT_ONCE = 6
 """The number of passwords that wait or are checked at a time; all other questions have separate places."""
-_BROKEN = RequestRefused("something is wrong inside the login service", "its journal says more: journalctl -u 'btrkeep-login@*'")
+_BROKEN = RequestRefused("something is wrong inside the login service", "see its journal: journalctl -u 'btrkeep-login@*'")
 
 
 @dataclass(slots=True)
@@ -90,7 +90,9 @@ class LoginService:
                 peer = peer_of(connection)
                 if peer.uid not in allowed:
                     audit.warning("refused: process %d of user %d may not ask", peer.pid, peer.uid)
-                    raise RequestRefused(f"user {peer.uid} may not ask this service", "it is for the dashboard and root", "refused")
+                    raise RequestRefused(
+                        f"user {peer.uid} is not allowed to use this service", "only the dashboard and root are", "refused"
+                    )
                 request = wire.request()
                 wire.answer(answer_line(_function(request)(self, request)))
             except OperatorError as error:

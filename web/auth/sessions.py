@@ -37,7 +37,7 @@ def cookie_key(data: Path) -> bytes:
     except OSError as error:
         raise OperatorError(f"{path} cannot be used: {error.strerror}", "it belongs to the dashboard's user; see --data") from error
     if len(found) != _LENGTH:
-        raise OperatorError(f"{path} is no key of {_LENGTH} bytes", "remove it; all users then log in again")
+        raise OperatorError(f"{path} is not a key of {_LENGTH} bytes", "remove it; all users then log in again")
     return found
 
 

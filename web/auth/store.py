@@ -75,7 +75,7 @@ class Store:
         with suppress(FileExistsError):
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         if not stat.S_ISREG(self.path.lstat().st_mode):  # a pipe would be waited for, for ever
-            raise OperatorError(f"{self.path} is no file", "look who has put it there, and remove it")
+            raise OperatorError(f"{self.path} is not a file", "find out where it came from, and remove it")
         with self.writing() as connection:
             [version] = connection.execute("PRAGMA user_version").fetchone()
             if version == 0:
@@ -112,7 +112,7 @@ class Store:
             yield
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", None)
-            is_text = code is None and isinstance(error, sqlite3.OperationalError)  # Python's own: text that is no UTF-8
+            is_text = code is None and isinstance(error, sqlite3.OperationalError)  # Python's own: text that is not UTF-8
             if is_text or str(error) == "unsupported file format":
                 code = sqlite3.SQLITE_CORRUPT
             if code is None or code & 0xFF not in _MEANINGS:

@@ -43,7 +43,7 @@ def command(ctx: click.Context, allowed: tuple[str, ...]) -> None:
         listening = handed_over()
         if not listening:
             if not chosen.login_socket.parent.is_dir():
-                raise UsageError(f"{chosen.login_socket.parent} is no folder", "say where to listen: --login FILE")
+                raise UsageError(f"{chosen.login_socket.parent} is not a folder", "give the socket: --login FILE")
             listening, remove = bound(chosen.login_socket.absolute(), allowed or (str(os.geteuid()),) if os.geteuid() else allowed)
             held.enter_context(suppress(PermissionError))  # it may be another user by then
             held.callback(remove)

@@ -16,5 +16,5 @@ def published_of(chosen: GlobalOptions) -> Published:
         with Catalogue.open_copy(chosen.state or state_of(chosen.pool)) as catalogue:
             return published(catalogue, chosen.pool)
     except OperatorError as error:
-        log.warning("%s: what [web] says is not known, so it is as by default", error.message)
+        log.warning("%s: could not read [web]; using the defaults", error.message)
         return Published(chosen.pool)

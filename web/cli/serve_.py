@@ -62,7 +62,7 @@ def _settings(chosen: GlobalOptions, listen: str | None) -> Settings:
     if not site.are_rights_known:
         raise OperatorError(
             "the configuration has a mistake that leaves open who may use the dashboard",
-            "mend what `backupd check` prints of it as root, then run `backupd check` again",
+            "correct what `backupd check` prints of it as root, then run `backupd check` again",
         )
     web = site.web
     where = _parsed(listen) if listen else web.listen
@@ -83,7 +83,7 @@ def _parsed(text: str) -> Listen:
     try:
         return parse_listen(text)
     except ValueError:
-        raise UsageError(f"--listen {text}: this is no address and port", "such as 127.0.0.1:8765 or [::1]:8765") from None
+        raise UsageError(f"--listen {text}: this is not an address and port", "such as 127.0.0.1:8765 or [::1]:8765") from None
 
 
 def warm(app: Flask) -> None:

@@ -232,7 +232,7 @@ def imported(store: Store, text: str) -> None:
             raise UsageError(f"{store.path} has had users already", "import into a new one, or add users: btrkeep-web user add")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(
-            f"these are no users: {printable(str(error))}", "give the output of btrkeep-web --users OLD-FOLDER user export"
+            f"these are not users: {printable(str(error))}", "give the output of btrkeep-web --users OLD-FOLDER user export"
         ) from None
 
 

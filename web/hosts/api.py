@@ -153,7 +153,7 @@ ENDPOINTS = (
     Endpoint("GET", "/hosts", "hosts", HOSTS, "Search, filter and sort hosts, a page at a time", HostList, hosts, HostsParameters),
     Endpoint("GET", "/hosts/<host>", "host", HOSTS, "One host: state, settings, backups, runs", HostPage, one_host, OfHost),
     Endpoint("GET", "/hosts/<host>/backups", "backups", HOSTS, "A host's backups, and why each is kept", Backups, backups, OfHost),
-    _post("hold", "Hold a backup, whatever the retention says", Held, hold, HoldParameters),
+    _post("hold", "Hold a backup, regardless of the retention", Held, hold, HoldParameters),
     _post("release", "Release a hold", Released, release),
     _post("accept", "Accept a suspect backup as complete", Accepted, accept, AcceptParameters),
 )

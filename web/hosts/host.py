@@ -246,7 +246,7 @@ def sentence(row: HostRow, config: HostConfig | None) -> str:
     if row.state == UNCONFIGURED or config is None:
         return f"It is not configured: nothing is backed up, and its backups are kept; {ago}."
     if config.fault:
-        return f"It is not backed up until its configuration is mended; {ago}."
+        return f"It is not backed up until its configuration is corrected; {ago}."
     if row.state == "suspect":
         return f"The newest backup lost or missed too much, so it does not count until an operator accepts it; {ago}."
     if row.state == "failing":

@@ -259,7 +259,7 @@ def parse_day(text: str | None) -> date | None:
         return None
     found = date.fromisoformat(text)
     if not _EARLIEST <= found <= date(9000, 1, 1):
-        raise ValueError(f"{text} is no day of a backup")
+        raise ValueError(f"{text} is not a day of a backup")
     return found
 
 

@@ -41,7 +41,7 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Delete backups by name, whatever the retention says: all of those named, or none.
+    """Delete backups by name, regardless of the retention: all of those named, or none.
 
     They expire, and the next `backupd expire` after their grace deletes them; until then `backupd unexpire` takes one back. With
     --now-without-grace they are deleted at once. `latest` is the newest complete backup of its host.

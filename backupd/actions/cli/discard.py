@@ -59,7 +59,7 @@ def _found(context: PoolContext, host: str) -> Unfinished:
         raise StateConflict(
             f"{path} is finished and lacks its name only", "the next run or expiry gives it that; then `backupd delete`"
         )
-    raise StateConflict(f"{path} is not ours", "look at it, and move it away")
+    raise StateConflict(f"{path} is not ours", "check what it is, and move it away")
 
 
 def _lost(one: Unfinished, now: datetime) -> str:

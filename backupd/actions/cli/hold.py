@@ -1,4 +1,4 @@
-"""`backupd hold`, `release`, `unexpire`, `accept`: keep a backup whatever the retention says, end that, or count it as complete."""
+"""`backupd hold`, `release`, `unexpire`, `accept`: keep a backup regardless of the retention, end that, or count it as complete."""
 
 from datetime import date, datetime
 from zoneinfo import ZoneInfo
@@ -35,7 +35,7 @@ from btrkeep.units import format_time, local_time
 @json_option
 @pass_context
 def hold_command(ctx: click.Context, host: str, name: str, until: date | None, why: str, as_json: bool) -> int:
-    """Keep the backup NAME of HOST whatever the retention says, for ever or until DATE.
+    """Keep the backup NAME of HOST regardless of the retention, for ever or until DATE.
 
     `latest` as NAME is the newest complete one; HOST@NAME in one word does as well. An existing hold is replaced. An expired backup
     is taken back. `backupd release` ends the hold.
@@ -115,7 +115,7 @@ def _end(day: date, zone: ZoneInfo, now: datetime) -> datetime:
 def accept_command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -> int:
     """Let the suspect or altered backup NAME of HOST count as complete.
 
-    A suspect backup has finished, but lost or missed too much; `backupd list HOST` says what. Look at it. If it is right after
+    A suspect backup has finished, but lost or missed too much; `backupd list HOST` shows what. Look at it. If it is right after
     all (much was deleted on purpose, say), accept it: the next backup is based on it then, and older ones may expire. `latest` as
     NAME is the newest one that is suspect or altered. HOST@NAME in one word does as well.
 
@@ -131,5 +131,5 @@ def accept_command(ctx: click.Context, host: str, name: str, why: str, as_json: 
     elif state == COMPLETE:
         prose(f"{host} {accepted} now counts as complete")
     else:
-        prose(f"the changes of {host} {accepted} are accepted; it is {state}: `backupd list {host}` says why")
+        prose(f"the changes of {host} {accepted} are accepted; it is {state}: `backupd list {host}` shows why")
     return 0

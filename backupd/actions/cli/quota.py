@@ -21,11 +21,11 @@ STATES = {quota.SIMPLE: "on", quota.FULL: "qgroups", quota.OFF: "off"}
 
 @click.group("quota", no_args_is_help=True)
 def command() -> None:
-    """Show what each host wrote and is still alive, and switch the simple quotas on or off that count it.
+    """Show how much space each host's backups use, and switch simple quotas, which count it, on or off.
 
-    With simple quotas (Linux 6.7) btrfs counts each extent for the subvolume that it was written for, as long as any backup holds
-    it. So it is known what a host takes, and `quota` in the configuration can limit it. A balance makes the numbers wrong. Nothing
-    switches them on by itself.
+    With simple quotas (Linux 6.7), btrfs counts each extent for the subvolume that first wrote it, as long as any backup has
+    it. The sum of a host's backups is its space, which `quota` in the configuration can limit. A balance makes the numbers
+    wrong. btrkeep never switches simple quotas on by itself.
     """
 
 
@@ -33,7 +33,7 @@ def command() -> None:
 @json_option
 @click.pass_context
 def show_command(ctx: click.Context, as_json: bool) -> int:
-    """Show what each host wrote and is still alive, and its quota."""
+    """Show how much space each host's backups use, and its quota."""
     config = load_config(ctx)
     found = look(config, open_configured(config))
     if as_json:

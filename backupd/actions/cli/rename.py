@@ -32,7 +32,7 @@ def command(ctx: click.Context, host: str, new: str, dry_run: bool, yes: bool, a
     """Give the backups of HOST the name NEW; the next backup of NEW is based on them.
 
     Nothing is copied. Change the configuration yourself: the section [host.HOST] has to become [host.NEW] before the next run.
-    Refused while runs without names, an expiry or a backup of HOST are running. Given again after it was killed, it does the rest.
+    Refused during an expiry, a backup of HOST, or a run of all hosts. If the command was killed, repeat it: it does the rest.
     """
     renaming.validate_names(host, new)
     if dry_run:

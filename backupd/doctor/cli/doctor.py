@@ -66,12 +66,12 @@ def command(
     --fix NAME: then the check is repeated, the commands are run, and the check is repeated again to see whether the problem is
     solved. Repairs that need an unmounted filesystem are only described.
 
-    --fix room is a way out of a pool of which all space is allocated, also if metadata is full: it adds a temporary device, moves
-    data together, and removes the device again. If it is stopped, the next --fix room continues.
+    --fix room repairs a pool whose space is all allocated, even if metadata is full: it adds a temporary device, moves data
+    together, and removes the device again. If it is stopped, the next --fix room continues.
 
     With --connect it also asks the other server of every replica and push, as `backupd check --connect` does.
 
-    A check that could not be made says so; it is neither well nor a finding.
+    A check that could not be made is listed as not checked; it counts neither as well nor as a problem.
 
     Exit status 0: nothing, or only notes; 1: there is something to do.
     """
@@ -149,9 +149,9 @@ def _show(facts: DoctorFacts, found: DoctorReport, all_checks: bool) -> None:
         if (number := sum(finding.level == severity for finding in found.findings))
     )
     blind = f"; {len(found.unlooked)} not checked" if found.unlooked else ""
-    click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to say'}{blind}")
+    click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to report'}{blind}")
     if fixable := [finding.check for finding in found.findings if finding.remedy.fixable]:
-        prose(f"`backupd doctor --fix NAME` can mend: {', '.join(dict.fromkeys(fixable))}", "  ")
+        prose(f"`backupd doctor --fix NAME` can repair: {', '.join(dict.fromkeys(fixable))}", "  ")
 
 
 def show_finding(finding: Finding) -> None:

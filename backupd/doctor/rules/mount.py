@@ -215,7 +215,7 @@ _BLIND_TO_MOUNT = unless(
 )
 _BLIND_TO_MISSING = unless(
     lambda facts: facts.filesystem.missing is not None or facts.filesystem.option("degraded") is None,
-    "the kernel does not tell which devices are missing",
+    "the kernel does not report which devices are missing",
 )
 
 
@@ -277,10 +277,10 @@ def _guessed(fs: FilesystemFacts, doubtful: list[DeviceFacts]) -> Finding:
     return diagnosis(
         "ssd",
         "note",
-        f"ssd holds because {names} says that it does not rotate",
+        f"ssd holds because {names} reports that it does not rotate",
         "the flag of such a device does not show which disks are behind it. With ssd metadata goes where 2 MiB are free in one "
         "piece, which suits flash and the removal of snapshots, but fills fewer holes",
-        "where the disks are flash there is nothing to mend. With nossd snapshots are removed more slowly; [expiry] mount_option = "
+        "if the disks are flash there is nothing to correct. With nossd snapshots are removed more slowly; [expiry] mount_option = "
         '"ssd" switches for the time of it',
         ("# if disks that rotate are behind it, in /etc/udev/rules.d/99-btrkeep-rotational.rules:",
          *(f"#   {line}" for line in udev_rule(fs, doubtful)),
@@ -314,7 +314,7 @@ SSD_RULES = (
     DoctorRule(
         "ssd",
         ("note", "warning"),
-        "ssd_spread; or ssd only because a virtual disk says that it does not rotate",
+        "ssd_spread; or ssd only because a virtual disk reports that it does not rotate",
         _ssd,
         fixable=True,
         blind=_BLIND_TO_FLAG,

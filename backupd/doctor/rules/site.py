@@ -31,7 +31,7 @@ def _rsync(facts: DoctorFacts) -> Iterator[Finding]:
         "none known",
         (
             "apt update && apt install rsync",
-            f"# Debian's security updates may mend {wanted}'s holes in an older one: see its changelog",
+            f"# Debian's security updates may fix {wanted}'s holes in an older one: see its changelog",
         ),
     )
 
@@ -154,7 +154,7 @@ def _schedule(facts: DoctorFacts) -> Iterator[Finding]:
 
 def by_hand(verdict: ScheduleVerdict, why: str = "") -> Finding:
     """Returns the note about a configuration whose runs are started by hand."""
-    text = f"nothing starts the backups, and no unit of systemd reads this configuration: it is in {FOLDER}/NAME.toml that they do"
+    text = f"nothing starts the backups; btrkeep's systemd units only read configurations named {FOLDER}/NAME.toml"
     line = cron_line(verdict)
     commands = (f"# in /etc/cron.d/btrkeep-{verdict.pool}:", f"#   {line}")
     return diagnosis("schedule", "note", text, why, "none", commands, hint=schedule_hint(verdict))
@@ -224,15 +224,16 @@ def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 _BLIND_TO_CATALOGUE = unless(
-    lambda facts: facts.site.catalogue.foreign is not None, "the catalogue cannot be read: `backupd check` says why"
+    lambda facts: facts.site.catalogue.foreign is not None, "the catalogue cannot be read: `backupd check` shows why"
 )
 _BLIND_TO_COPIES = unless(
-    lambda facts: facts.site.catalogue.foreign == "", "the catalogue cannot be read, or is another pool's: `backupd check` says why"
+    lambda facts: facts.site.catalogue.foreign == "",
+    "the catalogue cannot be read, or is another pool's: `backupd check` shows why",
 )
 _BLIND_TO_RSYNC = unless(lambda facts: facts.machine.rsync is not None, "rsync does not say which version it is")
 _BLIND_TO_CLOCK = unless(
     lambda facts: facts.machine.clock is not None,
-    "the kernel does not tell this process about its clock: a service may not ask",
+    "the kernel does not let a service read the state of its clock",
 )
 
 

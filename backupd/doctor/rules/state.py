@@ -82,7 +82,7 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
             "quotas",
             "warning",
             f"btrfs-progs {version} cannot check or repair this filesystem, which has had simple quotas",
-            "what mends a damaged filesystem has to be there before it is needed",
+            "what repairs a damaged filesystem has to be there before it is needed",
             "none: a newer btrfs-progs works with older kernels too",
             ("# install btrfs-progs 6.7 or later, from backports or a newer release",),
         )
@@ -223,7 +223,7 @@ def _balance(facts: DoctorFacts) -> Iterator[Finding]:
 def _scrub(facts: DoctorFacts) -> Iterator[Finding]:
     scrub, site = facts.scrub, facts.site
     pool = shlex.quote(str(site.pool))
-    risk = "none but the load: it reads everything once. `btrfs scrub cancel` stops it, `btrfs scrub resume` goes on"
+    risk = "none but the load: it reads everything once. `btrfs scrub cancel` stops it, `btrfs scrub resume` continues it"
     if scrub.uncorrectable:
         yield diagnosis(
             "scrub",
@@ -278,7 +278,7 @@ def _unseen_scrubs(facts: DoctorFacts) -> str:
 
 
 _BLIND_TO_OPERATION = unless(
-    lambda facts: facts.filesystem.exclusive_operation is not None, "the kernel does not tell what has the filesystem for itself"
+    lambda facts: facts.filesystem.exclusive_operation is not None, "the kernel does not report what has the filesystem for itself"
 )
 _BLIND_TO_SUBVOLUMES = unless(
     lambda facts: facts.filesystem.subvolumes is not None, "subvolumes could not be counted: that takes CAP_SYS_ADMIN"

@@ -54,7 +54,7 @@ def _errors(facts: DoctorFacts) -> Iterator[Finding]:
         "; ".join(one.text for one in found),
         "btrfs met them when it wrote or read. Corruption and generation errors are data that came back other than it was written: "
         "a disk, a cable, a controller or memory is at fault",
-        "none; the counters stay until they are reset, also when all has been mended",
+        "none; the counters stay until they are reset, even after everything has been repaired",
         (f"btrfs device stats {pool}", f"btrfs scrub start -B {pool}",
          f"btrfs device stats --reset {pool}   # once the cause is found, so that new ones are seen"),
     )  # fmt: skip
@@ -67,7 +67,7 @@ def _loop(facts: DoctorFacts) -> Iterator[Finding]:
             "loop",
             "note",
             f"the pool lies in {'an image file' if len(files) == 1 else 'image files'}: {', '.join(map(printable, files))}",
-            "good for trying. Every write goes through a second filesystem, and when that one is full this one breaks off",
+            "good for a trial only. Every write also goes through the filesystem with the image; when that is full, the pool fails",
             "none",
         )
 
@@ -113,14 +113,16 @@ def _no_healing(facts: DoctorFacts) -> Iterator[Finding]:
     )
 
 
-_BLIND_TO_MISSING = unless(lambda facts: facts.filesystem.missing is not None, "the kernel does not tell which devices are missing")
+_BLIND_TO_MISSING = unless(
+    lambda facts: facts.filesystem.missing is not None, "the kernel does not report which devices are missing"
+)
 
 RULES = (
     DoctorRule("missing-device", ("error",), "a device is missing", _missing, blind=_BLIND_TO_MISSING),
     DoctorRule("device-errors", ("error",), "counted errors of devices", _errors),
     DoctorRule("cache", ("note", "warning"), "a bcache or dm-cache (lvmcache) below, in writeback mode", _cache,
                blind=BLIND_TO_DEVICES),
-    DoctorRule("healing", ("note",), "one copy of the data on md or raid of LVM, from which btrfs cannot mend it", _no_healing,
+    DoctorRule("healing", ("note",), "one copy of the data on md or raid of LVM, from which btrfs cannot repair it", _no_healing,
          blind=BLIND_TO_DEVICES),
     DoctorRule("loop", ("note",), "the pool lies in an image file", _loop, blind=BLIND_TO_DEVICES),
 )  # fmt: skip
@@ -192,7 +194,7 @@ def _metadata_profile(facts: DoctorFacts) -> Iterator[Finding]:
         why = "when one of the devices dies, the whole filesystem and with it every backup is lost"
     elif count == 1 and "single" in found and not any(_redundant(device) for device in fs.devices):
         what = "there is one copy of the metadata, and nothing below is known to have another"
-        why = "one damaged tree block can take many backups with it; with a second copy btrfs mends it by itself"
+        why = "one damaged tree block can take many backups with it; with a second copy btrfs repairs it by itself"
     else:
         return
     better = "raid1" if count > 1 else "dup"
@@ -230,8 +232,8 @@ def _dup_metadata(facts: DoctorFacts) -> Iterator[Finding]:
         f"metadata is stored twice (DUP), and {below} below {'has' if known else 'mostly has'} redundancy of its own",
         "everything that changes metadata writes twice as much: snapshots, expiry and balance, of which metadata is most of the "
         "work",
-        "btrfs then has no second copy: what the storage below damages without noticing, it can find but not mend. Keep DUP if the "
-        "storage is not trusted, or not redundant",
+        "without a second copy btrfs finds, but cannot repair, damage by the storage below. Keep DUP if that is not trusted, "
+        "or not redundant",
         (balance(facts, "-f", filters(fs, "metadata", "convert=single")),),
     )
 

@@ -51,16 +51,16 @@ _NARROWEST = 8
 def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: bool, interval: float) -> int:
     """Watch the kernel drop deleted subvolumes, of any program, until Ctrl-C.
 
-    In a pipe or into a file it prints the state once and ends; with --interval it goes on there, too.
+    If the output is a pipe or a file, it prints the state once and exits; with --interval it continues.
 
     MOUNTPOINT is any folder on a mounted btrfs and needs no configuration; without it the configured pool is watched.
 
-    A deletion returns at once; the kernel's cleaner takes the trees apart later, one after the other. Shown are how many wait,
-    which one is being dropped and for how long, how far that is, how many went in a minute over the last five minutes, and the
-    time left with its uncertainty. What cannot be measured is shown as unknown.
+    A deletion returns at once; the kernel's cleaner drops the subvolumes later, one after the other. This shows how many wait,
+    which one is being dropped, for how long and how far it is, how many were dropped per minute over the last five minutes, and
+    an estimate of the time left. Numbers that cannot be measured are shown as unknown.
     """
     if math.isnan(interval):
-        raise UsageError("--interval is no number", "write seconds, such as --interval 5")
+        raise UsageError("--interval is not a number", "write seconds, such as --interval 5")
     path = open_configured(load_config(ctx)).path if mountpoint is None else require_btrfs(mountpoint)
     exit_on_sigterm()  # so that a terminal gets its cursor back
     shown = _shown(CleanerMonitor(path), interval)

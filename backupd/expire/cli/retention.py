@@ -112,7 +112,7 @@ def _one(asked: _Asked, host: str) -> int:
     require_host_or_folder(context, host)
     if host in context.config.excluded:
         fault = context.config.excluded[host].fault
-        raise UsageError(f"{host} is configured, with a mistake: {fault}", "mend that line; until then nothing of it is deleted")
+        raise UsageError(f"{host} is configured, with a mistake: {fault}", "correct that line; until then nothing of it is deleted")
     rows = {row.name: row.state for row in context.catalogue.backups(host) if row.name}
     try:
         seen = look_again(context.pool, context.config, host, rows)
@@ -153,7 +153,7 @@ def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
         )
         for decision in found.decisions
     ]
-    click.echo("\n" + table(rows, ["NAME", "STATE", "VERIFIED", "KEPT FOR, OR GOES"], spare=["VERIFIED"]) + "\n")
+    click.echo("\n" + table(rows, ["NAME", "STATE", "VERIFIED", "KEPT FOR, OR DELETED"], spare=["VERIFIED"]) + "\n")
     prose(f"{len(found.decisions) - found.going} kept, {_go(asked, found.going, found.today)}")
     for name in future_names(found, asked.now):
         prose(f"{name} is stamped in the future, so it is kept and not in the strip: was a clock wrong?")
@@ -165,9 +165,9 @@ def _paint(text: str, colour: int) -> str:
 
 def _go(asked: _Asked, going: int, today: int) -> str:
     if not asked.policy:
-        return f"{going:,} go"
-    change = f"{going - today:,} more" if going > today else f"{today - going:,} fewer" if going < today else "as many"
-    return f"{going:,} would go; by today's policy {today:,} go: {change}"
+        return f"{going:,} to delete"
+    change = f"{going - today:,} more" if going > today else f"{today - going:,} fewer" if going < today else "the same number"
+    return f"{going:,} would be deleted; by today's policy {today:,}: {change}"
 
 
 def _all(asked: _Asked) -> int:
@@ -210,9 +210,9 @@ def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> No
         )
         for found, policy in hosts
     ]
-    headers = ["HOST", "KEPT", "GOING", *(["TODAY"] if asked.policy else []), "OLDEST KEPT", "NOTE"]
+    headers = ["HOST", "KEPT", "TO DELETE", *(["TODAY"] if asked.policy else []), "OLDEST KEPT", "NOTE"]
     if rows:
-        click.echo(table(rows, headers, right=["KEPT", "GOING", "TODAY"]))
+        click.echo(table(rows, headers, right=["KEPT", "TO DELETE", "TODAY"]))
     going, today = sum(found.going for found, _ in hosts), sum(found.today for found, _ in hosts)
     kept = sum(len(found.decisions) for found, _ in hosts) - going
     prose(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")

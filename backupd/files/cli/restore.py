@@ -204,7 +204,7 @@ def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
     given = [value for value in (to, to_host, tar) if value is not None]
     if len(given) != 1:
         raise UsageError(
-            "say where to, and once: --to DIR, --to-host or --tar FILE" if given else "the target is missing",
+            "give one destination: --to DIR, --to-host or --tar FILE" if given else "the target is missing",
             "--to DIR: a folder here; --to-host: where it was, or USER@HOST:DIR; --tar FILE: an archive",
         )
     if to_host is not None:
@@ -278,7 +278,7 @@ def _tar(
             found,
             as_json,
             {"tar": tar, "entries": names, "bytes": size},
-            f"would hold {counted(names, 'name')}, {format_size(size)}",
+            f"would contain {counted(names, 'name')}, {format_size(size)}",
         )
     if tar == "-":
         if sys.stdout.isatty():

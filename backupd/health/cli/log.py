@@ -33,11 +33,11 @@ from btrkeep.units import format_duration, format_size, format_time, local_time,
 def command(ctx: click.Context, host: str | None, limit: int, actions: bool, as_json: bool) -> int:
     """Show past runs, newest first, with rsync's exit status, its meaning, and its last error lines.
 
-    A run is one attempt to back up one host. Runs are kept when their backups are long deleted, and also when they made none. One
-    that was killed lasted at least as long as is shown. Backups that a user deleted (`backupd delete`) are named, with the reason.
+    A run is one attempt to back up one host. The log keeps runs whose backups were deleted, and runs that made no backup. The time
+    shown for a killed run is a minimum. Backups that a user deleted (`backupd delete`) are named, with the reason.
 
-    Between the runs stands what users did, with the login name: holds, releases, accepted and deleted backups, restores, changes of
-    the configuration. --actions shows only these, also as JSON.
+    The log also has the actions of users, with the login name: holds, releases, accepted and deleted backups, restores, changes
+    of the configuration. --actions shows only these, also as JSON.
     """
     with opened(ctx) as context:
         if host is not None:

@@ -192,7 +192,7 @@ def show_pool(verdict: health.PoolVerdict) -> None:
     if verdict.unlooked:
         click.echo(f"pool: {click.style('not checked', fg=colours.LEVEL[health.UNKNOWN])}: {', '.join(verdict.unlooked)}")
     if verdict.level != health.OK:
-        prose("`backupd check` says what to do")
+        prose("`backupd check` shows what to do")
 
 
 def _remark(status: HostStatus) -> str:

@@ -249,7 +249,7 @@ def test_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> i
     hosts = expand_hosts(names, config.hosts)
     for name in hosts:
         if name in config.excluded:
-            raise ConfigError([config.excluded[name].fault], "mend that line")
+            raise ConfigError([config.excluded[name].fault], "correct that line")
         if name not in config.hosts:
             hint = did_you_mean(name, config.hosts, "`backupd host list` shows those that are")
             raise UsageError(f"no host {quoted(name)} is configured", hint)

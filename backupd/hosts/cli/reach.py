@@ -64,7 +64,7 @@ def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool
     found = ask_host_key(host)
     name = printable(name_of(host)[1])
     prompter.say(f"{name} answers with this host key:\n    {printable(found.fingerprint)}")
-    prompter.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says which one is right.")
+    prompter.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows which one is right.")
     if not accept:
         if not prompter.asks:
             prompter.say(f"it is not written into {known_hosts}: it was not confirmed. When you have compared it:")

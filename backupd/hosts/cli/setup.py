@@ -180,13 +180,13 @@ def _address(text: str, port: int | None) -> str | None:
     try:
         return parse_address(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is no address: {error}", "USER@HOST, such as root@web1.example.org") from None
+        raise UsageError(f"{text!r} is not an address: {error}", "USER@HOST, such as root@web1.example.org") from None
 
 
 def _port(text: str) -> int | None:
     """Returns the port, None for ssh's own choice."""
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise UsageError(f"{text!r} is no port", "a number from 1 to 65535")
+        raise UsageError(f"{text!r} is not a port", "a number from 1 to 65535")
     return int(text) if int(text) != 22 else None
 
 
@@ -225,7 +225,7 @@ def _first_backup(ctx: click.Context, prompter: Prompter, config: Config, host: 
     if status == Exit.OK:
         _all_done(prompter, config)
     else:
-        prompter.say(f"\n`backupd log {host.name}` says more; {_REST}")
+        prompter.say(f"\n`backupd log {host.name}` shows more; {_REST}")
     return status
 
 

@@ -251,7 +251,9 @@ def _keys(rules: str) -> dict[str, Any]:
     try:
         parse_policy(rules, Retention())
     except ValueError as error:
-        raise UsageError(f"{rules!r} is no retention: {error}", f"write it like {RULES}; all keeps every backup") from None
+        raise UsageError(
+            f"{rules!r} is not a retention policy: {error}", f"write it like {RULES}; all keeps every backup"
+        ) from None
     pairs = (part.split("=") for part in rules.split(","))
     return none | {name.strip(): int(value) if value.strip().isdecimal() else value.strip() for name, value in pairs}
 

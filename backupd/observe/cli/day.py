@@ -32,7 +32,7 @@ def _date(text: str) -> Any:
     with suppress(ValueError):
         if _DAY.fullmatch(text) and MINYEAR < (day := date.fromisoformat(text)).year < MAXYEAR:  # others lack days in some zones
             return day
-    raise ValueError(f"{text!r} is no date: write it like 2026-11-20")
+    raise ValueError(f"{text!r} is not a date: write it like 2026-11-20")
 
 
 @click.command("day")

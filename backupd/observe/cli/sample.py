@@ -34,7 +34,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     counters, mount options, and the I/O and pressure since the sample before. `trend`, `day` and `forecast` show them. After two
     weeks one sample per hour is kept, after a year one per day.
 
-    If the catalogue is busy, the sample is skipped, which is no failure: counters are cumulative, so nothing is lost.
+    If the catalogue is busy, the sample is skipped, which is not a failure: counters are cumulative, so nothing is lost.
     """
     with opened(ctx) as context:
         context.catalogue.copy_seldom()

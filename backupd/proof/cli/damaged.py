@@ -52,7 +52,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
     elif found:
         show(found)
     elif not context.lost:
-        prose("nothing is known to be damaged")
+        prose("no damaged files are recorded")
     if unnamed and not as_json:
         prose(unnamed)
     return int(Exit.ATTENTION if found or context.lost else Exit.OK)

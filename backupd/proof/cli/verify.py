@@ -134,18 +134,18 @@ def command(
     """Read the files of backups from the disk, and compare them with what they were when they were last read.
 
     All backups of all hosts, or those of each HOST, or HOST@BACKUP; those that were not verified for the longest time come first.
-    A file that several backups share is read once. What is read for the first time is recorded for the next time; that it can be
-    read at all is what the filesystem's own checksums say.
+    A file that several backups share is read once. The first reading of a file records its checksum; later readings are compared
+    with that. A file whose blocks do not match the checksums of btrfs is unreadable, also at the first reading.
 
-    Ctrl-C, SIGTERM and --time end it, and the next one goes on from there.
+    Ctrl-C, SIGTERM and --time stop it. The next `backupd verify` continues from there.
 
-    After a crash of this server the backups that were written in the last minutes before it come first: of each, the files that
-    were written into it. With --after-crash only these; nothing when there was no crash, or all of them were read.
+    After a crash of this server, the files that were written in the last minutes before it come first. With --after-crash, only
+    these are read; nothing if there was no crash, or if all of them have been read since.
 
-    With --against-source rsync compares checksums with the host. A file with another content there, though its size and time are
-    the same, is damaged in the backup, or was changed on the host and its time put back: the next run fetches it again.
+    With --against-source, rsync compares checksums with the host. If a file has the same size and time but another content, it is
+    damaged in the backup, or was changed on the host and given its old time. The next run fetches it again.
 
-    Exit status 0: nothing is damaged or altered; 1: something is; 3: another verify is under way.
+    Exit status 0: nothing is damaged or altered; 1: something is; 3: another verify is running.
     """
     with opened(ctx, writes=not dry_run) as context:
         context.config.require_section("verify")
@@ -305,7 +305,7 @@ class _VerifyRun:
         if self.as_json:
             echo_json({"files": files, "bytes": size, "is_whole": not is_over, "altered": self.altered, "backups": self.found})
         else:
-            prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one goes on" if is_over else ""))
+            prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one continues" if is_over else ""))
         has_damage = self.unreadable or self.altered or any(row["damages"] for row in self.found)
         return self.cancellation.exit_status(Exit.ATTENTION if has_damage else Exit.OK)
 

@@ -56,7 +56,7 @@ class VariantLook(NamedTuple):
 
     @property
     def ink(self) -> str:
-        """Returns the name of its colour on a sheet."""
+        """Returns the name of the colour in the style sheet."""
         return f"c{self.colour}"
 
 

@@ -98,11 +98,13 @@ def _print_promoted(chosen: list[str], missing: list[str], what: str, *, as_json
 def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> int:
     """Have HOSTs fetched from the pool of the replica NAME from now on, and no longer backed up here.
 
-    The way back after `promote`: this server was away, the other one has backed up meanwhile. From then on
-    the retention of the replica decides what is kept here, not that of the host. `replicate` fetches what was made there, as
-    differences. A HOST may be a pattern, such as '*'; hosts that the other pool does not back up stay as they are then. Refused
-    when the other pool has no backup of a host in common with this one, or when one that is named is not backed up there. Backups
-    that only this pool has are named; they do not go to the other.
+    The way back after `promote`: this server was away, and the other one made the backups. From now on, the retention of the
+    replica decides what is kept here, instead of that of the host. `replicate` then fetches the backups made there, as
+    differences.
+
+    A HOST may be a pattern, such as '*'; hosts that the other pool does not back up are then unchanged. Refused if this pool has
+    no backup of a host in common with the other pool, or if a named host is not backed up there. Backups that only this pool has
+    are listed; they are not sent to the other pool.
     """
     with opened(ctx, writes=not dry_run) as context:
         replica = chosen_replicas(context, name)[0]

@@ -87,7 +87,7 @@ def command(
             return make_seed(context, seed_to, name, hosts, part_size, dry_run=dry_run, as_json=as_json)
         if seed_from:
             if name is None:
-                raise UsageError("say of which replica it is the seed", "`replicate NAME --seed-from FOLDER`")
+                raise UsageError("name the replica whose seed it is", "`replicate NAME --seed-from FOLDER`")
             wanted = ReplicationOptions(hosts, seed=seed_from, dry_run=dry_run, as_json=as_json)
             found = [_fetch(context, chosen_replicas(context, name)[0], wanted)]
             if as_json:

@@ -69,8 +69,8 @@ def push_to(context: PoolContext, push: PushSettings, hosts: tuple[str, ...], *,
             why = printable(last_remote_error(lines))[:1000] or "the connection has ended"
             raise OperatorError(why) if done.is_asked else FarPoolMissing(why, unreached_hint(lines))
         if done.error:  # it may name a lock or a process: not of this machine
-            done.error = f"the other server says: {done.error}"
-        done.failed = {host: f"the other server says: {why}" for host, why in done.failed.items()}  # "here" is there
+            done.error = f"message of the other server: {done.error}"
+        done.failed = {host: f"message of the other server: {why}" for host, why in done.failed.items()}  # "here" is there
         tell_copies(context.pool, context.catalogue)
         before = read_session(context.catalogue, push.name, PUSH)
         note_session(
@@ -129,7 +129,7 @@ def make_seed(
     """Writes it. `name`: what this server calls the copy; the exit status: 1 when some host could not be sent."""
     if name is None or name_fault(name):
         raise UsageError(
-            "say what this server calls the copy", "`replicate --seed-to FOLDER NAME`, as in `send-only --replica NAME`"
+            "give this server's name for the copy", "`replicate --seed-to FOLDER NAME`, as in `send-only --replica NAME`"
         )
     if folder.resolve().is_relative_to(context.pool.path):
         raise UsageError(f"{folder} is in the pool", "name a folder on the disk that is carried")
@@ -158,7 +158,7 @@ def make_seed(
                 one["error"], status = error.message, int(Exit.ATTENTION)
                 complain(OperatorError(f"{host.name}: {error.message}"))
             except OSError as error:
-                hint = "what is whole stays: the same command goes on from there, on a disk with more room if that was it"
+                hint = "what is whole stays: the same command continues from there, on a disk with more room if that was it"
                 raise OperatorError(f"{error.filename or folder}: {error.strerror}", hint) from None
             said.append(one)
     if as_json:

@@ -85,7 +85,7 @@ def command(
     has too little space; 130 and 143: stopped by Ctrl-C or SIGTERM.
     """
     if hosts and everything:
-        raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
+        raise UsageError("name hosts or give --all, not both", "`backupd run --help` explains both")
     if scheduled and (hosts or everything):
         raise UsageError("--scheduled takes the hosts that are due: name no host, and leave --all out", "`backupd run --help`")
     with ExitStack() as held:

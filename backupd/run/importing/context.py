@@ -147,7 +147,7 @@ def _require_same(tree: OldTree, fd: int) -> None:
     device, inode, stamp = tree.identity
     found = os.fstat(fd)
     if (found.st_dev, found.st_ino) != (device, inode) or (stamp and os.stat("..", dir_fd=fd).st_mtime_ns != stamp):
-        raise OperatorError(f"{tree.folder} is another one than it was: the history was rotated meanwhile", "run it again")
+        raise OperatorError(f"{tree.folder} is another one than it was: the history was rotated in the meantime", "run it again")
 
 
 def known_backups(pool: Pool, host: str, unread: list[str]) -> dict[str, Record]:

@@ -172,7 +172,7 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
             said = dict(_pairs(summary))
             started = _time(said.get("backup-begin") or said.get("image-now") or "")
             if not said.get("status", "").startswith("success"):
-                left_out[str(image)] = f"its summary says: {said.get('status') or 'no status'}"
+                left_out[str(image)] = f"its summary: {said.get('status') or 'no status'}"
             elif not (image / "tree").is_dir():
                 left_out[str(image)] = "there is no folder `tree` in it"
             elif started is None:
@@ -264,7 +264,7 @@ def read_snapper(folder: Path, names: HostNames) -> OldHistory:
 def _take_snapshot(found: list[OldTree], left_out: dict[str, str], tree: OldTree) -> None:
     identity = _identity(tree.folder)
     if identity[1] != ROOT_FOLDER:
-        left_out[str(tree.folder)] = "it is no subvolume"
+        left_out[str(tree.folder)] = "it is not a subvolume"
     else:
         found.append(replace(tree, identity=identity))
 

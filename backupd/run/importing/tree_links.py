@@ -38,7 +38,7 @@ from btrkeep.units import printable
 class TreeLinks:
     """A tree compared with the one before it; all names are relative to it.
 
-    `changed`: what is no folder and has another inode, with that; `doubted`: files of these that are as large and old as before.
+    `changed`: what is not a folder and has another inode, with that; `doubted`: files of these that are as large and old as before.
     `folders`: those that are new or have other attributes, and those in which a name came, went or changed, with their attributes;
     the tree itself is b"", and each comes after the one above it. `gone`: names that are not there any more, or are of another
     kind. `groups`: names that are hard links of each other, those first that the tree before has with the same inode. `files`: how
@@ -218,7 +218,7 @@ def _require_links(tree: int, names: list[bytes]) -> None:
     if len({one.st_ino for one in found}) > 1 or any(one.st_nlink >= len(names) for one in found):
         raise OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?", os.fsdecode(names[0]))
     one, other = printable(names[0]), printable(names[1])
-    said = f"{one} and {other} in it have one inode number, and are no hard links: {filesystem_of(tree)} has it twice"
+    said = f"{one} and {other} in it have one inode number, and are not hard links: {filesystem_of(tree)} has it twice"
     raise UnprovenTree(said, COPY_IT[0].upper() + COPY_IT[1:])
 
 

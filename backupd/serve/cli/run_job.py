@@ -150,7 +150,7 @@ def carry_out(
 
 
 def _json(said: bytes | bytearray) -> Any:
-    """Returns None if the output is no JSON: the command may have failed before."""
+    """Returns None if the output is not JSON: the command may have failed before."""
     try:
         return json.loads(said)
     except ValueError:

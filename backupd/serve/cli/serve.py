@@ -98,7 +98,7 @@ def command(
         else:
             _require_configured(ctx)
             if not path:
-                raise UsageError("systemd gave no socket", "say --socket PATH, or start btrkeep-serve@POOL.socket")
+                raise UsageError("systemd gave no socket", "give --socket PATH, or start btrkeep-serve@POOL.socket")
             listening, remove = bound(path, allowed)
             held.callback(remove)
         held.callback(listening.close)

@@ -187,7 +187,7 @@ def _some(call: Call, found: "Iterator[PathDifference]") -> tuple[list[dict[str,
 
 
 def _text(before: Tree, after: Tree, path: bytes, pulse: _Pulse) -> tuple[list[str] | None, str | None]:
-    """Returns the differing lines of a text file, or why there are none; neither if it is no file."""
+    """Returns the differing lines of a text file, or why there are none; neither if it is not a file."""
     from backupd.files.comparing import NoText, text_difference
 
     if "file" not in (_kind(before, path), _kind(after, path)):

@@ -95,7 +95,7 @@ unit=btrkeep-notify@btrkeep-backup@main.service.service
 until_true 20 is "$unit" SubState dead
 show "$unit" Result >notified
 
-# --- stopped in the middle: that is no failure, and what has arrived is kept
+# --- stopped in the middle: that is not a failure, and what has arrived is kept
 mv /srv/kept /srv/source
 rm /srv/go
 mv told told-of-failure

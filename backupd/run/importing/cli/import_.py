@@ -106,7 +106,7 @@ def command(
     It can be stopped and run again: what is here already is passed over, or compared if that was not done yet. Without --host each
     host has the name that it has there; NAME=THERE chooses and renames. A tree needs --host NAME.
 
-    The retention holds for imported backups as for others: `backupd retention explain HOST` says which would go.
+    The retention holds for imported backups as for others: `backupd retention explain HOST` shows which would go.
 
     Exit status 0: all is here; 1: some tree could not be imported, or differs; 3: a host is being backed up; 4: this pool is
     unusable.
