@@ -248,7 +248,7 @@ def test_a_disk_that_is_full_is_told_and_a_larger_one_takes_it(two: TwoPools, di
     work("mount", "-t", "tmpfs", "-o", "size=200k", "seed", disk.parent)
     said = seed_to(two, disk, "backup2", status=1)
     assert "No space left on device" in said
-    assert "goes on from there" in said
+    assert "continues from there" in said
     work("mount", "-o", "remount,size=20m", disk.parent)
     assert seed_to(two, disk, "backup2")[0]["parts"] > 7
 
@@ -265,7 +265,7 @@ def test_what_is_no_seed_or_of_another_pool_is_refused(two: TwoPools, disk: Path
     marker.write_text(json.dumps({"format": 99, "pool": "x"}))
     assert "newer btrkeep" in str(two.fetch("office", "--seed-from", str(disk), status=1))
     assert "is in the pool" in seed_to(two, two.first.pool / "seed", "backup2", status=2)
-    assert "say what this server calls" in seed_to(two, disk, status=2)
+    assert "give this server's name" in seed_to(two, disk, status=2)
     assert "no backup of web9" in seed_to(two, disk, "backup2", "web9", status=2)
 
 
