@@ -433,7 +433,7 @@ def test_a_tar_goes_to_a_file_whole_or_not_at_all_and_to_a_pipe(backed_up: Night
     [
         (("web1", "/"), "the target is missing"),
         (("web1", "--to", "/tmp"), "no path is named"),
-        (("web1", "/", "--to", "/tmp", "--tar", "x"), "once"),
+        (("web1", "/", "--to", "/tmp", "--tar", "x"), "one destination"),
         (("web1", "/", "--to", ""), "names no folder"),
         (("web1", "--to-host", "/etc", "/srv"), "names no machine"),
         (("web1", "/", "--to-host=root@host"), "not a [USER@]HOST:DIR"),
