@@ -328,7 +328,7 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
         complain(OperatorError(f"{summary.offsite}: nothing was removed there: {expiry_words(guarded.stop, command)}"))
     if summary.doubt:
         why = expiry_words(summary.doubt, command)
-        complain(OperatorError(f"{summary.offsite}: nothing was removed there: {why}", "`date` says the time"))
+        complain(OperatorError(f"{summary.offsite}: nothing was removed there: {why}", "`date` shows the time"))
     if summary.remove_error:
         error = summary.remove_error
         complain(OperatorError(f"{summary.offsite}: nothing was removed there: {error.message}", error.hint))

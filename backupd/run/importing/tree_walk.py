@@ -169,7 +169,7 @@ def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", devic
             f"if it is a layer of overlayfs, {COPY_IT}; if it is a mount, import without it",
         )
     raise UnprovenTree(
-        f"{name} in it has another inode number in the listing than by itself, so {kind} does not tell what is the same file",
+        f"{name} in it has another inode number in the listing than by itself, so {kind} does not report which files are the same",
         f"mount the history without FUSE, or {COPY_IT}",
     )
 

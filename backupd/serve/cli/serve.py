@@ -80,7 +80,7 @@ def command(
 
     systemd starts it at a connection to btrkeep-serve@POOL.socket, and it exits after a while without requests. With
     --socket it listens by itself, until Ctrl-C. It answers root, and users who are logged in at the dashboard, for whom the user
-    btrkeep asks, or those that --allow names. `man backupd` says where the protocol is described.
+    btrkeep asks, or those that --allow names. `man backupd` names the description of the protocol.
     """
     chosen = ctx.find_root().obj
     file = Path(chosen["config"]).absolute() if chosen["config"] else None
