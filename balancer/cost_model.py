@@ -103,8 +103,8 @@ def fit(steps: Sequence[MeasuredBalance]) -> Model:
     seconds = [(_cost(step), step.seconds) for step in steps if step.seconds > 0]
     assumed = [DEFAULT.estimate(cost) for cost in _TYPICAL]
     return Model(
-        _learned(written, DEFAULT.metadata, [float(one.metadata) for one in assumed], 1 << 20),
-        _learned(seconds, DEFAULT.seconds, [one.seconds for one in assumed], 0.1),
+        _learned(written, DEFAULT.metadata, [float(estimate.metadata) for estimate in assumed], 1 << 20),
+        _learned(seconds, DEFAULT.seconds, [estimate.seconds for estimate in assumed], 0.1),
     )
 
 

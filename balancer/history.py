@@ -43,9 +43,9 @@ def catalogue_of(path: Path, pool: str | None = None, config: Path | None = None
         filesystem = identity(path)
     if pool is not None or config is not None:
         return _named(path, filesystem, pool, config)
-    found = {one.pool.state: one for one in _configured() if _filesystem_of(one) == filesystem}
+    found = {config.pool.state: config for config in _configured() if _filesystem_of(config) == filesystem}
     if len(found) > 1:
-        files = ", ".join(sorted(str(one.file) for one in found.values()))
+        files = ", ".join(sorted(str(config.file) for config in found.values()))
         _log.warning("%s", printable(f"several pools are on the filesystem of {path} ({files}): name one with --pool"))
         return None
     for usable in found.values():
@@ -84,14 +84,14 @@ def _configured() -> "list[Config]":
     """Returns every pool in the folder of configurations whose files are valid."""
     from btrkeep.config import reading
 
-    found = []
+    configs = []
     for file in sorted(reading.FOLDER.glob("[!.]*.toml")):  # hidden ones are what editors leave
         try:
-            found.append(reading.load_usable(file=file))
+            configs.append(reading.load_usable(file=file))
         except ConfigError as error:
             more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
             _log.warning("%s", printable(f"passed over, for it is wrong: {error.problems[0]}{more}"))
-    return found
+    return configs
 
 
 def _filesystem_of(config: "Config") -> str | None:

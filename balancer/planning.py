@@ -156,15 +156,15 @@ def look_again(
     found = explain(fd, vaddr, MAP_CELLS)
     if not isinstance(found, ExplainedBlockGroup):
         return None
-    one = found.survey.groups
-    flags = looked_up(fd, one.vaddr, one.length).flags
+    data_block_groups = found.survey.groups
+    flags = looked_up(fd, data_block_groups.vaddr, data_block_groups.length).flags
     left = None if settings.budget is None else settings.budget - moved
-    if not len(flags) or (left is not None and one.used[0] > left):
+    if not len(flags) or (left is not None and data_block_groups.used[0] > left):
         return None
-    now, known = _with(groups, index, one), {vaddr: found.cost}
+    now, known = _with(groups, index, data_block_groups), {vaddr: found.cost}
     if index not in rank(now, settings.policy, settings.floors, known, (), seen.room.unallocated, settings.by_device):
         return None
-    planned = _planned(one, 0, int(flags[0]), found.cost, model, len(done) + 1, moved, best.worth, left)
+    planned = _planned(data_block_groups, 0, int(flags[0]), found.cost, model, len(done) + 1, moved, best.worth, left)
     return replace(planned, shares=found.shares)
 
 
@@ -188,20 +188,20 @@ def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Mode
     within, rest = _in_turn(used, [index for index in ranked if index in place], place, settings.budget)
     after, _ = _in_turn(used, rest, place, None)
     type_of = dict(zip(*_types(fd, groups, ranked), strict=True))
-    moved, left, found = 0, settings.budget, list[PlannedBlockGroup]()
+    moved, left, planned_block_groups = 0, settings.budget, list[PlannedBlockGroup]()
     for index in (*within, *after):
         vaddr = int(groups.vaddr[index])
-        number, worth = len(found) + 1, len(ranked) - len(found)
-        found.append(_planned(groups, index, type_of.get(vaddr, 0), known[vaddr], model, number, moved, worth, left))
+        number, worth = len(planned_block_groups) + 1, len(ranked) - len(planned_block_groups)
+        planned_block_groups.append(_planned(groups, index, type_of.get(vaddr, 0), known[vaddr], model, number, moved, worth, left))
         moved += used[index]
-        left = left - used[index] if left is not None and found[-1].is_within else left
-    return found
+        left = left - used[index] if left is not None and planned_block_groups[-1].is_within else left
+    return planned_block_groups
 
 
 def _types(fd: int, groups: DataBlockGroups, indices: Sequence[int]) -> tuple[list[int], list[int]]:
     chosen = np.array(indices, np.int64)
-    found = looked_up(fd, groups.vaddr[chosen], groups.length[chosen])
-    return found.vaddr.tolist(), found.flags.tolist()
+    block_groups = looked_up(fd, groups.vaddr[chosen], groups.length[chosen])
+    return block_groups.vaddr.tolist(), block_groups.flags.tolist()
 
 
 def _in_turn(used: Sequence[int], ranked: Sequence[int], place: dict[int, int], left: int | None) -> tuple[list[int], list[int]]:

@@ -127,8 +127,8 @@ class RunSoFar:
 
 def used_now(fd: int, vaddr: int, length: int) -> int | None:
     """Returns the used bytes of the block group, None if it no longer exists. Raises OSError."""
-    found = looked_up(fd, np.array([vaddr], np.uint64), np.array([length], np.uint64))
-    return int(found.used[0]) if len(found.used) else None
+    block_groups = looked_up(fd, np.array([vaddr], np.uint64), np.array([length], np.uint64))
+    return int(block_groups.used[0]) if len(block_groups.used) else None
 
 
 def attempt(

@@ -164,12 +164,12 @@ class Balancing:
 
     def _hindrance(self) -> Stop | None:
         """Waits for what passes; returns why no block group may be begun, None if one may."""
-        found = stops.stop(stops.BEFORE, self._settings, self._facts(self._quiet_pressure()))
-        if found is None or not found.passes:
-            return found
+        stop = stops.stop(stops.BEFORE, self._settings, self._facts(self._quiet_pressure()))
+        if stop is None or not stop.passes:
+            return stop
         begun = time.monotonic()
         while time.monotonic() - begun < self._settings.patience:
-            self._tell(Waiting(found.why))
+            self._tell(Waiting(stop.why))
             self._pressure.restart()
             self.cancellation.sleep(min(_LOOK_AGAIN, self._settings.patience))
             now = stops.stop(stops.BEFORE, self._settings, self._facts(self._pressure.share()))
@@ -177,8 +177,8 @@ class Balancing:
                 self._seen = self._look()  # others were at work meanwhile
             if now is None or not now.passes:
                 return now
-            found = now
-        return replace(found, why=f"{found.why}, after {format_duration(self._settings.patience)} of waiting")
+            stop = now
+        return replace(stop, why=f"{stop.why}, after {format_duration(self._settings.patience)} of waiting")
 
     def _quiet_pressure(self) -> float | None:
         """Measures it while nothing is balanced: a balance of our own makes others wait, and waits itself."""

@@ -79,10 +79,10 @@ def _counted(fd: int, chunk: Chunks, vaddr: Array, length: Array) -> Survey:
         for batch in gaps(fd, vaddr, length):
             tally.add(*batch)
         free = tally.finish()
-        found = looked_up(fd, vaddr, length)
-        there = _among(vaddr, found.vaddr)
+        block_groups = looked_up(fd, vaddr, length)
+        there = _among(vaddr, block_groups.vaddr)
         used = np.zeros(len(vaddr), np.uint64)
-        used[there] = found.used
+        used[there] = block_groups.used
     return surveyed(vaddr, length, used, free, there)
 
 

@@ -57,7 +57,7 @@ def seed_of(options: argparse.Namespace, images: Images, seed: int) -> dict[str,
     for way in (*WAYS, "btrfs -dusage", "kernel"):
         with images.copy(name, "noatime,nossd,nodiscard") as mounted:
             before = seen_at(mounted).numbers()
-            reached = [told(before, one, note) for note, one in _run(options, mounted, way, budgets, found["steps"])]
+            reached = [told(before, reached, note) for note, reached in _run(options, mounted, way, budgets, found["steps"])]
         found[way] = reached
         for share, one in zip(BUDGETS, reached, strict=False):
             common.say(f"seed {seed}: {way} at {share:.0%}: {one}")
@@ -70,13 +70,13 @@ def _run(
     """One way, with a note for each budget. What each block group took goes to `steps`."""
     if name in WAYS:
         way = Way(mounted, *WAYS[name])
-        yield from (("", one) for one in way.spend(budgets))
+        yield from (("", reached) for reached in way.spend(budgets))
         steps += [(*astuple(step), *gained) for step, gained in zip(way.measured, way.gained, strict=True)]
     elif name == "kernel":
         if has_kernel_reclaim(mounted.point):
             yield "no budget", by_kernel(mounted, options.patience_kernel)
     else:
-        yield from ((f"N={share}", one) for share, one in by_usage_filter(mounted, budgets))
+        yield from ((f"N={share}", reached) for share, reached in by_usage_filter(mounted, budgets))
 
 
 def seen_at(mounted: Mounted) -> FilesystemReading:

@@ -170,16 +170,18 @@ def _measure_all(options: argparse.Namespace, place: Bed) -> dict[str, dict[str,
     quiet = [wait_for_quiet(options)]
     for night in range(options.nights + 1):
         for name, (words, _) in COMMANDS.items():
-            one = measure(config, words)
-            found[name] += [one] if night else []  # the first one finds cold caches
+            measured = measure(config, words)
+            found[name] += [measured] if night else []  # the first one finds cold caches
         quiet.append(wait_for_quiet(options))
     if not all(quiet):
         say("others were working on this machine meanwhile: the figures are too high")
     return {
-        "seconds": {name: {**spread([each.seconds for each in some]), "limit": COMMANDS[name][1]} for name, some in found.items()},
-        "seconds of CPU time": {name: spread([each.cpu for each in some]) for name, some in found.items()},
+        "seconds": {
+            name: {**spread([each.seconds for each in measureds]), "limit": COMMANDS[name][1]} for name, measureds in found.items()
+        },
+        "seconds of CPU time": {name: spread([each.cpu for each in measureds]) for name, measureds in found.items()},
         "MB of memory": {
-            name: {**spread([each.memory / 1e6 for each in some]), "limit": MEMORY / 1e6} for name, some in found.items()
+            name: {**spread([each.memory / 1e6 for each in measureds]), "limit": MEMORY / 1e6} for name, measureds in found.items()
         },
     }
 

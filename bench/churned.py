@@ -133,11 +133,11 @@ def _told(paths: int) -> dict[str, Any]:
     files = {"files": 42_000, "regular": 38_000, "created": 7, "deleted": 3, "transferred": 61, "bytes": 9_100_000_000}
     sent = {"transferred_bytes": 81_000_000, "literal": 2_700_000, "matched": 78_300_000, "sent": 151_000, "received": 4_300_000}
     names = [f"/srv/data{number}" for number in range(paths)]
-    one = PathResult("", PathOutcome.COMPLETE, exit_code=0, meaning="complete", numbers=files | sent, seconds=4.2)
+    path_result = PathResult("", PathOutcome.COMPLETE, exit_code=0, meaning="complete", numbers=files | sent, seconds=4.2)
     excluded = ["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp/*", "/var/tmp/*", "lost+found"]
     return {
         "attempts": 1,
-        "paths": tuple(replace(one, path=name) for name in names),
+        "paths": tuple(replace(path_result, path=name) for name in names),
         "settings": {"paths": names, "exclude": excluded, "inplace": "always", "one_file_system": False},
         "rsync_version": "3.4.1",
         "protocol": 32,

@@ -110,8 +110,8 @@ class Round:
         at_random = [cut for cut in self.cuts if cut.moment in AT_RANDOM]
         named = [cut for _, cut in sorted(ranked, key=lambda one: one[0]) if cut.moment not in AT_RANDOM]
         half = max(self.wanted // 2, self.wanted - len(at_random))
-        some = named[:half]
-        return sorted([*some, *at_random[: self.wanted - len(some)]], key=lambda cut: cut.number)
+        cuts = named[:half]
+        return sorted([*cuts, *at_random[: self.wanted - len(cuts)]], key=lambda cut: cut.number)
 
     # --- cutting
 

@@ -65,15 +65,15 @@ def main(words: Sequence[str] | None = None) -> int:
     options = made.parse_args(words)
     with own_folder(options) as folder:
         bed = _Bed(options, folder)
-        told = [Told(caches, [], []) for caches in ("cold", "warm")]
+        tolds = [Told(caches, [], []) for caches in ("cold", "warm")]
         for _ in range(options.rounds):
             wait_for_quiet(options)
-            for one in told:
+            for one in tolds:
                 for side, times in ((bed.ours, one.ours), (bed.theirs, one.theirs)):
                     (_drop_caches if one.caches == "cold" else side)()
                     times.append(side())
-    _say(told, bed, options)
-    return 0 if bed.same and min(one.ratio for one in told) >= LIMIT else 1
+    _say(tolds, bed, options)
+    return 0 if bed.same and min(one.ratio for one in tolds) >= LIMIT else 1
 
 
 def _drop_caches() -> None:
@@ -128,9 +128,9 @@ def _fill(options: argparse.Namespace, top: Path) -> dict[str, list[object]]:
         for backup in range(1, options.backups):
             snapshot(first, host / f"backup{backup}", read_only=True)
         for path in host.iterdir():
-            found = describe(path)
-            assert found
-            backups.append((found.id, host.name, path.name))
+            subvolume = describe(path)
+            assert subvolume
+            backups.append((subvolume.id, host.name, path.name))
     work("btrfs", "filesystem", "sync", top)
     vaddrs: list[object] = []
     for number in range(options.hosts):

@@ -17,8 +17,8 @@ def main(top: str, note: str) -> None:
     asked = json.loads(Path(note).read_text())
     fd = os.open(top, FOLDER)
     resolver = Resolver(fd, {id_: (host, name) for id_, host, name in asked["backups"]})
-    found = [place for _, places in resolver.resolve(asked["vaddrs"]) for place in places or ()]
-    print(json.dumps([f"{one.host}/{one.name}/data{os.fsdecode(one.path)}" for one in found]))
+    file_places = [place for _, places in resolver.resolve(asked["vaddrs"]) for place in places or ()]
+    print(json.dumps([f"{file_place.host}/{file_place.name}/data{os.fsdecode(file_place.path)}" for file_place in file_places]))
 
 
 if __name__ == "__main__":

@@ -124,9 +124,9 @@ def _used(point: Path) -> tuple[int, int]:
 def _files(top: Path, smallest: int) -> Iterator[tuple[Path, int]]:
     for folder, _, names in os.walk(top):
         for name in names:
-            found = (path := Path(folder, name)).lstat()
-            if found.st_size >= smallest:
-                yield path, found.st_size
+            status = (path := Path(folder, name)).lstat()
+            if status.st_size >= smallest:
+                yield path, status.st_size
 
 
 def _share(source: Path, destination: Path, size: int) -> int:

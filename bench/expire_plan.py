@@ -59,7 +59,7 @@ def make_due(config: Path, pool: Path, folder: Path, hosts: int, count: int) -> 
 
 def _oldest_that_goes(backups: Sequence[Backup]) -> str | None:
     candidates = [Candidate(backup.name, backup.started, backup.state) for backup in backups if backup.name]
-    return next((one.name for one in decide(candidates, POLICY, ZoneInfo("UTC"), MARKED_AT) if not one.keep), None)
+    return next((decision.name for decision in decide(candidates, POLICY, ZoneInfo("UTC"), MARKED_AT) if not decision.keep), None)
 
 
 def _rows(by_host: Mapping[str, Sequence[Backup]], marked: Mapping[str, str]) -> Iterator[Backup]:
@@ -81,16 +81,16 @@ def _measure_all(options: argparse.Namespace, folder: Path) -> dict[str, object]
     for turn in range(options.runs + 1):
         quiet.append(wait_for_quiet(options))
         for name, words in COMMANDS.items():
-            one = measure(config, words)
-            found[name] += [one] if turn else []  # the first one finds cold caches
+            measured = measure(config, words)
+            found[name] += [measured] if turn else []  # the first one finds cold caches
     if not all(quiet):
         say("others were working on this machine meanwhile: the figures are too high")
     return {
         "backups": options.hosts * options.backups,
         "of them to be marked": len(planned["mark"]),
         "of them to be deleted": len(planned["delete"]),
-        "seconds": {name: {**spread([each.seconds for each in some]), "limit": LIMIT} for name, some in found.items()},
-        "seconds of CPU time": {name: spread([each.cpu for each in some]) for name, some in found.items()},
+        "seconds": {name: {**spread([each.seconds for each in measureds]), "limit": LIMIT} for name, measureds in found.items()},
+        "seconds of CPU time": {name: spread([each.cpu for each in measureds]) for name, measureds in found.items()},
     }
 
 

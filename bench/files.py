@@ -75,15 +75,15 @@ def _measure_all(options: argparse.Namespace, point: Path) -> dict[str, dict[str
     quiet = [wait_for_quiet(options)]
     for number in range(options.rounds + 1):
         for name, words in COMMANDS.items():
-            one = measure(nights.config, [word.format(oldest=names[0]) for word in words])
-            found[name] += [one] if number else []
+            measured = measure(nights.config, [word.format(oldest=names[0]) for word in words])
+            found[name] += [measured] if number else []
     quiet.append(wait_for_quiet(options))
     if not all(quiet):
         say("others were working on this machine meanwhile: the figures are too high")
     return {
-        "seconds": {name: {**spread([each.seconds for each in some]), **_limit(name)} for name, some in found.items()},
-        "seconds of CPU time": {name: spread([each.cpu for each in some]) for name, some in found.items()},
-        "MB of memory": {name: spread([each.memory / 1e6 for each in some]) for name, some in found.items()},
+        "seconds": {name: {**spread([each.seconds for each in measureds]), **_limit(name)} for name, measureds in found.items()},
+        "seconds of CPU time": {name: spread([each.cpu for each in measureds]) for name, measureds in found.items()},
+        "MB of memory": {name: spread([each.memory / 1e6 for each in measureds]) for name, measureds in found.items()},
     }
 
 

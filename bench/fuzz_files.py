@@ -84,12 +84,12 @@ def _sums() -> Callable[[bytes], object]:
         assert read_sums(folder) == found
         for name, content in ((CHECKSUMS, head.ljust(length, b"\0") + data[length:]), (CHECKSUMS_LOG, data)):
             (folder / name).write_bytes(content)
-        key, one = key_of(257, 1, 3), ReadBefore(1 << 50, False, bytes(range(32)))
-        with Checksums(folder) as known:
-            known.find(key)
-            known.write({key: one}, 1 << 50)
+        key, read_before = key_of(257, 1, 3), ReadBefore(1 << 50, False, bytes(range(32)))
+        with Checksums(folder) as checksums:
+            checksums.find(key)
+            checksums.write({key: read_before}, 1 << 50)
         with Checksums(folder) as again:
-            assert again.find(key) == one
+            assert again.find(key) == read_before
 
     return run
 
@@ -198,7 +198,7 @@ def _restic() -> Callable[[bytes], object]:
             there = snapshots(cast("Any", Listed(lines)), pool)
         except module.ResticFailed:
             there = []
-        assert all(type(one.id) is str and one.id.isalnum() for one in there)
+        assert all(type(snapshot.id) is str and snapshot.id.isalnum() for snapshot in there)
         newest_there(there, set())
         text = data.decode("utf-8", "replace")
         failure = restic._failure(text.splitlines(), 1)
@@ -252,11 +252,11 @@ def _history() -> Callable[[bytes], object]:
             (top / "conf", read_rsnapshot),
         )[kind]
         try:
-            found = read(place, HostNames.parse(("web1",) if kind == 2 else ()))
+            old_history = read(place, HostNames.parse(("web1",) if kind == 2 else ()))
         except (OperatorError, OSError):
             return
-        for host in found.hosts:
-            times = [backup_name(one.started) for one in found.of(host)]
+        for host in old_history.hosts:
+            times = [backup_name(old_tree.started) for old_tree in old_history.of(host)]
             assert times == sorted(set(times)), times
 
     return run

@@ -81,7 +81,7 @@ def _requests() -> Callable[[bytes], object]:
     (folder / "hosts" / "web1").mkdir(parents=True)
     (folder / ".btrkeep").mkdir()
     pool = Pool(folder, "main", "00000000-0000-0000-0000-000000000000", rehearsal=False)
-    known = {path for path in top.rglob("*") if path.is_dir()} | {folder / ".btrkeep" / "common"}
+    paths = {path for path in top.rglob("*") if path.is_dir()} | {folder / ".btrkeep" / "common"}
 
     def run(data: bytes) -> None:
         reading, writing = os.pipe()
@@ -93,7 +93,7 @@ def _requests() -> Callable[[bytes], object]:
         finally:
             os.close(reading)
             os.close(answers)
-        new = set(top.rglob("*")) - known
+        new = set(top.rglob("*")) - paths
         assert all(path.parent == folder / ".btrkeep" / "common" for path in new), new
         for path in new:
             path.unlink()

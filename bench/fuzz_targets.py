@@ -48,23 +48,23 @@ def _output() -> Callable[[bytes], object]:
 
     def run(data: bytes) -> None:
         step = data[0] + 1 if data else 1
-        whole, parts, one, many = Output(), Output(), Messages(), Messages()
+        whole, parts, messages, many = Output(), Output(), Messages(), Messages()
         whole.feed(data)
-        one.feed(data)
+        messages.feed(data)
         for start in range(0, len(data), step):
             parts.feed(data[start : start + step])
             many.feed(data[start : start + step])
-        one.close()
+        messages.close()
         many.close()
         assert (whole.numbers, whole.protocol, whole.complaints) == (parts.numbers, parts.protocol, parts.complaints)
-        assert (one.counts, one.samples, list(one.last), one.unlisted) == (
+        assert (messages.counts, messages.samples, list(messages.last), messages.unlisted) == (
             many.counts,
             many.samples,
             list(many.last),
             many.unlisted,
         )
         assert all(0 <= number <= MOST for number in whole.numbers.values())
-        assert all(line.isprintable() for line in one.last)
+        assert all(line.isprintable() for line in messages.last)
 
     return run
 
@@ -226,8 +226,8 @@ def _catalogue() -> Callable[[bytes], object]:
     from tests.beds.made_catalogue import made_catalogue
 
     gate, file = _gate(lambda state: made_catalogue(state, 6, 3))
-    with closing(sqlite3.connect(file)) as found:
-        found.execute("PRAGMA journal_mode = DELETE")
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
     original = file.read_bytes()
 
     def run(data: bytes) -> None:

@@ -93,8 +93,8 @@ def answers(nights: Nights, host: str, attack: str, **keys: Any) -> None:
 
 def used(point: Path) -> int:
     work("btrfs", "filesystem", "sync", point)
-    found = os.statvfs(point)
-    return (found.f_blocks - found.f_bfree) * found.f_frsize
+    statvfs_result = os.statvfs(point)
+    return (statvfs_result.f_blocks - statvfs_result.f_bfree) * statvfs_result.f_frsize
 
 
 def attacked(size: str, attack: str, limits: dict[str, Any]) -> HostileNight:
@@ -130,23 +130,23 @@ def main() -> int:
     options.add_argument("--size", default="8G", help="of the pool, which each attack has anew")
     options.add_argument("--only", nargs="*", default=(), metavar="ATTACK", help="only those, such as endless-list")
     given = options.parse_args()
-    found = []
+    hostile_nights = []
     with own_folder(given):
         for attack, limits in TRIED:
             if given.only and attack.partition("=")[0] not in given.only:
                 continue
-            found.append(one := attacked(given.size, attack, limits))
+            hostile_nights.append(night := attacked(given.size, attack, limits))
             if not given.json:
                 print(
-                    f"{one.attack} ({one.limits or 'no limit'}): {one.outcome} after {one.seconds} s, rsync had "
-                    f"{format_size(one.memory)}, the pool lost {format_size(one.room)}; {one.error or 'no error'}",
-                    *(f"  WRONG: {line}" for line in one.wrong),
+                    f"{night.attack} ({night.limits or 'no limit'}): {night.outcome} after {night.seconds} s, rsync had "
+                    f"{format_size(night.memory)}, the pool lost {format_size(night.room)}; {night.error or 'no error'}",
+                    *(f"  WRONG: {line}" for line in night.wrong),
                     sep="\n",
                     flush=True,
                 )
     if given.json:
-        print(json.dumps([asdict(one) for one in found]))
-    return 1 if any(one.wrong for one in found) else 0
+        print(json.dumps([asdict(night) for night in hostile_nights]))
+    return 1 if any(night.wrong for night in hostile_nights) else 0
 
 
 if __name__ == "__main__":

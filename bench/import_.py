@@ -50,11 +50,11 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
         seconds: dict[str, list[float]] = {"import": [], "cp": [], "least": []}
         cpu: dict[str, list[float]] = {"import": [], "cp": [], "least": []}
         for number in range(options.rounds):
-            pool, copy, known = Nights(_fresh(size)), _fresh(size), _fresh(size)
+            pool, copy, path = Nights(_fresh(size)), _fresh(size), _fresh(size)
             quiet.append(wait_for_quiet(options))
-            commands = {"import": _import(pool, root), "cp": _copy(once, copy), "least": ("sh", str(script), str(known))}
+            commands = {"import": _import(pool, root), "cp": _copy(once, copy), "least": ("sh", str(script), str(path))}
             for name in reversed(commands) if number % 2 else commands:
-                target = {"import": pool.top, "cp": copy, "least": known}[name]
+                target = {"import": pool.top, "cp": copy, "least": path}[name]
                 for filesystem in (old, target):  # a sync of all filesystems may wait for others' work
                     work("sync", "-f", filesystem)
                 Path("/proc/sys/vm/drop_caches").write_text("3")
@@ -65,7 +65,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
             least.append(seconds["least"][-1] / seconds["cp"][-1])
             bytes_.append(_used(pool.top) / _used_there(root))
             say(", ".join(f"{name} {some[-1]:.2f} s" for name, some in seconds.items()) + f", bytes {bytes_[-1]:.3f}")
-            for top in (pool.top, copy, known):
+            for top in (pool.top, copy, path):
                 session.remove(top.parent)
         found: dict[str, object] = {
             "seconds": {name: spread(some) for name, some in seconds.items()},
@@ -91,9 +91,9 @@ def _once(root: Path, folder: Path) -> Path:
         for file in tree.rglob("*"):
             if file.is_file() and (inode := file.stat().st_ino) not in known:
                 known.add(inode)
-                there = folder / file.relative_to(root)
-                there.parent.mkdir(parents=True, exist_ok=True)
-                os.link(file, there)
+                path = folder / file.relative_to(root)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.link(file, path)
     return folder
 
 

@@ -98,9 +98,9 @@ class Restore:
         to = os.open(name, FOLDER, dir_fd=above)
         os.fchdir(to)
         for below, looked, more in seen:
-            there = os.stat(below, dir_fd=to, follow_symlinks=False)
+            status = os.stat(below, dir_fd=to, follow_symlinks=False)
             os.listxattr(below, follow_symlinks=False)
-            assert (there.st_mtime_ns, there.st_mode, there.st_uid) == (looked.st_mtime_ns, looked.st_mode, looked.st_uid)
+            assert (status.st_mtime_ns, status.st_mode, status.st_uid) == (looked.st_mtime_ns, looked.st_mode, looked.st_uid)
             if isinstance(more, bytes):
                 assert os.readlink(below, dir_fd=to) == more
             elif more is not None:
@@ -108,7 +108,7 @@ class Restore:
                     self.compare(to, below, more)
                     os.fchdir(to)
             else:
-                assert there.st_size == looked.st_size
+                assert status.st_size == looked.st_size
         os.close(to)
 
 

@@ -110,9 +110,9 @@ def add_runs(catalogue: Catalogue, history: Iterable[Run]) -> None:
     """Inserts past runs under new ids, in the order given. No command does that, so the catalogue has no method for it."""
     source = iter(history)
     with catalogue._writing("runs added") as session:
-        while some := list(islice(source, 1000)):
-            know_all(session, {one.host for one in some})
-            run.add(session, some)
+        while runs := list(islice(source, 1000)):
+            know_all(session, {one.host for one in runs})
+            run.add(session, runs)
 
 
 def make(state: Path, hosts: int = 3000, count: int = 32) -> int:

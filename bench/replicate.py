@@ -115,8 +115,8 @@ class PlanSides:
 def plan_nothing(options: argparse.Namespace, folder: Path) -> list[PlanSides]:
     """Measures it `options.pairs` times, after one run with cold caches that is left out."""
     mine, theirs, pipes = make_two_sites(options, folder)
-    found = [_plan_once(mine, theirs, pipes) for _ in range(options.pairs + 1)]
-    return found[1:]
+    sides = [_plan_once(mine, theirs, pipes) for _ in range(options.pairs + 1)]
+    return sides[1:]
 
 
 def make_two_sites(options: argparse.Namespace, folder: Path) -> tuple[Path, Path, Path]:
@@ -196,17 +196,17 @@ def _measure_all(options: argparse.Namespace, folder: Path) -> dict[str, object]
     }
     if options.plan_hosts:
         say(f"making a pool of {options.plan_hosts} hosts with {options.plan_backups} backups each, twice")
-        some = plan_nothing(options, folder)
-        planning, listing = [one.plans for one in some], [one.lists for one in some]
+        sides = plan_nothing(options, folder)
+        planning, listing = [plan_sides.plans for plan_sides in sides], [plan_sides.lists for plan_sides in sides]
         found["nothing is new: seconds of the whole plan"] = {
-            "ours": {**spread([one.seconds for one in planning]), "limit": PLAN_SECONDS}
+            "ours": {**spread([measured.seconds for measured in planning]), "limit": PLAN_SECONDS}
         }
         found["nothing is new: MB of memory"] = {
-            side: {**spread([one.memory / 1e6 for one in of_side]), "limit": PLAN_MEMORY}
+            side: {**spread([measured.memory / 1e6 for measured in of_side]), "limit": PLAN_MEMORY}
             for side, of_side in (("the side that plans", planning), ("the side that lists", listing))
         }
         found["nothing is new: seconds of CPU time"] = {
-            side: spread([one.cpu for one in of_side])
+            side: spread([measured.cpu for measured in of_side])
             for side, of_side in (("the side that plans", planning), ("the side that lists", listing))
         }
     return found

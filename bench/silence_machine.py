@@ -200,10 +200,10 @@ class Machine:
         file.unlink(missing_ok=True)
         self.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file, check=True)
         if trusted:
-            known = Path("/etc/btrkeep/known_hosts")
-            lines = [line for line in known.read_text().splitlines() if f"]:{PORTS[name]} " not in line] if known.exists() else []
+            path = Path("/etc/btrkeep/known_hosts")
+            lines = [line for line in path.read_text().splitlines() if f"]:{PORTS[name]} " not in line] if path.exists() else []
             words = Path(f"{file}.pub").read_text().split()
-            self.write(known, "\n".join([*lines, f"[127.0.0.1]:{PORTS[name]} {words[0]} {words[1]}", ""]), 0o644)
+            self.write(path, "\n".join([*lines, f"[127.0.0.1]:{PORTS[name]} {words[0]} {words[1]}", ""]), 0o644)
 
     def authorize(self, name: str, options: str = "") -> None:
         """The line of authorized_keys of a host; the options stand before the key."""

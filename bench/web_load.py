@@ -119,8 +119,8 @@ def writing(state: Path) -> Iterator[None]:
 def _write(state: Path) -> None:
     with Catalogue.open(state) as catalogue:
         while True:
-            for one in catalogue.progress():
-                catalogue.put_progress(replace(one, files_done=one.files_done + 1))
+            for progress in catalogue.progress():
+                catalogue.put_progress(replace(progress, files_done=progress.files_done + 1))
                 time.sleep(EVERY)
 
 

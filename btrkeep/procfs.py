@@ -182,10 +182,10 @@ def privilege_hint(name: str = SYS_ADMIN) -> str:
     """Returns what to do when something was not permitted that takes this capability."""
     if os.geteuid():
         return "run this as root"
-    known = read_capabilities()
-    if known is None or known.has(name):
+    capabilities = read_capabilities()
+    if capabilities is None or capabilities.has(name):
         return "it was refused to root: see the service's sandbox, the mount options, and dmesg"
-    return f"root has no {name} here{_where(known)}"
+    return f"root has no {name} here{_where(capabilities)}"
 
 
 def _where(known: Capabilities) -> str:

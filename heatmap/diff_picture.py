@@ -41,7 +41,7 @@ def picture(
     is not drawn.
     """
     scale = common_scale((before, after))
-    found = changes_between(before, after)
+    changes = changes_between(before, after)
 
     def drawn(state: FilesystemState, *, only_gone: bool) -> Drawing:
         return overview(
@@ -50,7 +50,7 @@ def picture(
             order=order,
             size=size,
             curve=curve,
-            colouring=lambda state: _paint(state, found, only_gone=only_gone),
+            colouring=lambda state: _paint(state, changes, only_gone=only_gone),
             min_brightness=1.0,
         )
 

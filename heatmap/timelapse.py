@@ -229,19 +229,26 @@ def timelapse(
         raise OperatorError(f"{output}: an animation is a .gif, a .webp or an .mp4", "let the name after -o end so")
     if output.suffix.lower() == ".mp4" and not shutil.which("ffmpeg"):
         raise OperatorError("ffmpeg, which makes mp4, is not installed", "install it, or name a .gif or a .webp")
-    found = gather(folder, output)
-    if not found.sources:
-        why = f": {found.left_out[0]}" if found.left_out else ""
+    frame_sources = gather(folder, output)
+    if not frame_sources.sources:
+        why = f": {frame_sources.left_out[0]}" if frame_sources.left_out else ""
         raise OperatorError(f"{folder} has no picture and no recorded state{why}", "`btrfs-heatmap --record MOUNTPOINT` makes them")
-    recorded = [source.moment for source in found.sources if source.moment]
+    recorded = [source.moment for source in frame_sources.sources if source.moment]
     if recorded:
         show_times_of_pool_on(recorded[-1].fsid)
-    frames = frame_sequence(found.sources, scheme, sort=sort, size=size, dated=dated)
+    frames = frame_sequence(frame_sources.sources, scheme, sort=sort, size=size, dated=dated)
     # The last frame is drawn before anything is written: what it lacks (scores, say), mostly all lack.
     height, width = frames.frame(len(frames.sources) - 1).shape[:2]
     with whole_file(str(output)) as file:
         write(frames, file, FrameFormat(width, height, fps), output.parent, progress or _tell_nobody)
-    return TimelapseSummary(len(found.sources), found.sources[0].taken, found.sources[-1].taken, width, height, found.left_out)
+    return TimelapseSummary(
+        len(frame_sources.sources),
+        frame_sources.sources[0].taken,
+        frame_sources.sources[-1].taken,
+        width,
+        height,
+        frame_sources.left_out,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,10 @@ def test_the_summary_compares_seed_by_seed() -> None:
 def test_a_model_that_says_all_is_told_from_one_that_says_nothing() -> None:
     steps = []
     for number in range(1, 20):
-        said = MODEL.estimate(Cost(number, number * number * 10, number << 20, 0))
-        steps.append(MeasuredBalance(said.moved, number, number * number * 10, said.moved + said.metadata, said.seconds))
+        estimate = MODEL.estimate(Cost(number, number * number * 10, number << 20, 0))
+        steps.append(
+            MeasuredBalance(estimate.moved, number, number * number * 10, estimate.moved + estimate.metadata, estimate.seconds)
+        )
     perfect = goodness(steps, MODEL)
     assert perfect["metadata: R2"] == perfect["written: R2"] == 1
     assert perfect["seconds: worst error"] == 0

@@ -55,8 +55,12 @@ def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]
 def standing(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call: str = "") -> tuple[OpenAlarm, ...]:
     """Returns those of the given open alarms that the viewer may see. `call`: as for `advice`."""
     found = [_alarm(row, pool, call) for row in rows]
-    mine = [one for one in found if (viewer.may_see(one.host) if one.host is not None else not viewer.limited)]
-    return tuple(sorted(mine, key=lambda one: (_place(one.what), one.since, one.subject)))
+    mine = [
+        open_alarm
+        for open_alarm in found
+        if (viewer.may_see(open_alarm.host) if open_alarm.host is not None else not viewer.limited)
+    ]
+    return tuple(sorted(mine, key=lambda open_alarm: (_place(open_alarm.what), open_alarm.since, open_alarm.subject)))
 
 
 def grouped(alarms: Iterable[OpenAlarm]) -> tuple[AlarmGroup, ...]:

@@ -126,14 +126,20 @@ class CopiesPage:
 def also_on(source: RequestContext, host: str) -> tuple[CopyElsewhere, ...]:
     """Returns the other places that have backups of a host, as far as this server knows."""
     known = copies_of(source.catalogue.get_fact(COPIES))
-    found = [CopyElsewhere(name, of[host], known.fetched.get(host) == name) for name, of in known.common.items() if host in of]
-    found += [CopyElsewhere(name, of[host], False, OFFSITE) for name, of in _offsite(source).items() if host in of]
-    return tuple(sorted(found, key=lambda one: one.replica))
+    copy_elsewheres = [
+        CopyElsewhere(name, of[host], known.fetched.get(host) == name) for name, of in known.common.items() if host in of
+    ]
+    copy_elsewheres += [CopyElsewhere(name, of[host], False, OFFSITE) for name, of in _offsite(source).items() if host in of]
+    return tuple(sorted(copy_elsewheres, key=lambda copy_elsewhere: copy_elsewhere.replica))
 
 
 def _offsite(source: RequestContext) -> dict[str, dict[str, str]]:
     """Returns, for each offsite repository, the newest backup of each host in it."""
-    return {name: offsite_newest(source.catalogue, name) for name, one in source.site.replicas.items() if one.kind == OFFSITE}
+    return {
+        name: offsite_newest(source.catalogue, name)
+        for name, published_replica in source.site.replicas.items()
+        if published_replica.kind == OFFSITE
+    }
 
 
 def copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
@@ -144,19 +150,19 @@ def copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
 def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
     known, site = copies_of(source.catalogue.get_fact(COPIES)), source.site
     gone = {name: session.gone for name in site.replicas if (session := read_session(source.catalogue, name))}
-    found = tuple(
+    host_copies = tuple(
         HostCopy(host, replica, here, name, _age(name, source.now), here and host in gone.get(replica, ()))
         for replica, of in sorted({**known.common, **_offsite(source)}.items())
         for host, name in sorted(of.items())
         if viewer.may_see(host)
         for here in (known.fetched.get(host) == replica,)
     )
-    covered = {one.host for one in found}
+    covered = {host_copy.host for host_copy in host_copies}
     ours = sorted(name for name in site.hosts if viewer.may_see(name) and name not in known.fetched)
-    names = {one.replica for one in found} if viewer.limited else {*known.common, *site.replicas}
+    names = {host_copy.replica for host_copy in host_copies} if viewer.limited else {*known.common, *site.replicas}
     return CopiesPage(
-        tuple(_replica(source, name, found, viewer) for name in sorted(names)),
-        found,
+        tuple(_replica(source, name, host_copies, viewer) for name in sorted(names)),
+        host_copies,
         tuple(name for name in ours if name not in covered),
     )
 
@@ -166,32 +172,34 @@ def _replica(source: RequestContext, name: str, found: tuple[HostCopy, ...], vie
     session = read_session(source.catalogue, name, terms.kind) if terms else None
     newest = offsite_newest(source.catalogue, name) if terms and terms.kind == OFFSITE else {}
     status = copy_status(terms, session, source.now, newest) if terms else None
-    told = None if viewer.limited or (terms and terms.kind == FETCHED_BY) else session
+    replica_session = None if viewer.limited or (terms and terms.kind == FETCHED_BY) else session
     return ReplicaView(
         name=name,
         fetches=terms is not None,
-        hosts=sum(one.replica == name for one in found),
+        hosts=sum(host_copy.replica == name for host_copy in found),
         state=status.state if status else None,
         at=session.at if session else None,
         age=status.age if status else None,
         max_age=terms.oldest if terms else None,
-        fetched=told.fetched if told else None,
-        bytes=told.bytes if told else None,
-        rate=told.rate if told else None,
-        error=told.error or None if told else None,
+        fetched=replica_session.fetched if replica_session else None,
+        bytes=replica_session.bytes if replica_session else None,
+        rate=replica_session.rate if replica_session else None,
+        error=replica_session.error or None if replica_session else None,
         behind=_behind(status.behind, viewer) if status else (),
-        gone=tuple(one.host for one in found if one.replica == name and one.gone),
+        gone=tuple(host_copy.host for host_copy in found if host_copy.replica == name and host_copy.gone),
         running=_running(source, name) if terms and not viewer.limited else None,
         kind=terms.kind if terms else REPLICA,
-        size=sum(source.catalogue.sizes({one.host: one.backup for one in found if one.replica == name}).values()),
-        stored=read_stored(source.catalogue, name) if told and terms and terms.kind == OFFSITE else None,
+        size=sum(
+            source.catalogue.sizes({host_copy.host: host_copy.backup for host_copy in found if host_copy.replica == name}).values()
+        ),
+        stored=read_stored(source.catalogue, name) if replica_session and terms and terms.kind == OFFSITE else None,
     )
 
 
 def _behind(found: tuple[HostBehind, ...], viewer: Viewer) -> tuple[HostBehind, ...]:
     """Those that the viewer may see. Why is what a program of root or ssh said, which names servers and places of this machine."""
-    seen = (one for one in found if viewer.may_see(one.host))
-    return tuple(replace(one, error=_WITHHELD) if viewer.limited else one for one in seen)
+    seen = (host_behind for host_behind in found if viewer.may_see(host_behind.host))
+    return tuple(replace(host_behind, error=_WITHHELD) if viewer.limited else host_behind for host_behind in seen)
 
 
 def _running(source: RequestContext, name: str) -> FetchingNow | None:

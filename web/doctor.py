@@ -63,10 +63,10 @@ class Examination:
 
 def examination(said: Mapping[str, Any], looked: datetime) -> Examination:
     """Parses the output of `backupd doctor --json`, or the answer to the verb of that name."""
-    findings = tuple(sorted(map(_finding, said.get("findings", ())), key=lambda one: GRADES.index(one.grade)))
+    findings = tuple(sorted(map(_finding, said.get("findings", ())), key=lambda finding_view: GRADES.index(finding_view.grade)))
     found = {finding.name for finding in findings}
     unlooked = tuple(UnlookedView(str(one.get("name", "")), str(one.get("why", ""))) for one in said.get("not_looked_at", ()))
-    blind = {one.name for one in unlooked}
+    blind = {unlooked_view.name for unlooked_view in unlooked}
     checks = [str(name) for name in said.get("checks", ())]
     well = tuple(name for name in checks if name not in found | blind)
     return Examination(looked, str(said.get("filesystem", "")), findings, len(checks), well, unlooked)

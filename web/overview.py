@@ -180,9 +180,17 @@ def _nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
 
 def _last_try(source: RequestContext, viewer: Viewer) -> datetime | None:
     """Returns when the last run of a host that the viewer may see began; without a known run, the newest complete backup."""
-    mine = [one for name, one in hosts.every_facts(source).items() if viewer.may_see(name)]
-    newest = max((one for one in mine if one.last_run is not None), key=lambda one: one.last_run or 0, default=None)
-    return newest.last_run_started if newest else max((one.last_complete for one in mine if one.last_complete), default=None)
+    mine = [host_facts for name, host_facts in hosts.every_facts(source).items() if viewer.may_see(name)]
+    newest = max(
+        (host_facts for host_facts in mine if host_facts.last_run is not None),
+        key=lambda host_facts: host_facts.last_run or 0,
+        default=None,
+    )
+    return (
+        newest.last_run_started
+        if newest
+        else max((host_facts.last_complete for host_facts in mine if host_facts.last_complete), default=None)
+    )
 
 
 def pool_summary(source: RequestContext) -> PoolSummary | None:
@@ -205,15 +213,17 @@ def pool_summary(source: RequestContext) -> PoolSummary | None:
 
 
 def _verified(source: RequestContext, viewer: Viewer) -> str:
-    known, now = source.catalogue, source.now
-    looks, damaged = source.cached(("looks",), lambda: (last_reads(known, known.oldest_backups(), now), known.damaged_files()))
+    catalogue, now = source.catalogue, source.now
+    looks, damaged = source.cached(
+        ("looks",), lambda: (last_reads(catalogue, catalogue.oldest_backups(), now), catalogue.damaged_files())
+    )
     mine = {host: last for host, last in looks.items() if viewer.may_see(host)}
     return verification_sentence(mine, sum(viewer.may_see(host) for host, _ in damaged), source.now)
 
 
 def _proven(source: RequestContext, viewer: Viewer) -> str:
     """Returns the last proven restore among the hosts that the viewer may see, in one sentence; "" without any."""
-    drills = {host: found for host, found in read_drills(source.catalogue).items() if viewer.may_see(host)}
+    drills = {host: drill_results for host, drill_results in read_drills(source.catalogue).items() if viewer.may_see(host)}
     status = drill_status(drills, drills, 0.0, source.now)
     return f"{proven_words(status.last)}, {format_duration(status.age)} ago" if status.last else ""
 

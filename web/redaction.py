@@ -146,9 +146,9 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
         return alarm.text
     if alarm.about.kind in _GENERAL:
         return f"{host}: {_GENERAL[alarm.about.kind]}"
-    found = source()
-    facts = found.cached("facts", lambda: found.catalogue.host_facts(latest(found.now))).get(host)
-    place, cause = found.site.path, None
+    request_context = source()
+    facts = request_context.cached("facts", lambda: request_context.catalogue.host_facts(latest(request_context.now))).get(host)
+    place, cause = request_context.site.path, None
     if alarm.what == SUSPECT:
         if facts and facts.newest_state == "suspect":  # else it is over, and told as such by the next look
             cause = facts.newest_cause

@@ -81,21 +81,21 @@ class ResultCache:
         `compute` may ask for other results. Raises the OperatorError that it raised, to all who waited for it as well.
         """
         with self._lock:
-            generation, known = self._generation, self._results.get(key)
-            if known:
+            generation, result = self._generation, self._results.get(key)
+            if result:
                 self._results.move_to_end(key)
-        if known is None or renew or not self._stands(known, version):
-            known = self._together(key, generation, known, lambda: self._computed(compute, version))
+        if result is None or renew or not self._stands(result, version):
+            result = self._together(key, generation, result, lambda: self._computed(compute, version))
         if (parts := getattr(self._thread, "parts", None)) is not None:
-            parts.append(known)
-        value: T = known.value
+            parts.append(result)
+        value: T = result.value
         return value
 
     def last(self, key: Hashable) -> Any:
         """Returns the value kept for `key`, however old it is; None without one."""
         with self._lock:
-            known = self._results.get(key)
-        return known.value if known else None
+            result = self._results.get(key)
+        return result.value if result else None
 
     def drop(self) -> None:
         """Drops all results, and those that are being computed: later requests do not get them."""

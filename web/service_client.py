@@ -95,8 +95,8 @@ class Answers:
 
     def last(self, verb: str) -> ServiceAnswer | None:
         """Returns the last answer; None if there has been no question since the dashboard was started."""
-        found: ServiceAnswer | None = self._results.last(verb)
-        return found
+        service_answer: ServiceAnswer | None = self._results.last(verb)
+        return service_answer
 
     def ask(self, verb: str) -> None:
         """Asks again, unless the last answer is fresh. Other requests meanwhile wait for the same answer.

@@ -104,8 +104,8 @@ def source() -> RequestContext:
     """Returns the context of this request."""
     if "source" not in g:
         g.source = context_of(current_app)
-    found: RequestContext = g.source
-    return found
+    request_context: RequestContext = g.source
+    return request_context
 
 
 def close_source(_error: BaseException | None = None) -> None:

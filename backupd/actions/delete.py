@@ -142,7 +142,11 @@ def _require_deletable(context: ExpiryContext, host: str, one: Candidate, asked:
 def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) -> str | None:
     """The newest complete one without these; one that is stamped in the future only when there is no other."""
     complete = [backup for backup in backups if backup.state == COMPLETE and not backup.expired and backup.name not in without]
-    return max(complete, key=lambda one: (one.started <= latest(now), one.started, one.name)).name if complete else None
+    return (
+        max(complete, key=lambda candidate: (candidate.started <= latest(now), candidate.started, candidate.name)).name
+        if complete
+        else None
+    )
 
 
 def _to_delete(one: Candidate, asked: DeletionRequest, grace: timedelta, now: datetime, *, is_unreadable: bool) -> BackupToDelete:
@@ -173,13 +177,13 @@ def _action(host: str, backup: BackupToDelete, asked: DeletionRequest, now: date
 
 def mark(context: ExpiryContext, chosen: Sequence[DeletionChoice], asked: DeletionRequest) -> None:
     """Writes it down for all hosts, which are locked: the notes, on disk, and then the rows. Raises OSError, PoolUnusable."""
-    write_many(context.pool.path, {context.pool.host(one.host): one.notes for one in chosen})
-    for one in chosen:
-        for backup in one.backups:
-            if why := record_action(context.pool, _action(one.host, backup, asked, context.now)):
+    write_many(context.pool.path, {context.pool.host(deletion_choice.host): deletion_choice.notes for deletion_choice in chosen})
+    for deletion_choice in chosen:
+        for backup in deletion_choice.backups:
+            if why := record_action(context.pool, _action(deletion_choice.host, backup, asked, context.now)):
                 context.sinks.notice(f"the action is not in the pool's record: {why}")
-        _write_rows(context, one)
-        point_latest(context.pool, one.host)
+        _write_rows(context, deletion_choice)
+        point_latest(context.pool, deletion_choice.host)
 
 
 def _write_rows(context: ExpiryContext, choice: DeletionChoice) -> None:

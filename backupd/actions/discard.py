@@ -110,10 +110,10 @@ def _is_still(one: Unfinished) -> bool:
     """Returns True if exactly this subvolume is still there and no run has continued it. Changes that waited for a commit at
     the first look do not count. Raises OSError, OperatorError.
     """
-    found = final_backups.unfinished(one.path, one.host)
-    if found is None or found.read_only or (found.id, found.uuid) != (one.subvolume.id, one.subvolume.uuid):
+    subvolume = final_backups.unfinished(one.path, one.host)
+    if subvolume is None or subvolume.read_only or (subvolume.id, subvolume.uuid) != (one.subvolume.id, one.subvolume.uuid):
         return False
-    record = _record(one.path, found)
+    record = _record(one.path, subvolume)
     return (record.started if record else None) == one.began
 
 

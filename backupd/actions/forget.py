@@ -45,13 +45,13 @@ class RemainingBackups:
 
 def remaining_backups(catalogue: Catalogue, host: str) -> RemainingBackups:
     """Returns what the catalogue knows about a host's backups."""
-    found = [backup for backup in catalogue.backups(host) if backup.name]
-    sizes = [one.bytes for one in found if one.bytes is not None]
-    return RemainingBackups(tuple(str(one.name) for one in found), sizes[-1] if sizes else None, _written(found))
+    backups = [backup for backup in catalogue.backups(host) if backup.name]
+    sizes = [backup.bytes for backup in backups if backup.bytes is not None]
+    return RemainingBackups(tuple(str(backup.name) for backup in backups), sizes[-1] if sizes else None, _written(backups))
 
 
 def _written(found: list[Backup]) -> int | None:
-    known = [one.new_bytes for one in found if one.new_bytes is not None]
+    known = [backup.new_bytes for backup in found if backup.new_bytes is not None]
     return sum(known) if known and len(known) == len(found) else None
 
 

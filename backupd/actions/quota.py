@@ -96,8 +96,8 @@ def enable(pool: Pool, now: datetime) -> None:
     quota.enable(pool, now)
     for host in hosts_of(pool):
         path = pool.host(host) / WORKING
-        if is_there(path) and (there := unfinished(path, host)) and not there.read_only:
-            quota.join(pool, host, there.id)
+        if is_there(path) and (subvolume := unfinished(path, host)) and not subvolume.read_only:
+            quota.join(pool, host, subvolume.id)
 
 
 def require_disableable(pool: Pool) -> None:

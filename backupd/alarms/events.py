@@ -261,7 +261,7 @@ def _copies(report: StatusReport, known: Known) -> Iterator[Alarm]:
             ripe = waited > timedelta(seconds=copy.replica.oldest)
             yield Alarm(SILENT, subject, words.never_copied(kind, name, waited.total_seconds()), since, ripe=ripe)
         elif copy.state == CopyState.FAILING and copy.session:
-            text = words.copy_fails(kind, name, copy.error, [(one.host, one.error) for one in copy.behind])
+            text = words.copy_fails(kind, name, copy.error, [(host_behind.host, host_behind.error) for host_behind in copy.behind])
             yield Alarm(FAILURE, subject, text, copy.session.at or copy.session.tried, len(copy.behind))
         elif copy.state == CopyState.LATE and copy.session and copy.session.at:
             yield Alarm(FAILURE, subject, words.copy_is_late(kind, name, copy.age or 0.0), copy.session.at)
@@ -271,7 +271,7 @@ def _drills(report: StatusReport) -> Iterator[Alarm]:
     """Returns one alarm for all drills: restores that differed, or no proof for too long."""
     drills = report.drills
     if drills and drills.state == DrillState.FAILING:
-        texts = [failure_words(one) for one in drills.failed]
+        texts = [failure_words(drill) for drill in drills.failed]
         yield Alarm(FAILURE, AlarmSubject(kinds.DRILL), words.drills_fail(texts), drills.failed[0].at, len(texts))
     elif drills and drills.state == DrillState.LATE:
         since = drills.last.at if drills.last else report.now

@@ -59,22 +59,26 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     every = memory.rows()
     stored = {row.key: row for row in every if row.what != SERVICE}
     known = by_key(stored.values(), now)
-    found = changes(known, find(report, known, _units(known)), config.notify.on, now)
+    alarm_changes = changes(known, find(report, known, _units(known)), config.notify.on, now)
     last = memory.last_digest()
     is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
     can_wait = not report.is_catalogue_read and report.is_catalogue_busy  # it may be readable in five minutes
     with_digest = want_digest or (is_due and bool(config.notify.urls) and not can_wait)
-    messages = [words.of_changes(config.name, _machine(), found.alarms, found.recoveries, _call(config))] if found.any else []
+    messages = (
+        [words.of_changes(config.name, _machine(), alarm_changes.alarms, alarm_changes.recoveries, _call(config))]
+        if alarm_changes.any
+        else []
+    )
     if with_digest:
         broken = [row for row in every if row.what == SERVICE]
-        messages.append(digest.of_day(config.name, _machine(), report, [*found.standing, *broken]))
-    first = [row for row in found.alarms if row.key not in stored or stored[row.key].recovered]
-    told = NotifyReport(found.alarms, found.recoveries, found.standing, with_digest, messages, first=first)
+        messages.append(digest.of_day(config.name, _machine(), report, [*alarm_changes.standing, *broken]))
+    first = [row for row in alarm_changes.alarms if row.key not in stored or stored[row.key].recovered]
+    told = NotifyReport(alarm_changes.alarms, alarm_changes.recoveries, alarm_changes.standing, with_digest, messages, first=first)
     if dry_run:
         return told
     told = replace(told, services=_deliver(memory, messages, every, now))
     sent = format_time(now) if with_digest and told.arrived else last
-    memory.keep(found.changed({}, now, arrived=told.arrived), sent)
+    memory.keep(alarm_changes.changed({}, now, arrived=told.arrived), sent)
     memory.write(lambda catalogue: _forget_services(config, catalogue))
     memory.write(lambda catalogue: catalogue.set_fact(FACT, as_text(StoredVerdict(now, report.verdict, report.pool_looked))))
     memory.write(lambda catalogue: catalogue.set_fact(SCHEDULE_FACT, schedule_text(report.pool.schedule, now)))
@@ -96,7 +100,11 @@ def require_own_catalogue(facts: PoolFacts, config: Config) -> None:
 
 
 def _units(known: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:
-    units = [one.about.name for one in known.values() if one.what == FAILURE and one.about.kind == UNIT]
+    units = [
+        stored_alarm.about.name
+        for stored_alarm in known.values()
+        if stored_alarm.what == FAILURE and stored_alarm.about.kind == UNIT
+    ]
     return {unit: has_failed(unit) for unit in units}
 
 
@@ -122,13 +130,13 @@ def tell_failure(
             memory.keep([*others, row], memory.last_digest())
         return NotifyReport(standing=[row])
     row = replace(row, grade=alarm.grade)
-    told = NotifyReport([row], (), [row], False, [message], first=[row])
+    report = NotifyReport([row], (), [row], False, [message], first=[row])
     if dry_run:
-        return told
-    told = replace(told, services=_deliver(memory, [message], every, now))
-    last = replace(row, told=now) if told.arrived else replace(row, grade=before)
+        return report
+    report = replace(report, services=_deliver(memory, [message], every, now))
+    last = replace(row, told=now) if report.arrived else replace(row, grade=before)
     memory.keep([*others, last], memory.last_digest())
-    return told
+    return report
 
 
 def tell_test(config: Config, *, dry_run: bool) -> NotifyReport:

@@ -49,7 +49,11 @@ def of_changes(
 ) -> Message:
     """Returns one message for all new alarms and recoveries. `call`: how `backupd` is called for the pool, if not by its name."""
     by_event = {event: [alarm for alarm in alarms if alarm.what == event] for event in ALARM_EVENTS}
-    parts = [section(ALARM_EVENTS[event], alarm_lines(some, pool, call)) for event, some in by_event.items() if some]
+    parts = [
+        section(ALARM_EVENTS[event], alarm_lines(stored_alarms, pool, call))
+        for event, stored_alarms in by_event.items()
+        if stored_alarms
+    ]
     if recoveries:
         parts.append(section("Over", listed(_recovery(row) for row in recoveries), len(recoveries), call))
     return Message(_title(pool, alarms, recoveries), "\n\n".join([*parts, sender(machine)]), _kind(alarms))

@@ -185,10 +185,10 @@ def opened(
             return
         from backupd.health.trust import check_trust, lost
 
-        found = check_trust(pool, catalogue, clock.now())
-        if found.lost and not writes:
+        trust_check = check_trust(pool, catalogue, clock.now())
+        if trust_check.lost and not writes:
             complain(lost(config.pool.state))
-        yield PoolContext(config, pool, catalogue, clock, None, found.lost, found.clock)
+        yield PoolContext(config, pool, catalogue, clock, None, trust_check.lost, trust_check.clock)
 
 
 def fill_stand_in(context: PoolContext) -> None:

@@ -174,15 +174,15 @@ def complete_host_of_pool(ctx: click.Context, _param: click.Parameter, incomplet
 
 def complete_which(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """HOST, and behind an @ the names of its backups."""
-    found = completing(ctx)
-    if not found:
+    pool = completing(ctx)
+    if not pool:
         return []
     host, at, which = incomplete.partition("@")
     if not at:
-        return [one for one in hosts_of(found) if one.startswith(host)]
+        return [one for one in hosts_of(pool) if one.startswith(host)]
     if "/" in host:
         return []
-    names = sorted(names_of(found, host) - {WORKING}, reverse=True)
+    names = sorted(names_of(pool, host) - {WORKING}, reverse=True)
     return [f"{host}@{name}" for name in [*names, LATEST] if name.startswith(which)]
 
 

@@ -160,9 +160,9 @@ def command(
                 job.beat()
 
             before, done = _used(context), list[SharedBackup]()
-            for one in (one for part in parts if part for one in deduper(tell).share(part)):
-                done.append(_told(one, as_json))
-                job.add(one)
+            for backup in (backup for part in parts if part for backup in deduper(tell).share(part)):
+                done.append(_told(backup, as_json))
+                job.add(backup)
             after = _used(context)
             job.end("stopped" if pacer.is_over else "complete", before, after)
     _say(done, before, after, is_whole=not pacer.is_over, as_json=as_json)
@@ -188,14 +188,14 @@ def _told(one: SharedBackup, as_json: bool) -> SharedBackup:
 
 
 def _say(done: Sequence[SharedBackup], before: tuple[int, int], after: tuple[int, int], *, is_whole: bool, as_json: bool) -> None:
-    total = sum(one.shared for one in done)
+    total = sum(backup.shared for backup in done)
     if as_json:
-        backups = [_fields(one) for one in done]
-        sums = {"shared_bytes": total, "read_bytes": sum(one.read for one in done), "is_whole": is_whole}
+        backups = [_fields(backup) for backup in done]
+        sums = {"shared_bytes": total, "read_bytes": sum(backup.read for backup in done), "is_whole": is_whole}
         used = {"data_before": before[0], "data_after": after[0], "metadata_before": before[1], "metadata_after": after[1]}
         echo_json(sums | used | {"backups": backups})
         return
-    _say_left(one.left for one in done if one.left and not one.files)
+    _say_left(backup.left for backup in done if backup.left and not backup.files)
     prose(f"{format_size(total)} share data now that did not before" + ("" if is_whole else "; the next one continues"))
     saved, more = before[0] - after[0], after[1] - before[1]
     prose(

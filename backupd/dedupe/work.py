@@ -211,29 +211,29 @@ class Deduper:
 
     def plan(self, backups: Sequence[Restorable]) -> SharingPlan:
         """Returns what `share` would do, as far as it is known without reading any file."""
-        sizes, found = self._repeated_sizes(backups), SharingPlan()
-        found.left = [(backup, why) for backup in backups if (why := self._why_skipped(backup))]
+        sizes, sharing_plan = self._repeated_sizes(backups), SharingPlan()
+        sharing_plan.left = [(backup, why) for backup in backups if (why := self._why_skipped(backup))]
         seen, digests = set[tuple[str, Key]](), set[bytes]()
         for backup, entry, key in self._files(backups):
             if entry.entry.size not in sizes or (backup.host, key) in seen:
                 continue
             seen.add((backup.host, key))
-            with Checksums(self.pool.host(backup.host)) as known:
-                before = known.find(key)
+            with Checksums(self.pool.host(backup.host)) as checksums:
+                before = checksums.find(key)
             if before is None or before.digest == NO_DIGEST:
-                found.unread += entry.entry.allocated
+                sharing_plan.unread += entry.entry.allocated
             elif before.digest in digests:
-                found.files, found.equal = found.files + 1, found.equal + entry.entry.allocated
+                sharing_plan.files, sharing_plan.equal = sharing_plan.files + 1, sharing_plan.equal + entry.entry.allocated
             else:
                 digests.add(before.digest)
-        return found
+        return sharing_plan
 
     def _repeated_sizes(self, backups: Sequence[Restorable]) -> frozenset[int]:
         count = Counter(backup.host for backup in backups)
         self._least = {host: self.smallest or _COST * number for host, number in count.items()}
         counter = SizeCounter()
-        for backup, found, key in self._files(backups):
-            counter.add(backup.host, key, found.entry.size)
+        for backup, entry, key in self._files(backups):
+            counter.add(backup.host, key, entry.entry.size)
         return counter.repeated()
 
     def _files(self, backups: Sequence[Restorable]) -> Iterator[tuple[Restorable, WalkEntry, Key]]:
@@ -243,8 +243,8 @@ class Deduper:
                 continue
             try:
                 with lock_for_reading(backup.path), tree_of_backup(backup.path) as tree:
-                    for found in self.candidates(backup.host, tree):
-                        yield backup, found, key_of(found.entry.inode, found.entry.changed, found.entry.size)
+                    for entry in self.candidates(backup.host, tree):
+                        yield backup, entry, key_of(entry.entry.inode, entry.entry.changed, entry.entry.size)
             except OperatorError:  # it is being deleted, or gone
                 continue
             if not self.pacer.goes_on():
@@ -278,19 +278,19 @@ class _BackupSharing:
     def take(self) -> None:
         """Goes through its files, on from where it was paused. Raises _Paused, _InUse, OperatorError, OSError."""
         folder = self._work.pool.host(self._backup.host)
-        with lock_for_reading(self._backup.path) as fd, tree_of_backup(self._backup.path) as tree, Checksums(folder) as known:
+        with lock_for_reading(self._backup.path) as fd, tree_of_backup(self._backup.path) as tree, Checksums(folder) as checksums:
             try:
                 candidates = self._work.candidates(self._backup.host, tree)
-                for number, found in enumerate(candidate for candidate in candidates if candidate.entry.size in self._sizes):
+                for number, entry in enumerate(candidate for candidate in candidates if candidate.entry.size in self._sizes):
                     if number < self._passed:
                         continue
                     if not self._goes_on(fd):
                         break
-                    self._file(found, known)
+                    self._file(entry, checksums)
                     self._passed = number + 1
             finally:
                 if self._new:
-                    self._write_down(known)
+                    self._write_down(checksums)
 
     def _write_down(self, known: Checksums) -> None:
         """A full pool, which this is to give room, takes no notes: what was read is read again the next time. Raises OSError.

@@ -89,11 +89,13 @@ def _configuration(config: Config) -> Iterator[Finding]:
         yield Finding("configuration", "note", printable(notice))
     for file in _files(config.file):
         try:
-            there = file.stat()
+            status = file.stat()
         except OSError:  # a link to nothing, which is among the faults
             continue
-        if there.st_gid and there.st_mode & stat.S_IWGRP:  # everybody's are refused, and a group may be that of the administrators
-            text = f"{file} can be written by its group, {there.st_gid}, whose members could have root run anything"
+        if (
+            status.st_gid and status.st_mode & stat.S_IWGRP
+        ):  # everybody's are refused, and a group may be that of the administrators
+            text = f"{file} can be written by its group, {status.st_gid}, whose members could have root run anything"
             yield Finding("configuration", "note", text, f"chmod g-w {shlex.quote(str(file))}")
     yield from _hook_trust(config)
 
@@ -123,17 +125,17 @@ def _names(_: Config) -> Iterator[Finding]:
 
 def _rsync(_: Config) -> Iterator[Finding]:
     try:
-        found = rsync_version()
+        rsync = rsync_version()
     except ProgramFailed as error:
         yield Finding("rsync", "error", error.message, "apt install rsync")
         return
-    if found.numbers < OLDEST:
-        yield Finding("rsync", "error", f"{found.version} cannot compare nanoseconds", "use 3.4.3 or later")
-    elif found.numbers < SAFE:
+    if rsync.numbers < OLDEST:
+        yield Finding("rsync", "error", f"{rsync.version} cannot compare nanoseconds", "use 3.4.3 or later")
+    elif rsync.numbers < SAFE:
         hint = "update it: a hostile host could use its known holes against this server"
-        yield Finding("rsync", "warning", f"{found.version} is older than 3.4.3", hint)
+        yield Finding("rsync", "warning", f"{rsync.version} is older than 3.4.3", hint)
     else:
-        yield Finding("rsync", "ok", found.version)
+        yield Finding("rsync", "ok", rsync.version)
 
 
 _CONFINE = 'confine = "auto" in [backup] lets a host that takes it over write nothing but its own new backup'
@@ -193,9 +195,9 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
     verdict = judge_pool(facts, HealthLimits.of(config))
     is_tight = any(verdict.of(check) for check in _OF_ROOM)
     unfinished = all_unfinished(pool) if is_tight else []
-    found = [replace(finding, hint=_hint(finding, unfinished)) for finding in verdict.findings]
-    found += [Finding(check, "unknown", "could not be checked", "`backupd doctor` shows why") for check in verdict.unlooked]
-    for one in found:
+    findings = [replace(finding, hint=_hint(finding, unfinished)) for finding in verdict.findings]
+    findings += [Finding(check, "unknown", "could not be checked", "`backupd doctor` shows why") for check in verdict.unlooked]
+    for one in findings:
         if one.check != health.CATALOGUE:
             yield replace(one, subject=_SUBJECTS.get(one.check, ""))
     yield from _starts(facts.schedule)
@@ -249,11 +251,11 @@ def _privileges(_: Config) -> Iterator[Finding]:
     """Only of root: anybody else cannot open the pool, and is told that."""
     if os.geteuid():
         return
-    known = read_capabilities()
-    if known is None:
+    capabilities = read_capabilities()
+    if capabilities is None:
         yield Finding("privileges", "unknown", "the capabilities of this process could not be read", "see that /proc is mounted")
         return
-    findings = tuple(privilege_findings(known, root=True))
+    findings = tuple(privilege_findings(capabilities, root=True))
     yield from findings
     if not findings:
         yield Finding("privileges", "ok", "root has every capability that backups need")
@@ -301,8 +303,10 @@ def _ssh_files(config: Config) -> Iterator[Finding]:
         (read_key_file(config.ssh.key), "ssh key", ssh_key),
         (read_key_file(config.ssh.known_hosts), "known_hosts", known_hosts),
     ):
-        found = tuple(judge_file(file)) or (Finding("ssh-file", "unknown" if file.hidden else "ok", file.hidden or str(file.path)),)
-        yield from (replace(one, subject=subject) for one in found)
+        findings = tuple(judge_file(file)) or (
+            Finding("ssh-file", "unknown" if file.hidden else "ok", file.hidden or str(file.path)),
+        )
+        yield from (replace(finding, subject=subject) for finding in findings)
 
 
 def _hooks(config: Config) -> Iterator[Finding]:

@@ -68,15 +68,15 @@ def check_copies(config: Config, now: datetime | None = None) -> Iterator[Findin
     with suppress(OperatorError):  # of the catalogue, which has a finding of its own
         with Catalogue.open_readonly(config.pool.state) as catalogue:
             found = copy_statuses(config.copies, catalogue, now or datetime.now(UTC))
-            known = copies_of(catalogue.get_fact(COPIES))
+            copies = copies_of(catalogue.get_fact(COPIES))
             with suppress(OperatorError, OSError):  # of the pool, which has findings of its own
-                known = known_copies(open_configured(config), known)
+                copies = known_copies(open_configured(config), copies)
             offsite = {host for name in config.offsites for host in offsite_newest(catalogue, name)}
         for copy in found:
             yield _of_status(copy)
             yield from _besides(config, copy)
-        yield from _fetched(config, known)
-        yield from _without_a_copy(config, known, offsite)
+        yield from _fetched(config, copies)
+        yield from _without_a_copy(config, copies, offsite)
 
 
 def _is_here(config: Config, folder: Path) -> bool:
@@ -123,7 +123,7 @@ def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding
     subject = f"replica {copy.replica.name}"
     if copy.gone:
         verb = "is" if len(copy.gone) == 1 else "are"
-        text = f"{_some([one.host for one in copy.gone])} {verb} not listed there any more; the copies stay"
+        text = f"{_some([host_lag.host for host_lag in copy.gone])} {verb} not listed there any more; the copies stay"
         hint = f"see that server; `backupd forget {copy.gone[0].host}` when it is given up, `promote` when it is backed up here"
         yield Finding(_CHECK, "warning", text, hint, subject=subject)
     try:

@@ -204,7 +204,7 @@ class DoctorFacts:
         """Returns the shared verdict about the pool."""
         fs, site = self.filesystem, self.site
         of_mount = None if fs.mount_options is None else "ro" in fs.mount_options
-        known = PoolFacts(
+        pool_facts = PoolFacts(
             **site.catalogue._replace(redundancy=fs.redundancy or site.catalogue.redundancy)._asdict(),
             read_only="ro" in fs.options or of_mount,
             missing=fs.missing,
@@ -213,4 +213,4 @@ class DoctorFacts:
             schedule=site.schedule,
             left_devices=site.left_devices,
         )
-        return judge_pool(known, site.limits)
+        return judge_pool(pool_facts, site.limits)

@@ -23,10 +23,10 @@ def rule_named(name: str) -> str:
 
 def findings_of(name: str, facts: DoctorFacts) -> tuple[Finding, ...]:
     """Returns what that rule finds now. Raises OperatorError when it cannot look."""
-    found = examine(facts, [BY_NAME[name]])
-    for one in found.unlooked:
-        raise OperatorError(f"{name}: not checked: {one.why}", f"{privilege_hint()}; not in a service's sandbox")
-    return found.findings
+    report = examine(facts, [BY_NAME[name]])
+    for unlooked in report.unlooked:
+        raise OperatorError(f"{name}: not checked: {unlooked.why}", f"{privilege_hint()}; not in a service's sandbox")
+    return report.findings
 
 
 def refusal(finding: Finding) -> OperatorError | None:

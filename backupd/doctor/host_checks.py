@@ -53,25 +53,25 @@ async def check_hosts(config: Config) -> list[Finding]:
 
 
 async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, confined: bool) -> list[Finding]:
-    found = list[Finding]()
+    findings = list[Finding]()
     async with gate:
         connection = SharedConnection(host, config.ssh, wanted=True)
         try:
             for path in host.paths:
                 if not (finding := await _probe_path(config, host, path, confined, connection)):
                     continue
-                found.append(finding)
+                findings.append(finding)
                 if finding.cause in _OF_THE_HOST:  # each further path would only say so again
                     break
-            if host.one_file_system and not found:
-                found += [note for path in host.paths if (note := await _left_out(config, host, path, confined, connection))]
-            if all(finding.level in ("note", "unknown") for finding in found):
-                found += await _mounts(config, host, confined, connection)
-                found += await sshd_findings(config, host, connection)
+            if host.one_file_system and not findings:
+                findings += [note for path in host.paths if (note := await _left_out(config, host, path, confined, connection))]
+            if all(finding.level in ("note", "unknown") for finding in findings):
+                findings += await _mounts(config, host, confined, connection)
+                findings += await sshd_findings(config, host, connection)
         finally:
             await connection.close()
     reached = Finding("host", "ok", f"reached, {counted(len(host.paths), 'path')} can be listed", subject=host.name)
-    return found if any(finding.level in ("warning", "error") for finding in found) else [reached, *found]
+    return findings if any(finding.level in ("warning", "error") for finding in findings) else [reached, *findings]
 
 
 async def _mounts(config: Config, host: HostConfig, confined: bool, connection: SharedConnection) -> list[Finding]:
@@ -84,14 +84,14 @@ async def _mounts(config: Config, host: HostConfig, confined: bool, connection: 
         )
         own = await _own_folders_by_name(config, host, confined, connection)
         return [unknown, *(_own_folder(config, host, what, place) for what, place in own)]
-    found = await asyncio.to_thread(mount_findings, config, host, answer.mounts)
+    findings = await asyncio.to_thread(mount_findings, config, host, answer.mounts)
     if answer.boot_id == boot_id():  # this machine, or a container on it: device numbers mean the same
-        found += [
+        findings += [
             _own_folder(config, host, what, place)
             for what, folder in _own_folders(config)
             for place in places_of(str(folder), mount_of(folder), answer.mounts, host)
         ]
-    return found
+    return findings
 
 
 def _own_folders(config: Config) -> list[tuple[str, Path]]:

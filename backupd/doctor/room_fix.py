@@ -93,14 +93,14 @@ class RoomFix:
         self._require_own(record)
         reading = self._read()
         temporary = self._temporary(reading, record)
-        found = plan(reading, self._floor(reading, temporary), temporary)
-        if found.refusal and (record or found.is_needed):
-            raise words.refusal_error(found, self._pool.path)
+        room_plan = plan(reading, self._floor(reading, temporary), temporary)
+        if room_plan.refusal and (record or room_plan.is_needed):
+            raise words.refusal_error(room_plan, self._pool.path)
         if record:
-            return RoomFixed(found, record.devices, found.unallocated, found.goal)
-        if not found.is_needed:
-            return RoomFixed(found, (), found.unallocated, found.goal)
-        return RoomFixed(found, self._chosen(found), found.unallocated, found.goal)
+            return RoomFixed(room_plan, record.devices, room_plan.unallocated, room_plan.goal)
+        if not room_plan.is_needed:
+            return RoomFixed(room_plan, (), room_plan.unallocated, room_plan.goal)
+        return RoomFixed(room_plan, self._chosen(room_plan), room_plan.unallocated, room_plan.goal)
 
     def run(self) -> RoomFixed:
         """Does it, or continues what a killed run left. Raises OperatorError."""
@@ -305,12 +305,12 @@ def _placed(fd: int) -> tuple[PlacedBlockGroup, ...]:
 def attach_left(state: Path) -> tuple[Path, ...]:
     """Attaches the files of recorded temporary devices again, after a restart, for the pool to be mounted. Raises OperatorError."""
     record = read_record(state)
-    found = []
+    paths = []
     for device in record.devices if record else ():
         if device.is_file and device.path.exists():
-            found.append(attach(device))
-            run(["btrfs", "device", "scan", str(found[-1])], check=False)
-    return tuple(found)
+            paths.append(attach(device))
+            run(["btrfs", "device", "scan", str(paths[-1])], check=False)
+    return tuple(paths)
 
 
 _FILE = "temporary-device-{number}"
@@ -331,8 +331,8 @@ def planned_files(folder: Path, filesystem: str, count: int, size: int) -> tuple
     if kind not in _PERSISTENT:
         why = "a restart would lose it" if kind in _FORGETFUL else "a temporary device must be on a local disk"
         raise OperatorError(f"{folder} is on {kind}: {why}", use)
-    there, needed = os.statvfs(folder), count * size
-    if there.f_bavail * there.f_frsize < needed + min(_SPARE, needed // 10):
+    statvfs_result, needed = os.statvfs(folder), count * size
+    if statvfs_result.f_bavail * statvfs_result.f_frsize < needed + min(_SPARE, needed // 10):
         raise OperatorError(f"{folder} does not have {needed >> 20:,} MiB free for a temporary device", use)
     devices = tuple(TemporaryDevice(folder / _FILE.format(number=number), True, size) for number in range(1, count + 1))
     if strange := [device.path for device in devices if os.path.lexists(device.path)]:  # ours are recorded before they are made

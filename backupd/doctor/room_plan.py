@@ -133,9 +133,9 @@ def plan(reading: RoomReading, floor: int, temporary: Sequence[int] = ()) -> Roo
     size = max(_LEAST_DEVICE, -(-(2 * longest + 2 * metadata + 64 * _MIB) // _MIB) * _MIB)
     gain = sum(group.length - group.used for group in data)
     goal = 2 * floor
-    found = RoomPlan(count, size, reading.usable(temporary), goal, gain)
-    refusal, details = _refusal(reading, temporary, found, longest)
-    return RoomPlan(count, size, found.unallocated, goal, gain, refusal, details)
+    room_plan = RoomPlan(count, size, reading.usable(temporary), goal, gain)
+    refusal, details = _refusal(reading, temporary, room_plan, longest)
+    return RoomPlan(count, size, room_plan.unallocated, goal, gain, refusal, details)
 
 
 def _refusal(reading: RoomReading, temporary: Sequence[int], found: RoomPlan, longest: int) -> tuple[Refusal | None, str]:

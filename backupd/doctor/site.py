@@ -76,10 +76,10 @@ def _unconfined(pool: Pool, newest: Mapping[str, str]) -> str:
     if not host or not newest[host]:
         return ""
     try:
-        found = read(pool.hosts / host / newest[host])
+        record = read(pool.hosts / host / newest[host])
     except OSError:
         return ""
-    return f"{host}/{newest[host]}" if found and found.confined is False else ""
+    return f"{host}/{newest[host]}" if record and record.confined is False else ""
 
 
 def _untrusted_state(state: Path) -> UntrustedStep | None:

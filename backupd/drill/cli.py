@@ -195,8 +195,8 @@ def _next(context: PoolContext, drilling: DrillContext) -> Restorable:
 
 def _any_complete(pool: Pool, host: str, drilling: DrillContext) -> Restorable | None:
     with reading(host):
-        found = [one for one in restorable(pool, host) if one.state == COMPLETE]
-    return drilling.chance.choice(found) if found else None
+        restorables = [one for one in restorable(pool, host) if one.state == COMPLETE]
+    return drilling.chance.choice(restorables) if restorables else None
 
 
 def _planned(drilling: DrillContext, drill: RestoreDrill, printer: RestoreProgressPrinter, as_json: bool) -> dict[str, Any]:

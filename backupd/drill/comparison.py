@@ -90,7 +90,7 @@ async def compare(
 
     Pauses while `is_to_wait` returns True. Raises OperatorError if it cannot be done, NotFinished if rsync died meanwhile.
     """
-    found, said, rest = FoundDifferences(), bytearray(), bytearray()
+    found_differences, said, rest = FoundDifferences(), bytearray(), bytearray()
 
     def take(data: bytes) -> None:
         rest.extend(data)
@@ -98,7 +98,7 @@ async def compare(
         rest[:] = last[:_LONGEST]
         for line in lines:
             if difference := difference_of(line.decode("utf-8", "surrogateescape")):
-                found.add(*difference)
+                found_differences.add(*difference)
 
     def hear(data: bytes) -> None:
         said.extend(data[: max(0, _LONGEST - len(said))])
@@ -121,7 +121,7 @@ async def compare(
         raise OperatorError(
             f"rsync could not compare: {printable(words[0])}", "see the kernel's messages (dmesg) for errors of disks"
         )
-    return found
+    return found_differences
 
 
 def _ended_words(status: int) -> str:

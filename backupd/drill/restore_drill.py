@@ -165,9 +165,13 @@ def _restored_and_compared(context: DrillContext, drill: RestoreDrill, folder: P
     progress = RestoreProgress("comparing")
     progress.turn_to("comparing", len(chosen.paths) or chosen.of, 0)
     follow(progress)
-    found = asyncio.run(compare(backup.path / DATA, scratch / DATA, names, lambda: context.is_over, context.has_to_wait))
+    found_differences = asyncio.run(
+        compare(backup.path / DATA, scratch / DATA, names, lambda: context.is_over, context.has_to_wait)
+    )
     context.require_going()
-    return _judged(replace(done, names=len(chosen.paths) or chosen.of, of=chosen.of, left_out=chosen.left_out), written, found)
+    return _judged(
+        replace(done, names=len(chosen.paths) or chosen.of, of=chosen.of, left_out=chosen.left_out), written, found_differences
+    )
 
 
 def _chosen(context: DrillContext, drill: RestoreDrill, tree: Tree, tell: Tell) -> ChosenNames:
@@ -198,7 +202,11 @@ def _chosen(context: DrillContext, drill: RestoreDrill, tree: Tree, tell: Tell) 
 def _judged(done: DrillResult, written: Restored, found: FoundDifferences) -> DrillResult:
     sizes = [written.counts[what].size for what in written.counts]
     number = written.problems.number + written.differences.number + found.number
-    samples = [f"{printable(place)}: {why}" for one in (written.problems, written.differences) for place, why in one.samples]
+    samples = [
+        f"{printable(place)}: {why}"
+        for restore_count in (written.problems, written.differences)
+        for place, why in restore_count.samples
+    ]
     samples += found.samples
     more = f" (and {counted(number - 1, 'more difference')})" if number > 1 else ""
     return replace(

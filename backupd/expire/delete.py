@@ -203,14 +203,14 @@ class MetadataReader:
         self._readers: ThreadPoolExecutor | None = None
         self._read: dict[int, tuple[int, Future[bool]]] = {}
 
-    def can_be_dropped(self, own: FinalBackup, there: Iterable[FinalBackup]) -> Future[bool]:
+    def can_be_dropped(self, own: FinalBackup, final_backups: Iterable[FinalBackup]) -> Future[bool]:
         """Begins to look whether the kernel can drop a backup of a host that has those of `there`. Raises NoThread.
 
         The result is False if the disk cannot read metadata that the kernel needs for that; an OSError comes with it. What
         the backup has from one of `there` that it grew from is not read: if that goes too, it is read for that one. All is read of
         one that grew from none of them, or was received.
         """
-        since = max((_shared_before(own, one) for one in there), default=0)
+        since = max((_shared_before(own, final_backup) for final_backup in final_backups), default=0)
         known = self._read.get(own.subvolume.id)
         if known and known[0] <= since:
             return known[1]

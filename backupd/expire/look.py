@@ -70,9 +70,9 @@ def _facts(
         base = _base_in_use(rows)
         unread = list[str]()
         candidates = [
-            one
+            candidate
             for name in _names(folder, rows)
-            if (one := _from_row(rows.get(name), notes, base) or _from_pool(folder, name, notes, base, unread))
+            if (candidate := _from_row(rows.get(name), notes, base) or _from_pool(folder, name, notes, base, unread))
         ]
         candidates = _with_common(candidates, common)
     except UnreadableRecord as error:

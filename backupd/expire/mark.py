@@ -101,12 +101,12 @@ class _Batch:
 
 def mark(context: ExpiryContext, plans: Sequence[HostPlan]) -> None:
     """Carries out the marks and revivals of all plans. Raises PoolUnusable."""
-    for some in _batches([plan for plan in plans if plan.changes_notes]):
+    for host_plans in _batches([plan for plan in plans if plan.changes_notes]):
         if context.cancellation:
             return
         batch = _Batch()
         with ExitStack() as held:
-            for plan in some:
+            for plan in host_plans:
                 if context.locked(plan.host, held):
                     with context.spared(plan.host):
                         _decide(context, plan, batch)
@@ -225,8 +225,8 @@ def _delete_working(queue: CleanerQueue, folder: Path, names: set[str]) -> bool:
     """Deletes an unfinished backup of ours, last of all; returns False if its turn has not come. Whoever calls has the lock."""
     if names - {WORKING} or queue.full():
         return False
-    if found := unfinished(folder / WORKING, folder.name):
-        delete_working(folder / WORKING, found)
+    if subvolume := unfinished(folder / WORKING, folder.name):
+        delete_working(folder / WORKING, subvolume)
     return True
 
 

@@ -153,8 +153,8 @@ class CleanerQueue:
         if self._standing() < _HOLDERS or now - self._looked_for_holders < _HOLDERS:
             return {}
         self._looked_for_holders = now
-        holders = folder_users({one.path for one in left.values()})
-        found = {id_: holders.get(one.path) for id_, one in left.items()}
+        holders = folder_users({deleted.path for deleted in left.values()})
+        found = {id_: holders.get(deleted.path) for id_, deleted in left.items()}
         return found if all(found.values()) or self._gives_nothing() else {}
 
     def _gives_nothing(self) -> bool:

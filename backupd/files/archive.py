@@ -218,8 +218,8 @@ def _open_seen(found: WalkEntry) -> int:
 
 
 def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out: "_Gathered") -> None:
-    found = DataMap.of(entry.size, partial(_runs, entry, fd)) if entry.allocated < entry.size else None
-    if found is None or found.data == entry.size:
+    data_map = DataMap.of(entry.size, partial(_runs, entry, fd)) if entry.allocated < entry.size else None
+    if data_map is None or data_map.data == entry.size:
         if entry.size <= PIECE:
             out.write(b"".join((member(entry, name, xattrs), *_read(entry, fd, 0, entry.size), padding(entry.size))))
             return
@@ -227,12 +227,12 @@ def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out:
         _tar_data(entry, fd, 0, entry.size, out)
         out.write(padding(entry.size))
         return
-    out.write(sparse_member(entry, name, xattrs, found))
-    for piece in found.pieces():
+    out.write(sparse_member(entry, name, xattrs, data_map))
+    for piece in data_map.pieces():
         out.write(piece)
-    for start, end in found.runs():
+    for start, end in data_map.runs():
         _tar_data(entry, fd, start, end, out)
-    out.write(padding(found.data))
+    out.write(padding(data_map.data))
 
 
 def _tar_data(entry: Entry, fd: int, start: int, end: int, out: "_Gathered") -> None:
@@ -305,12 +305,12 @@ class _Gathered:
 def _zip(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
     done, gathered = Archived(), _Gathered(out)
     with closing(Packed()) as index:
-        for found in _entries(tree, paths):
-            name = found.entry.path[1:]
-            if found.entry.kind not in zip_headers.KINDS:
-                done.leave_out(found.entry.path, f"a zip holds no {found.entry.kind}")
+        for entry in _entries(tree, paths):
+            name = entry.entry.path[1:]
+            if entry.entry.kind not in zip_headers.KINDS:
+                done.leave_out(entry.entry.path, f"a zip holds no {entry.entry.kind}")
             elif name:
-                index.write(_zip_member(found, name, gathered))
+                index.write(_zip_member(entry, name, gathered))
                 done.entries += 1
         begun = gathered.size
         for piece in index.pieces():
@@ -323,16 +323,16 @@ def _zip(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
 
 def _zip_member(found: WalkEntry, name: bytes, out: _Gathered) -> bytes:
     """Writes it; gives its record for the index."""
-    entry, one, offset = found.entry, zip_headers.member(found.entry, name), out.size
-    if one.packed:
-        out.write(zip_headers.header(one, zip_headers.Sizes()))
+    entry, zip_member, offset = found.entry, zip_headers.member(found.entry, name), out.size
+    if zip_member.packed:
+        out.write(zip_headers.header(zip_member, zip_headers.Sizes()))
         sizes = _zip_file(found, out)
-        out.write(zip_headers.trailer(one, sizes))
+        out.write(zip_headers.trailer(zip_member, sizes))
     else:
         data = entry.target or b""
         sizes = zip_headers.Sizes(zlib.crc32(data), len(data), len(data))
-        out.write(zip_headers.header(one, sizes) + data)
-    return zip_headers.record(one, sizes, offset)
+        out.write(zip_headers.header(zip_member, sizes) + data)
+    return zip_headers.record(zip_member, sizes, offset)
 
 
 def _zip_file(found: WalkEntry, out: _Gathered) -> zip_headers.Sizes:

@@ -132,7 +132,7 @@ def _batches_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> I
             level, above, fd = levels[-1], down.path.rstrip(b"/"), down.fd
             if level.files:
                 files, level.files = level.files, []
-                yield from (PlainFiles(above, fd, some) for some in _parted(files))
+                yield from (PlainFiles(above, fd, plain_files) for plain_files in _parted(files))
             elif level.others:
                 plain, other = _plain_folders(tree, down, level, unreadable)
                 if isinstance(other, _Level):

@@ -129,7 +129,7 @@ def _merged(left: Iterator[WalkEntry], right: Iterator[WalkEntry]) -> Iterator[t
 
 def _keyed(found: Iterator[WalkEntry]) -> Iterator[tuple[bytes, WalkEntry]]:
     """Yields each entry once, with a key that sorts paths in the order of a walk: the contents of a folder come right after it."""
-    return ((_order(one.entry.path), one) for one in found if not one.left)
+    return ((_order(entry.entry.path), entry) for entry in found if not entry.left)
 
 
 def _order(path: bytes) -> bytes:
@@ -140,9 +140,9 @@ def _pair(
     before: Tree, old: WalkEntry | None, after: Tree, new: WalkEntry | None, content: bool, pulse: Pulse
 ) -> Iterator[PathDifference]:
     if old is None or new is None:
-        if found := old or new:
+        if entry := old or new:
             yield PathDifference(
-                found.entry.path, REMOVED if old else ADDED, old.entry if old else None, new.entry if new else None
+                entry.entry.path, REMOVED if old else ADDED, old.entry if old else None, new.entry if new else None
             )
         return
     first, second = old.entry, new.entry

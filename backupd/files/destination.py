@@ -77,8 +77,8 @@ class AllowedFolders:
             fd = os.open(names[-1] if names else b".", FOLDER, dir_fd=above)
         try:
             self.require(fd, names)
-            found = os.fstat(fd)
-            if names and (found.st_uid or found.st_mode & _OTHERS):
+            status = os.fstat(fd)
+            if names and (status.st_uid or status.st_mode & _OTHERS):
                 raise UsageError(f"{path} can be written by others than root", "take it away, or: chown root, chmod go-w")
         except BaseException:
             os.close(fd)
@@ -128,7 +128,7 @@ class Destination:
         self.path = path
         self._allowed = allowed
         self._base = names_of(path.absolute()) if allowed else ()
-        self._excluded = {_inode(found) for found in map(_stat, filter(answers, excluded)) if found}
+        self._excluded = {_inode(status) for status in map(_stat, filter(answers, excluded)) if status}
         self.made = False
         self._root = self._opened(make)
         if trusted and self._root is not None:
@@ -262,9 +262,9 @@ class Destination:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def excludes(self, there: Entry) -> bool:
+    def excludes(self, entry: Entry) -> bool:
         """Returns True if it is a folder that is left alone."""
-        return (there.device, there.inode) in self._excluded
+        return (entry.device, entry.inode) in self._excluded
 
     def outside(self, place: Names) -> bool:
         """Returns True if a place is outside of the allowed folders."""
@@ -292,8 +292,8 @@ class Destination:
 
     def free(self) -> int | None:
         """Bytes that can be written; None on a filesystem that does not know, such as ramfs."""
-        found = os.statvfs(existing_folder(self.path))
-        return found.f_bavail * found.f_frsize if found.f_blocks else None
+        statvfs_result = os.statvfs(existing_folder(self.path))
+        return statvfs_result.f_bavail * statvfs_result.f_frsize if statvfs_result.f_blocks else None
 
 
 def existing_folder(path: Path) -> Path:

@@ -14,11 +14,11 @@ from backupd.files.tree import KINDS, Entry, Tree, components, joined, look
 MOST_SORTED = 100_000
 """Names in a folder that are sorted by anything but name: each is looked at for it."""
 _KEYS: Mapping[str, Callable[[os.stat_result], Any]] = {
-    "kind": lambda found: KINDS[stat.S_IFMT(found.st_mode)],
-    "size": lambda found: found.st_size,
-    "mode": lambda found: stat.S_IMODE(found.st_mode),
-    "owner": lambda found: (found.st_uid, found.st_gid),
-    "mtime": lambda found: found.st_mtime_ns,
+    "kind": lambda status: KINDS[stat.S_IFMT(status.st_mode)],
+    "size": lambda status: status.st_size,
+    "mode": lambda status: stat.S_IMODE(status.st_mode),
+    "owner": lambda status: (status.st_uid, status.st_gid),
+    "mtime": lambda status: status.st_mtime_ns,
 }
 SORTS = ("name", *_KEYS)
 

@@ -206,26 +206,26 @@ class PlaceComparer:
     def step(self, visit: Visit) -> tuple[RestoreStep, Entry | None]:
         """Returns the action for a name, and the entry that is in its place now."""
         try:
-            there = self.to.look(visit.place)
-            if there and self.to.excludes(there):
-                return RestoreStep(KEPT, "it is the pool, or the catalogue's folder"), there
+            entry = self.to.look(visit.place)
+            if entry and self.to.excludes(entry):
+                return RestoreStep(KEPT, "it is the pool, or the catalogue's folder"), entry
             if self.to.outside(visit.place):
-                on_the_way = there and there.kind == visit.entry.kind == "folder"
-                return RestoreStep(KEPT if on_the_way else REFUSED, "it is outside of what may be restored into"), there
-            if there and there.kind == visit.entry.kind == "folder":
+                on_the_way = entry and entry.kind == visit.entry.kind == "folder"
+                return RestoreStep(KEPT if on_the_way else REFUSED, "it is outside of what may be restored into"), entry
+            if entry and entry.kind == visit.entry.kind == "folder":
                 self.to.enter(visit.place)  # for what is mounted there may not be written to
-            differs = self.differs(visit, there) if there else ()
+            differs = self.differs(visit, entry) if entry else ()
         except OSError as error:
             return RestoreStep(REFUSED, error.strerror or str(error)), None
-        return decide(visit.entry, there, differs, self.overwrite), there
+        return decide(visit.entry, entry, differs, self.overwrite), entry
 
-    def differs(self, visit: Visit, there: Entry) -> Sequence[str]:
+    def differs(self, visit: Visit, entry: Entry) -> Sequence[str]:
         """Returns the fields in which the existing name differs from the backup's, including hard links and attributes, and the
         content if nothing else differs and contents are compared. Raises OSError.
         """
-        found = list(differing(visit.entry, there))
+        found = list(differing(visit.entry, entry))
         first = self.links.first(visit.entry)
-        if first and first[1] != there.identity:
+        if first and first[1] != entry.identity:
             found.append("hard link")
         if found and visit.entry.kind != "folder":
             return found
@@ -351,12 +351,12 @@ class PreviewCounter:
         with suppress(OSError):  # whoever restores into it meets the same, and names it
             self.unfinished += unfinished_size(self._comparer.to.folder(place))
 
-    def _place(self, visit: Visit, step: RestoreStep, there: Entry | None, size: int) -> None:
+    def _place(self, visit: Visit, step: RestoreStep, entry: Entry | None, size: int) -> None:
         first = self._links.first(visit.entry)
         if step.what in (NEW, OVERWRITTEN):
             self._links.placed(visit.entry, visit.place, 0)
             if not first and size:
-                replaced = there.allocated if there and there.links == 1 else 0
+                replaced = entry.allocated if entry and entry.links == 1 else 0
                 self._needed, self._largest = self._needed + visit.entry.allocated - replaced, max(self._largest, replaced)
-        elif step.what == SAME and there:
-            self._links.placed(visit.entry, visit.place, there.identity)
+        elif step.what == SAME and entry:
+            self._links.placed(visit.entry, visit.place, entry.identity)

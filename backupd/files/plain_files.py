@@ -276,11 +276,11 @@ def _same_metadata(source: int, to: int, file: PlainFile, names: frozenset[str],
     """Compares all but the data and the attributes' `names`, which are the same on both sides."""
     if file.is_symlink:
         return not names and same_symlink(source, to, file)
-    there = os.stat(file.name, dir_fd=to, follow_symlinks=False)
+    status = os.stat(file.name, dir_fd=to, follow_symlinks=False)
     if (
-        (there.st_mtime_ns, there.st_size, there.st_uid, there.st_gid) != (file.mtime, file.size, file.uid, file.gid)
-        or not stat.S_ISREG(there.st_mode)
-        or stat.S_IMODE(there.st_mode) != file.mode
+        (status.st_mtime_ns, status.st_size, status.st_uid, status.st_gid) != (file.mtime, file.size, file.uid, file.gid)
+        or not stat.S_ISREG(status.st_mode)
+        or stat.S_IMODE(status.st_mode) != file.mode
     ):
         return False
     if not privileged and any(map(is_power, names)):

@@ -75,8 +75,8 @@ def prepared(
 
 def _damaged(pool: Pool, backup: Restorable) -> frozenset[bytes]:
     """Returns the paths of files of the backup that the pool records as damaged."""
-    found = forgotten_damages(pool, backup.host, {backup.name}, ())
-    return frozenset(os.fsencode(one.path) for one in found if one.fate is None)
+    damages = forgotten_damages(pool, backup.host, {backup.name}, ())
+    return frozenset(os.fsencode(damage.path) for damage in damages if damage.fate is None)
 
 
 def places(restore: "LocalRestore | HostRestore") -> list[tuple[bytes, bytes]]:

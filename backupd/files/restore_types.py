@@ -60,14 +60,14 @@ class Target:
 
 def target_of(config: Config, host: str, text: str, port: int | None = None) -> Target:
     """The target: the host as it is configured for "", else [USER@]HOST:DIR. Raises UsageError."""
-    known = config.hosts.get(host)
+    host_config = config.hosts.get(host)
     if not text:
         if host in config.excluded:
             fault = config.excluded[host].fault
             raise UsageError(f"{host} is configured, with a mistake: {fault}", "correct that line, or give --to-host USER@HOST:DIR")
-        if known is None:
+        if host_config is None:
             raise UsageError(f"{host} is not configured, so it has no address", "say --to-host USER@HOST:DIR")
-        return Target(replace(known, port=port or known.port), b"/", original=True)
+        return Target(replace(host_config, port=port or host_config.port), b"/", original=True)
     match = _TARGET.fullmatch(text)
     if not match or not match[2] or "\0" in text:
         raise UsageError(
@@ -75,8 +75,8 @@ def target_of(config: Config, host: str, text: str, port: int | None = None) -> 
             "put --to-host at the end for the host itself, or name a machine, such as --to-host root@192.0.2.7:/mnt",
         )
     address, folder = match[1], match[2].encode("utf-8", "surrogateescape")
-    if known and known.address and _machine(known.address) == _machine(address):
-        return Target(replace(known, address=address, port=port or known.port), folder, original=False)
+    if host_config and host_config.address and _machine(host_config.address) == _machine(address):
+        return Target(replace(host_config, address=address, port=port or host_config.port), folder, original=False)
     return Target(HostConfig(host, address=address, port=port, paths=()), folder, original=False)
 
 

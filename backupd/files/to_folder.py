@@ -270,14 +270,14 @@ class LocalRestore:
             self._folders.append(PlacedFolder(visit.place, NEW, is_fresh=True))
             self.result.counts[NEW].add_at(self.to, visit.place)
             return
-        step, there = comparer.step(visit)
+        step, entry = comparer.step(visit)
         size = visit.entry.size if visit.entry.kind == "file" else 0
         if step.what == REFUSED:  # it has come there since the preview
             raise OSError(errno.EEXIST, step.why)
         if step.what in (NEW, OVERWRITTEN):
-            self._make(visit, there, comparer.links, writer)
-        elif step.what == SAME and there:
-            comparer.links.placed(visit.entry, visit.place, there.identity)
+            self._make(visit, entry, comparer.links, writer)
+        elif step.what == SAME and entry:
+            comparer.links.placed(visit.entry, visit.place, entry.identity)
         elif step.what == KEPT:
             self._left_alone.add(hash(visit.place))
         if step.what == ENTERED:
@@ -298,13 +298,13 @@ class LocalRestore:
         to.enter_new(visit.place, made)
         return True
 
-    def _make(self, visit: Visit, there: Entry | None, links: LinkPlacer, writer: Writer) -> None:
+    def _make(self, visit: Visit, entry: Entry | None, links: LinkPlacer, writer: Writer) -> None:
         if first := links.first(visit.entry):
-            writer.link(first[0], first[1], visit.place, there)
+            writer.link(first[0], first[1], visit.place, entry)
             links.placed(visit.entry, visit.place, first[1])
             self._moved(visit.entry.size)
             return
-        made = writer.make(visit, there)
+        made = writer.make(visit, entry)
         links.placed(visit.entry, visit.place, made)
         self._lost(writer)
 
@@ -330,13 +330,13 @@ class LocalRestore:
         if self._staging and not visit.place:
             self._staging.close()  # it changes the time of the destination
         self.progress.names = visit.place
-        there = comparer.to.look(visit.place)
-        differs = comparer.differs(visit, there) if there else ()
+        entry = comparer.to.look(visit.place)
+        differs = comparer.differs(visit, entry) if entry else ()
         rest = [name for name in differs if name != "time"]
         if rest and self.request.overwrite != ALL and not (comparer.to.made and not visit.place):
             self._left_alone.add(hash(visit.place))
             return
-        if there and not differs:
+        if entry and not differs:
             return
         writer.finish(visit, all_of_it=bool(rest))
         self._lost(writer)

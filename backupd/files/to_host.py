@@ -409,8 +409,8 @@ class HostRestore:
         """Yields for each restored name how many bytes of output are allowed for it."""
         with suppress(OSError), Tree(self._subvolume) as tree:
             for path in self.request.paths:
-                for found in walk(tree, path, lambda _path, _error: None):
-                    yield 0 if found.left else _FOR_EACH_NAME + _FOR_EACH_BYTE * len(found.entry.path)
+                for entry in walk(tree, path, lambda _path, _error: None):
+                    yield 0 if entry.left else _FOR_EACH_NAME + _FOR_EACH_BYTE * len(entry.entry.path)
 
     def _require_time(self) -> None:
         """Raises LimitExceeded when the look before has taken longer than it may."""

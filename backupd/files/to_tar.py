@@ -105,9 +105,9 @@ def total(tree: Tree, paths: Sequence[bytes]) -> tuple[int, int]:
     """Names and bytes of files, of a look that writes nothing."""
     names = size = 0
     for path in paths:
-        for found in walk(tree, path):
-            names += not found.left
-            size += found.entry.size if found.entry.kind == "file" and not found.left else 0
+        for entry in walk(tree, path):
+            names += not entry.left
+            size += entry.entry.size if entry.entry.kind == "file" and not entry.left else 0
     return names, size
 
 

@@ -299,9 +299,9 @@ def _entries(fd: int, above: bytes) -> Iterator[Entry]:
 
 def look(folder: int, name: bytes, path: bytes) -> Entry:
     """Returns the entry of a name in an open folder, without following a symlink; `path` is its path in the backup."""
-    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found.st_mode) else None
-    return entry_of(path, found, target)
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else None
+    return entry_of(path, status, target)
 
 
 def entry_of(path: bytes, found: os.stat_result, target: bytes | None) -> Entry:

@@ -168,23 +168,23 @@ class _Collected:
 
     def take(self, backup: Restorable, tree: Tree, entry: Entry) -> int:
         """Returns the number of the version that this entry belongs to."""
-        found = self._by_content(tree, entry) if self.by_content else self._by_inode_item(tree, entry)
-        if found not in self.kept:
-            found.before = self.current.last[1] if self.current else None
-            self.kept.append(found)
-        found.sightings.append((backup, entry))
-        self.current = found
-        return self.kept.index(found)
+        version = self._by_content(tree, entry) if self.by_content else self._by_inode_item(tree, entry)
+        if version not in self.kept:
+            version.before = self.current.last[1] if self.current else None
+            self.kept.append(version)
+        version.sightings.append((backup, entry))
+        self.current = version
+        return self.kept.index(version)
 
     def _by_inode_item(self, tree: Tree, entry: Entry) -> _CollectedVersion:
         key = key_of(entry)
-        for one in self._newest_first(key):
-            same = _compared(one, tree, entry)
+        for version in self._newest_first(key):
+            same = _compared(version, tree, entry)
             if same is not False and _same_xattrs(
-                one, tree, entry
+                version, tree, entry
             ):  # short files that differ in spite of size and time are two versions
-                one.certain &= bool(same)
-                return one
+                version.certain &= bool(same)
+                return version
         made = _CollectedVersion(key, [])
         made.xattrs_differ = self.current is not None and not _same_xattrs(self.current, tree, entry)
         if self.current and has_data(entry) and has_data(self.current.last[1]):
@@ -200,21 +200,21 @@ class _Collected:
             return next(iter(self._newest_first(key)), None) or _CollectedVersion(key, [], differs=True)
         key = (entry.kind, entry.size)
         alike = list(self._newest_first(key))
-        for one in alike:
-            if _compared(one, tree, entry):
-                return one
+        for version in alike:
+            if _compared(version, tree, entry):
+                return version
         made = _CollectedVersion(key, [], differs=True)
         if alike:
             made.digest = sha256(tree, entry.path, self.pulse)
-            for one in alike:
-                if _digest(one, self.pulse) == made.digest:
-                    return one
+            for version in alike:
+                if _digest(version, self.pulse) == made.digest:
+                    return version
         return made
 
     def _newest_first(self, key: tuple[object, ...]) -> Iterable[_CollectedVersion]:
         """The versions with that key; the one that was there last first, for it is the likely one."""
-        alike = [one for one in self.kept if one.key == key]
-        return sorted(alike, key=lambda one: one.last[0].name, reverse=True)
+        alike = [version for version in self.kept if version.key == key]
+        return sorted(alike, key=lambda version: version.last[0].name, reverse=True)
 
 
 def _compared(one: _CollectedVersion, tree: Tree, entry: Entry) -> bool | None:
@@ -331,7 +331,7 @@ def absence(backup: Restorable, path: bytes) -> str:
         return LEFT_OUT
     done = [backup.record.path(source.decode("utf-8", "surrogateescape")) for source in covering]
     looked_through = (None, PathOutcome.COMPLETE, PathOutcome.SUSPECT)
-    return MISSING if all((one and one.outcome) in looked_through for one in done) else UNFINISHED
+    return MISSING if all((path_result and path_result.outcome) in looked_through for path_result in done) else UNFINISHED
 
 
 def _is_within(path: bytes, source: bytes) -> bool:
@@ -345,7 +345,7 @@ def _history(
     return PathHistory(
         path,
         by_content,
-        tuple(_version(one) for one in kept),
+        tuple(_version(version) for version in kept),
         tuple(gone),
         tuple(PathInBackup(backup.name, backup.started, backup.state, found, version) for backup, found, version in seen),
     )

@@ -78,7 +78,7 @@ _OPEN = 8  # folders of one batch of names at the most
 
 def entries(tree: Tree, path: bytes, skip: Skip = lambda _: False) -> Iterator[Entry]:
     """The entry at `path` and all below it, each once, a folder before what is in it; as `walk` otherwise."""
-    return (found.entry for found in walk(tree, path, skip=skip) if not found.left)
+    return (entry.entry for entry in walk(tree, path, skip=skip) if not entry.left)
 
 
 def walk(
@@ -158,11 +158,11 @@ def _plain_files(
     device = os.fstat(folder).st_dev
     for name in chain((first,), following):
         try:
-            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
             report(unreadable, down.path_of(name), error)
             continue
-        file = plain_file(name, found, device, with_links=False)
+        file = plain_file(name, status, device, with_links=False)
         if file is None:
             return files, name
         files.append(file)
@@ -233,9 +233,9 @@ def name_batches(tree: Tree, unreadable: Unreadable) -> Generator[list[FolderNam
     """
     batch, names = list[FolderNames](), 0
     try:
-        for some in _names_by_folder(tree, unreadable):
-            batch.append(some)
-            names += len(some.names)
+        for folder_names in _names_by_folder(tree, unreadable):
+            batch.append(folder_names)
+            names += len(folder_names.names)
             if names >= MANY or len(batch) >= _OPEN:
                 full, batch, names = batch, [], 0
                 yield full
@@ -243,8 +243,8 @@ def name_batches(tree: Tree, unreadable: Unreadable) -> Generator[list[FolderNam
             full, batch = batch, []
             yield full
     finally:
-        for some in batch:
-            os.close(some.folder)
+        for folder_names in batch:
+            os.close(folder_names.folder)
 
 
 def _names_by_folder(tree: Tree, unreadable: Unreadable) -> Iterator[FolderNames]:

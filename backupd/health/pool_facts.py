@@ -30,16 +30,16 @@ def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFact
     path = config.pool.path
     try:
         pool = open_configured(config)
-        known = _of_catalogue(catalogue, pool) if catalogue else read_catalogue(config.pool.state, pool)
+        catalogue_facts = _of_catalogue(catalogue, pool) if catalogue else read_catalogue(config.pool.state, pool)
         allocation, missing = read_allocation(path), missing_devices(path)
         schedule = NOTHING_MISSED
         if not pool.rehearsal:  # its time is acted
             schedule = _schedule(config, catalogue) if catalogue else read_pool_schedule(config)
         copies = read_redundancy(path, allocation, missing)
-        if copies is None and known.redundancy and known.redundancy.missing == missing:
-            copies = known.redundancy  # as of the last sample
+        if copies is None and catalogue_facts.redundancy and catalogue_facts.redundancy.missing == missing:
+            copies = catalogue_facts.redundancy  # as of the last sample
         return PoolFacts(
-            **known._replace(redundancy=copies)._asdict(),
+            **catalogue_facts._replace(redundancy=copies)._asdict(),
             read_only=_is_read_only(path),
             missing=missing,
             errors=device_errors(allocation),

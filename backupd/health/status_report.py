@@ -173,7 +173,7 @@ def read_report(
         hosts=host_statuses(config, facts, copies_of(catalogue.get_fact(COPIES)).fetched, now),
         facts=facts,
         pool=look_at_pool(config, catalogue),
-        running=tuple(one for one in catalogue.progress() if is_alive(one)),
+        running=tuple(progress for progress in catalogue.progress() if is_alive(progress)),
         dedupe=next((dedupe for dedupe in catalogue.dedupes(2) if _has_ended(dedupe)), None),
         copies=tuple(copy_statuses(config.copies, catalogue, now)),
         drills=_drills(config, catalogue, now),

@@ -53,15 +53,15 @@ def _is_ours(pool: Pool, host: str, name: str) -> bool:
 def check_trust(pool: Pool, catalogue: Catalogue, now: datetime) -> TrustCheck:
     """Checks both, and notes a change in the catalogue, for the dashboard."""
     clock = clock_doubt(catalogue, now, rehearsal=pool.rehearsal)
-    found = TrustCheck(is_lost(pool, catalogue), expiry_words(clock) if clock else None)
+    trust_check = TrustCheck(is_lost(pool, catalogue), expiry_words(clock) if clock else None)
     with suppress(OperatorError):  # one that cannot be written says so where something has to be
-        for fact, words in ((LOST, "1" if found.lost else None), (CLOCK, found.clock)):
+        for fact, words in ((LOST, "1" if trust_check.lost else None), (CLOCK, trust_check.clock)):
             if words != catalogue.get_fact(fact):
                 catalogue.set_fact(fact, words)
-    return found
+    return trust_check
 
 
 def lost(state: Path) -> OperatorError:
     """The error of a lost catalogue, with a hint."""
-    said = judge.lost(state)
-    return OperatorError(said.text, said.hint)
+    finding = judge.lost(state)
+    return OperatorError(finding.text, finding.hint)

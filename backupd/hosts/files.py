@@ -146,8 +146,8 @@ def add_hosts(files: Files, hosts: Mapping[str, Mapping[str, Any]]) -> dict[str,
     with files.alone():
         places, paths = files.hosts(), dict[str, Path]()
         for name in hosts:
-            if there := places.get(name):
-                raise UsageError(f"the host {name} is in {there} already", f"`backupd host set {name} KEY=VALUE` changes it")
+            if path := places.get(name):
+                raise UsageError(f"the host {name} is in {path} already", f"`backupd host set {name} KEY=VALUE` changes it")
             paths[name] = files.own_file(name)
             if paths[name].exists():  # it has other things in it, or nothing
                 hint = "move it away, or add the host to it by hand"
@@ -301,9 +301,9 @@ def _write(place: Path, text: str) -> None:
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # a configuration may hold passwords
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         if place.exists():
-            there = place.stat()
-            os.fchown(fd, there.st_uid, there.st_gid)
-            os.fchmod(fd, there.st_mode & 0o7777)
+            status = place.stat()
+            os.fchown(fd, status.st_uid, status.st_gid)
+            os.fchmod(fd, status.st_mode & 0o7777)
         file.write(text)
         file.flush()
         os.fsync(fd)

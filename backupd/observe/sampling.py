@@ -119,7 +119,7 @@ def thin(catalogue: Catalogue, filesystem: str, now: datetime, zone: ZoneInfo) -
         due = window(step, oldest, now, zone, _AT_A_TIME) if oldest else None
         if due:
             old = catalogue.samples(filesystem, *due, step.span)
-            catalogue.replace_samples([one.id for one in old], merged(old, step, zone))
+            catalogue.replace_samples([sample.id for sample in old], merged(old, step, zone))
 
 
 RAW_FOR = timedelta(days=14)
@@ -166,19 +166,19 @@ def merged(samples: Sequence[Sample], step: ThinningStep, zone: ZoneInfo) -> lis
 
 
 def _one(some: list[Sample], span: str) -> Sample:
-    waiting = [one.orphans for one in some if one.orphans is not None]
-    known = [one for one in some if one.seconds]
+    waiting = [sample.orphans for sample in some if sample.orphans is not None]
+    samples = [sample for sample in some if sample.seconds]
     return replace(
         some[-1],
         span=span,
         orphans=max(waiting, default=None),
-        activity=join_activities(sorted({word for one in some for word in split_activities(one.activity)})),
-        seconds=sum(one.seconds for one in known),
-        read=sum(one.read for one in known),
-        written=sum(one.written for one in known),
-        peak_read=max((one.peak_read for one in known), default=0.0),
-        peak_written=max((one.peak_written for one in known), default=0.0),
-        pressure=_added(one.pressure for one in known),
+        activity=join_activities(sorted({word for sample in some for word in split_activities(sample.activity)})),
+        seconds=sum(sample.seconds for sample in samples),
+        read=sum(sample.read for sample in samples),
+        written=sum(sample.written for sample in samples),
+        peak_read=max((sample.peak_read for sample in samples), default=0.0),
+        peak_written=max((sample.peak_written for sample in samples), default=0.0),
+        pressure=_added(sample.pressure for sample in samples),
         counters={},
         id=0,
     )

@@ -106,10 +106,10 @@ def summed(backups: Iterable[BackupUse]) -> list[HostUse]:
     """A row for each host; `size` is that of the newest backup whose size is known."""
     rows = []
     for host, group in groupby(backups, key=lambda backup: backup.host):
-        some = list(group)
-        sizes = [one.size for one in some if one.size is not None]
-        written = [one.written for one in some if one.written is not None]
-        rows.append(HostUse(host, len(some), sizes[-1] if sizes else None, sum(written) if written else None))
+        backup_uses = list(group)
+        sizes = [backup_use.size for backup_use in backup_uses if backup_use.size is not None]
+        written = [backup_use.written for backup_use in backup_uses if backup_use.written is not None]
+        rows.append(HostUse(host, len(backup_uses), sizes[-1] if sizes else None, sum(written) if written else None))
     return rows
 
 
@@ -123,7 +123,9 @@ def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, cha
     from btrkeep.treescan.block_groups import chunks
     from btrkeep.treescan.owners import Owners
 
-    owners: dict[int, Owner] = {one.subvolume_id: (one.host, one.name) for one in everything if one.subvolume_id}
+    owners: dict[int, Owner] = {
+        backup_use.subvolume_id: (backup_use.host, backup_use.name) for backup_use in everything if backup_use.subvolume_id
+    }
     begun = time.monotonic()
     with _opened(pool.path.resolve()) as fd:
         chunk = chunks(fd)
@@ -134,8 +136,13 @@ def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, cha
         replace(row, measured=_measured(tally, tally.only_host[row.host], tally.by_host[row.host])) for row in summed(everything)
     )
     backups = tuple(
-        replace(one, measured=_measured(tally, tally.only_backup[one.host, one.name], tally.by_backup[one.host, one.name]))
-        for one in everything
+        replace(
+            backup_use,
+            measured=_measured(
+                tally, tally.only_backup[backup_use.host, backup_use.name], tally.by_backup[backup_use.host, backup_use.name]
+            ),
+        )
+        for backup_use in everything
     )
     others = estimated(tally.others, tally.draws, tally.space)
     return PoolUse("sampled", hosts, backups, others, tally.draws, time.monotonic() - begun)
@@ -148,7 +155,7 @@ def _measured(tally: DrawTally, exclusive: int, referenced: int) -> MeasuredUsag
 def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> PoolUse:
     """Measures some hosts, one after the other until the time is over: each host completely or not at all. Raises OperatorError."""
     begun, until = time.monotonic(), time.monotonic() + seconds
-    hosts, found, complete = [], [], True
+    hosts, backup_uses, complete = [], [], True
     unread: dict[str, str] = {}
     for _, group in groupby(backups, key=lambda backup: backup.host):
         some = list(group)
@@ -157,8 +164,8 @@ def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> Pool
         unread |= problems
         complete = complete and host is not None
         hosts.append(replace(row, measured=host))
-        found += [replace(one, measured=use) for one, use in zip(some, measured, strict=True)]
-    return PoolUse("extents", tuple(hosts), tuple(found), None, 0, time.monotonic() - begun, complete, unread)
+        backup_uses += [replace(backup_use, measured=use) for backup_use, use in zip(some, measured, strict=True)]
+    return PoolUse("extents", tuple(hosts), tuple(backup_uses), None, 0, time.monotonic() - begun, complete, unread)
 
 
 def _compared(
@@ -171,24 +178,24 @@ def _compared(
     comparison, read = ExtentOwners(), []
     problems: dict[str, str] = {}
     nothing: list[MeasuredUsage | None] = [None] * len(backups)
-    for number, one in enumerate(backups):
+    for number, backup_use in enumerate(backups):
         if time.monotonic() >= until:
             return None, nothing, problems
-        path = pool.path / one.path
+        path = pool.path / backup_use.path
         try:
             subvolume = describe(path)
-            if subvolume is None or (one.subvolume_id and subvolume.id != one.subvolume_id):
-                problems[one.path] = "is not there any more, or is another one"
+            if subvolume is None or (backup_use.subvolume_id and subvolume.id != backup_use.subvolume_id):
+                problems[backup_use.path] = "is not there any more, or is another one"
                 continue
             with _opened(path) as fd:
                 comparison.add(*distinct_extents(fd))
             read.append(number)
         except FileNotFoundError:
-            problems[one.path] = "is not there any more"
+            problems[backup_use.path] = "is not there any more"
         except OSError as error:
             if not is_damage(error):
                 raise
-            problems[one.path] = f"cannot be read: {error.strerror}"
+            problems[backup_use.path] = f"cannot be read: {error.strerror}"
     uses = list(nothing)
     for number, use in zip(read, comparison.measured(), strict=True):
         uses[number] = use

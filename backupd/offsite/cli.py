@@ -138,12 +138,12 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
             require_there(restic)
             there = snapshots(restic, context.pool)
             incomplete = KnownRepository(context.catalogue, settings.name).incomplete(there)
-            for one in sorted(there, key=lambda one: (one.host, one.name)):
-                if hosts and one.host not in hosts:
+            for snapshot in sorted(there, key=lambda snapshot: (snapshot.host, snapshot.name)):
+                if hosts and snapshot.host not in hosts:
                     continue
-                remarks = _remarks(one, whole=one.id not in incomplete)
-                rows.append([printable(settings.name), printable(one.host), one.name, one.id[:8], remarks])
-                said.append(_as_json(settings.name, one, whole=one.id not in incomplete))
+                remarks = _remarks(snapshot, whole=snapshot.id not in incomplete)
+                rows.append([printable(settings.name), printable(snapshot.host), snapshot.name, snapshot.id[:8], remarks])
+                said.append(_as_json(settings.name, snapshot, whole=snapshot.id not in incomplete))
     if as_json:
         echo_json(said)
     elif rows:
@@ -289,7 +289,9 @@ def _one(
 def _note(context: PoolContext, settings: OffsiteSettings, summary: OffsiteSummary, begun: float) -> None:
     before, now = read_session(context.catalogue, settings.name, OFFSITE), context.clock.now()
     newest = KnownRepository(context.catalogue, settings.name).newest
-    behind = tuple(HostBehind(one.host, newest.get(one.host), None, one.error) for one in summary.failed)
+    behind = tuple(
+        HostBehind(host_failed.host, newest.get(host_failed.host), None, host_failed.error) for host_failed in summary.failed
+    )
     at = before.at if summary.out_of_time and before else None if summary.out_of_time else now
     error = f"nothing was removed there: {summary.remove_error.message}" if summary.remove_error else ""
     last = parse_backup_name(max(newest.values())) if newest else None
@@ -308,13 +310,13 @@ def _say_plan(run: OffsiteRun, hosts: tuple[str, ...], forced: Forced, as_json: 
     if not as_json:
         for host, name in sendings:
             prose(f"{host}@{name}: would be sent")
-        for one in going:
-            prose(f"{one.host}@{one.name}: would be removed there")
+        for snapshot in going:
+            prose(f"{snapshot.host}@{snapshot.name}: would be removed there")
         prose(f"{summary.offsite}: {counted(len(sendings), 'backup')} of {counted(summary.hosts, 'host')} would be sent")
     return {
         "offsite": summary.offsite,
         "sends": [{"host": host, "backup": name} for host, name in sendings],
-        "removes": [{"host": one.host, "backup": one.name} for one in going],
+        "removes": [{"host": snapshot.host, "backup": snapshot.name} for snapshot in going],
         "status": int(Exit.OK),
     }
 
@@ -347,11 +349,11 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
         "planned": summary.planned,
         "bytes": summary.bytes,
         "sent": [
-            {"host": one.host, "backup": one.name, "files": one.files, "bytes": one.bytes, "duration": round(one.seconds, 3)}
-            for one in summary.sent
+            {"host": sent.host, "backup": sent.name, "files": sent.files, "bytes": sent.bytes, "duration": round(sent.seconds, 3)}
+            for sent in summary.sent
         ],
         "removed": summary.removed,
-        "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
+        "failed": [{"host": host_failed.host, "error": host_failed.error} for host_failed in summary.failed],
         "error": summary.remove_error.message if summary.remove_error else None,
         "status": cancellation.exit_status(status),
     }

@@ -75,12 +75,12 @@ def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
     answer = restic.ask("snapshots", "--no-lock", "--tag", f"{_OURS},{_POOL}{pool.id}")
     try:
         said = [one for line in answer.lines if isinstance(line, list) for one in line]
-        found = [one for each in said if (one := _snapshot(each))]
+        found = [snapshot for each in said if (snapshot := _snapshot(each))]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ResticFailed(f"restic's list of snapshots is invalid: {error!r}") from None
     notes = _notes(pool)
     machines = {host: of.machine for host, of in notes.items()}
-    return placed([one if one.machine else _proven(pool, notes, one) for one in found], machines)
+    return placed([snapshot if snapshot.machine else _proven(pool, notes, snapshot) for snapshot in found], machines)
 
 
 def note_machines(restic: Restic, there: Sequence[OffsiteSnapshot], incomplete: Collection[str], look: Callable[[], None]) -> bool:
@@ -89,9 +89,9 @@ def note_machines(restic: Restic, there: Sequence[OffsiteSnapshot], incomplete: 
     """
     left = left_by_tag(there)
     found: dict[str, list[str]] = {}
-    for one in there:
-        if one.proven and one.id not in incomplete and one.id not in left:
-            found.setdefault(one.machine, []).append(one.id)
+    for snapshot in there:
+        if snapshot.proven and snapshot.id not in incomplete and snapshot.id not in left:
+            found.setdefault(snapshot.machine, []).append(snapshot.id)
     for machine, ids in found.items():
         _ask_of(restic, ("tag", "--add", f"{_MACHINE}{machine}"), ids, look)
     _ask_of(restic, ("forget",), sorted(left), look)
@@ -196,7 +196,7 @@ class KnownRepository:
         self, there: Collection[OffsiteSnapshot], incomplete: Collection[str], unheard: Collection[tuple[str, str]] = ()
     ) -> None:
         """Keeps it. `unheard`: hosts and backups that are being sent, or whose sending broke off: they may be there or not."""
-        ids = {one.id for one in there}
+        ids = {snapshot.id for snapshot in there}
         said: dict[str, Any] = {"newest": newest_there(there, incomplete), "incomplete": sorted(ids.intersection(incomplete))}
         if unheard:
             said["unheard"] = sorted(unheard)
@@ -262,7 +262,7 @@ def check_sample(restic: Restic, pool: Pool, share: str, files: int, look: Calla
 def _some_files(tree: Tree, number: int) -> list[bytes]:
     """Paths of some files, chosen by chance among the first that a walk meets."""
     looked_at = islice(entries(tree, b"/"), _LOOKED_AT)
-    found = [one.path for one in looked_at if one.kind == "file" and one.size <= _LARGEST]
+    found = [entry.path for entry in looked_at if entry.kind == "file" and entry.size <= _LARGEST]
     chosen = random.SystemRandom().sample(found, min(number, len(found)))
     sizes = accumulate(len(path) for path in chosen)
     return [path for path, size in zip(chosen, sizes, strict=True) if size <= _COMMAND_LINE]

@@ -234,10 +234,10 @@ def restic_of(settings: OffsiteSettings, state: Path, pool: Path) -> Restic:
     cache = state / "offsite" / settings.name
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     fixed = {"TZ": "UTC", "RESTIC_PROGRESS_FPS": "1", "RESTIC_FEATURES": "device-id-for-hardlinks"}
-    found = Restic(settings, cache, (pool, state), {**fixed, **variables})
-    if (local := found.local) and local.resolve().is_relative_to(pool.resolve()):
+    restic = Restic(settings, cache, (pool, state), {**fixed, **variables})
+    if (local := restic.local) and local.resolve().is_relative_to(pool.resolve()):
         raise OperatorError(f"the repository {local} is in the pool: when that is lost, so is the copy", "put it elsewhere")
-    return found
+    return restic
 
 
 def _variables(file: Path) -> dict[str, str]:
@@ -260,10 +260,10 @@ def _variables(file: Path) -> dict[str, str]:
 
 def _require_private(file: Path) -> None:
     try:
-        there = file.stat()
+        status = file.stat()
     except OSError as error:
         raise OperatorError(f"{file}: {error.strerror}", "write it, and `chmod 600` it") from None
-    if there.st_uid not in (0, os.geteuid()) or there.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise OperatorError(
             f"{file} is not root's alone, and holds secrets",
             f"chown root {shlex.quote(str(file))}; chmod 600 {shlex.quote(str(file))}",

@@ -104,7 +104,7 @@ class OffsiteSummary:
     @property
     def bytes(self) -> int:
         """Returns the bytes that were added for all of them."""
-        return sum(one.bytes for one in self.sent)
+        return sum(sent.bytes for sent in self.sent)
 
 
 OffsiteEvent = OffsitePlan | Sent | OffsiteProgress | HostFailed | Notice | Waiting
@@ -185,9 +185,9 @@ class OffsiteRun:
     def send(self, summary: OffsiteSummary, there: list[OffsiteSnapshot], sendings: Sequence[tuple[str, str]]) -> None:
         """Sends them, and records the contents of the repository in the catalogue. If a host fails, the others go on."""
         self.sinks(OffsitePlan(tuple(sendings)))
-        known = KnownRepository(self.catalogue, self.settings.name)
-        incomplete, unheard = set(known.incomplete(there)), set[tuple[str, str]]()
-        known.note(there, incomplete)
+        known_repository = KnownRepository(self.catalogue, self.settings.name)
+        incomplete, unheard = set(known_repository.incomplete(there)), set[tuple[str, str]]()
+        known_repository.note(there, incomplete)
         end = elapsed() + self.seconds_left if self.seconds_left is not None else None
         for host, name in self._in_turn(sendings):
             try:
@@ -196,7 +196,7 @@ class OffsiteRun:
                     summary.out_of_time = True
                     return
                 unheard.add((host, name))  # whatever ends this: what restic may have made there does not count
-                known.note(there, incomplete, unheard)
+                known_repository.note(there, incomplete, unheard)
                 self._send(host, name, summary, there, incomplete)
                 unheard.discard((host, name))
             except IncompleteSnapshot as error:
@@ -209,7 +209,7 @@ class OffsiteRun:
                 self._fail(summary, host, f"{error.message}; {error.hint}" if error.hint else error.message)
             except OSError as error:
                 self._fail(summary, host, error.strerror or str(error))
-            known.note(there, incomplete, unheard)
+            known_repository.note(there, incomplete, unheard)
 
     def _in_turn(self, sendings: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         """Yields them; last those of hosts whose id cannot be noted yet, for another command works on them."""
@@ -298,14 +298,14 @@ class OffsiteRun:
         summary.doubt = None if forced.clock else clock_doubt(self.catalogue, self.now, rehearsal=self.pool.rehearsal)
         if summary.doubt:
             return
-        known = KnownRepository(self.catalogue, self.settings.name)
+        known_repository = KnownRepository(self.catalogue, self.settings.name)
         look, going = self.cancellation.raise_if_cancelled, list[str]()
         try:
             there = snapshots(self.restic, self.pool)
-            if note_machines(self.restic, there, known.incomplete(there), look):
+            if note_machines(self.restic, there, known_repository.incomplete(there), look):
                 there = snapshots(self.restic, self.pool)
             summary.removal = self.removal(there, forced)
-            going = [one.id for one in summary.removal.going]
+            going = [snapshot.id for snapshot in summary.removal.going]
             for first in range(0, len(going), MOST_AT_ONCE):
                 ids = going[first : first + MOST_AT_ONCE]
                 self.restic.ask("forget", *ids, look=look)
@@ -313,7 +313,7 @@ class OffsiteRun:
         except Cancelled:
             summary.cancelled = True
             return
-        known.note([one for one in there if one.id not in going], known.incomplete(there))
+        known_repository.note([snapshot for snapshot in there if snapshot.id not in going], known_repository.incomplete(there))
 
     def removal(self, there: Sequence[OffsiteSnapshot], forced: Forced) -> Removal:
         """Returns the snapshots that would be removed. Needs a retention."""
@@ -335,5 +335,5 @@ def _parent_words(there: Sequence[OffsiteSnapshot], host: str, machine: str) -> 
 
     Left to itself restic takes the newest of that name, and what looks the same in the tree of another machine is not read.
     """
-    own = [one for one in there if one.host == host and not one.former and one.machine in (machine, "")]
-    return ("--parent", max(own, key=lambda one: one.name).id) if own else ("--force",)
+    own = [snapshot for snapshot in there if snapshot.host == host and not snapshot.former and snapshot.machine in (machine, "")]
+    return ("--parent", max(own, key=lambda snapshot: snapshot.name).id) if own else ("--force",)

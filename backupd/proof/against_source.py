@@ -129,24 +129,26 @@ class SourceComparison:
 
     def _compare(self, host: HostConfig, now: datetime) -> SourceFindings | None:
         backup = find(self.pool, host.name, LATEST)
-        known = read_compared(self.pool.host(host.name))
+        host_comparisons = read_compared(self.pool.host(host.name))
         slices = 0 if isinstance(self.scope.sample, int) else slices_of(self.scope.sample)
-        following = known.next_of(slices)
+        following = host_comparisons.next_of(slices)
         chooses = self._choice(backup, following, slices)
         session = HostSession(host, self.config.ssh)
         with lock_for_reading(backup.path), Tree(backup.path) as tree, session:
             done = self._look_at(session, host, backup, tree, chooses, following.after)
             if done is None:
                 return None
-            differing = tuple(sorted(path for path, one in done.found.items() if one is ContentVerdict.DIFFERS))
+            differing = tuple(
+                sorted(path for path, content_verdict in done.found.items() if content_verdict is ContentVerdict.DIFFERS)
+            )
             self._enter(backup, tree, differing, now)
             kinds = Counter(done.found.values())
             alike, changed = kinds[ContentVerdict.ALIKE], kinds[ContentVerdict.CHANGED]
             comparison = Comparison(now, len(done.found), alike, changed, len(differing), tuple(map(os.fsdecode, differing)))
             if slices:
                 to_come = NextSlice(following.number + 1) if done.is_over else NextSlice(following.number, done.after)
-                known = replace(known, slices={**known.slices, slices: to_come})
-            self._write_down(backup, comparison, known)
+                host_comparisons = replace(host_comparisons, slices={**host_comparisons.slices, slices: to_come})
+            self._write_down(backup, comparison, host_comparisons)
         return SourceFindings(backup, comparison, differing, done.is_over, done.passed_over)
 
     def _choice(self, backup: Restorable, following: NextSlice, slices: int) -> Callable[[bytes], bool]:
@@ -183,7 +185,7 @@ class SourceComparison:
                     if self.scope.seconds is not None and left >= self.scope.seconds / 2:
                         done.after, done.passed_over = _joined(path, names[-1]), len(names)
                     return done
-                done.found |= {_joined(path, name): one for name, one in looked.items()}
+                done.found |= {_joined(path, name): content_verdict for name, content_verdict in looked.items()}
                 done.after = _joined(path, names[-1])
                 self.files += len(names)
                 self.tell(self.files)
@@ -193,7 +195,7 @@ class SourceComparison:
         """Compares differing files and the folders above them once more, a while later; None: cancelled, or out of time."""
         try:
             found = compare(folder, names, self.cancellation, seconds=self._seconds(folder.host))
-            suspect = [name for name, one in (found or {}).items() if one is ContentVerdict.DIFFERS]
+            suspect = [name for name, content_verdict in (found or {}).items() if content_verdict is ContentVerdict.DIFFERS]
             if found is None or not suspect:
                 return found
             self.cancellation.sleep(min(_PAUSE, max(0.0, self._left)))
@@ -207,7 +209,9 @@ class SourceComparison:
             return None
         if again is None or real is None:
             return None
-        return found | {name: one if above[name] <= real else ContentVerdict.CHANGED for name, one in again.items()}
+        return found | {
+            name: content_verdict if above[name] <= real else ContentVerdict.CHANGED for name, content_verdict in again.items()
+        }
 
     def _seconds(self, host: HostConfig) -> float:
         return min(host.deadline, max(0.0, self._left))
@@ -222,25 +226,27 @@ class SourceComparison:
 
         Older ones are left out: if the host changed a file without moving the time, they were right when they were made.
         """
-        found = []
+        found_damages = []
         for path in differing:
             entry = tree.stat(path)
-            found.append(FoundDamage(path, 0, key_of(entry.inode, entry.changed, entry.size)))
+            found_damages.append(FoundDamage(path, 0, key_of(entry.inode, entry.changed, entry.size)))
         every = {
-            name: files for name, files in backups_that_share(self.pool, backup.host, backup.name, found) if name > backup.name
+            name: files
+            for name, files in backups_that_share(self.pool, backup.host, backup.name, found_damages)
+            if name > backup.name
         }
-        every[backup.name] = found
+        every[backup.name] = found_damages
         rows = [_damage(backup.host, name, file, now) for name, files in every.items() for file in files]
         enter_damages(self.pool, self.catalogue, [backup.host], rows)
 
     def _write_down(self, backup: Restorable, comparison: Comparison, known: HostComparisons) -> None:
         """Records the result in the pool, then in the catalogue. A comparison without files replaces no other one."""
         folder, there = self.pool.host(backup.host), names_of(self.pool, backup.host)
-        backups = {name: one for name, one in known.backups.items() if name in there}
+        backups = {name: comparison for name, comparison in known.backups.items() if name in there}
         if comparison.files or backup.name not in backups:
             backups[backup.name] = comparison.with_those_of(backups.get(backup.name))
         write_compared(folder, replace(known, backups=backups))
-        self.catalogue.put_comparisons(compared_row(backup.host, name, one) for name, one in backups.items())
+        self.catalogue.put_comparisons(compared_row(backup.host, name, comparison) for name, comparison in backups.items())
 
 
 def _damage(host: str, name: str, file: FoundDamage, now: datetime) -> Damage:

@@ -129,13 +129,13 @@ class BackupReader:
         """Reads. Raises OSError."""
         with closing(name_batches(tree, self._unreadable)) as batches, ThreadPoolExecutor(STREAMS) as streams:
             while not self.is_walked and not self._work.is_over:
-                with Checksums(self._folder) as known:
+                with Checksums(self._folder) as checksums:
                     try:
-                        self.is_walked = self._take_some(tree, batches, known, streams)
+                        self.is_walked = self._take_some(tree, batches, checksums, streams)
                     finally:  # before it is read as known: a kill leaves no damage that the next night builds on
                         self._enter_bad()
                     if self._found:
-                        known.write(self._found, self._now if self._work.scope.forgets else None)
+                        checksums.write(self._found, self._now if self._work.scope.forgets else None)
                 self._found.clear()
         if self.is_walked:  # what could not even be opened by its first name
             self.bad += [FoundDamage(path, 0) for paths in self._other_names.values() for path in paths]
@@ -144,9 +144,9 @@ class BackupReader:
 
     def _enter_bad(self) -> None:
         """Writes down what was found damaged since the last time."""
-        found = self.bad[self._entered :]
+        found_damages = self.bad[self._entered :]
         self._entered = len(self.bad)
-        for name, paths in (self._enter(found) if found else {}).items():
+        for name, paths in (self._enter(found_damages) if found_damages else {}).items():
             self.shared.setdefault(name, []).extend(paths)
 
     # --- by the thread that hands out
@@ -180,8 +180,8 @@ class BackupReader:
         return None
 
     def _note_batch(self, done: _BatchRead) -> None:
-        for found, before in done.read:
-            self._note(found, before)
+        for file_read, before in done.read:
+            self._note(file_read, before)
         self._large.extend(done.large)
         self._is_cut |= done.is_cut
         self._work.count.names += done.names
@@ -230,14 +230,14 @@ class BackupReader:
     def _read_batch(self, tree: Tree, batch: list[FolderNames], known: Checksums) -> _BatchRead:
         done = _BatchRead()
         with self._work.buffer() as buffer:
-            for some in batch:
+            for folder_names in batch:
                 try:
                     if done.error is None and not done.is_cut:
-                        self._read_names(tree, some, known, done, buffer)
+                        self._read_names(tree, folder_names, known, done, buffer)
                 except OSError as error:
                     done.error = error
                 finally:
-                    os.close(some.folder)
+                    os.close(folder_names.folder)
         return done
 
     def _read_names(self, tree: Tree, some: FolderNames, known: Checksums, done: _BatchRead, buffer: mmap) -> None:
@@ -269,11 +269,11 @@ class BackupReader:
         plain = PlainSum() if self._sum_of(file.path, file.key) else None
         try:
             with self._work.reading(file.path) as goes_on:
-                found = read_file(tree.open_file(file.path), file.path, file.size, file.key, goes_on, plain)
-            if found is None:
+                file_read = read_file(tree.open_file(file.path), file.path, file.size, file.key, goes_on, plain)
+            if file_read is None:
                 done.is_cut = True
             else:
-                done.read.append((found, file.before))
+                done.read.append((file_read, file.before))
         except OSError as error:
             try:
                 self._unreadable(file.path, error)

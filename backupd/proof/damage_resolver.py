@@ -68,15 +68,15 @@ class Resolver:
 
     def sharing(self, fault: "ReadFailure", pool: "Pool") -> list[FilePlace]:
         """Returns the same for a block of a file that could not be read; nothing if it is in no backup any more."""
-        for _, found in self._named([(0, [(fault.inode, fault.offset, fault.subvolume)])]):
-            for one in found or ():
+        for _, file_places in self._named([(0, [(fault.inode, fault.offset, fault.subvolume)])]):
+            for file_place in file_places or ():
                 try:
-                    vaddr = _address(pool, one)
+                    vaddr = _address(pool, file_place)
                 except OSError as error:
                     if error.errno in DAMAGED:  # what leads there cannot be read either
-                        return [one]
+                        return [file_place]
                     continue  # gone, or no plain file: the line is of a filesystem that was on the device before
-                return (self.places(vaddr) if vaddr is not None else None) or [one]
+                return (self.places(vaddr) if vaddr is not None else None) or [file_place]
         return []
 
     def _references(self, vaddr: int) -> list[Reference] | None:
@@ -165,14 +165,16 @@ def is_bad(context: PoolContext, places: list[FilePlace]) -> bool:
 def merged(places: Iterable[FilePlace], found_by: str, now: datetime) -> Iterator[Damage]:
     """One row for neighbouring blocks of a file."""
     ordered = sorted(places, key=lambda place: (place.host, place.name, place.path, place.start))
-    for (host, name, path), some in groupby(ordered, key=lambda one: (one.host, one.name, one.path)):
+    for (host, name, path), file_places in groupby(
+        ordered, key=lambda file_place: (file_place.host, file_place.name, file_place.path)
+    ):
         row: Damage | None = None
-        for one in some:
-            if row and one.start == row.start + row.length:
+        for file_place in file_places:
+            if row and file_place.start == row.start + row.length:
                 row = replace(row, length=row.length + BLOCK)
                 continue
             if row:
                 yield row
-            row = Damage(host, name, os.fsdecode(path), one.start, BLOCK, found_by, now)
+            row = Damage(host, name, os.fsdecode(path), file_place.start, BLOCK, found_by, now)
         if row:
             yield row

@@ -68,7 +68,10 @@ def is_proven(copy: RecordedContent, damaged: Iterable[RecordedContent]) -> bool
     """Returns True if the copy's last recorded content equals that of the damaged file."""
     if copy.is_damaged or copy.digest is None:
         return False
-    return any(copy.digest == one.digest or (copy.summed is not None and copy.summed == one.summed) for one in damaged)
+    return any(
+        copy.digest == recorded_content.digest or (copy.summed is not None and copy.summed == recorded_content.summed)
+        for recorded_content in damaged
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,9 @@ def damaged_files(context: PoolContext, rows: Iterable[Damage]) -> list[DamagedF
     ordered = sorted(rows, key=lambda row: (row.host, row.path))
     found: list[DamagedFile] = []
     common = _common(context)
-    for host, some in groupby(ordered, key=lambda one: one.host):
+    for host, damages in groupby(ordered, key=lambda damage: damage.host):
         with RecordedContents(context.pool.host(host)) as recorded:
-            found += _of_host(context, host, list(some), recorded, common.get(host, {}))
+            found += _of_host(context, host, list(damages), recorded, common.get(host, {}))
     return found
 
 
@@ -137,8 +140,8 @@ def _of_host(
     bad = {(damage.name, damage.path) for damage in context.catalogue.damages(host) if damage.fate is None}
     found = []
     for path, group in groupby(rows, key=lambda row: row.path):
-        some = list(group)
-        have = {one.name for one in some}
+        damages = list(group)
+        have = {damage.name for damage in damages}
         entries = {name: entry for name in have if (entry := seen.get(name, {}).get(fsencode(path)))}
         looks = {_content(entry) for entry in entries.values()}
         inodes = {entry.inode for entry in entries.values()}
@@ -148,9 +151,9 @@ def _of_host(
             if (name, path) not in bad and (entry := seen[name].get(fsencode(path))) and entry.inode not in inodes
         }
         similar = tuple(name for name, entry in copies.items() if _content(entry) in looks)
-        places = tuple(sorted({(one.start, one.length) for one in some}))
-        by = tuple(sorted({one.found_by for one in some}))
-        at = min(one.found_at for one in some)
+        places = tuple(sorted({(damage.start, damage.length) for damage in damages}))
+        by = tuple(sorted({damage.found_by for damage in damages}))
+        at = min(damage.found_at for damage in damages)
         was = [recorded.of(name, entry) for name, entry in entries.items()] if "source" not in by else []  # it was read as it is
         proven = tuple(name for name, entry in copies.items() if is_proven(recorded.of(name, entry), was))
         replicas = tuple(sorted({replica for name in have for replica in common.get(name, ())}))
@@ -200,19 +203,19 @@ class FoundDamage:
 
 def backups_that_share(pool: Pool, host: str, name: str, files: Sequence[FoundDamage]) -> Iterator[tuple[str, list[FoundDamage]]]:
     """The host's backups but `name` that have some of the files at the same path, and which. One that cannot be read has none."""
-    known = [file for file in files if file.key is not None][:_MOST]
-    for other in sorted(names_of(pool, host) - {name}) if known else ():
+    found_damages = [file for file in files if file.key is not None][:_MOST]
+    for other in sorted(names_of(pool, host) - {name}) if found_damages else ():
         path = pool.host(host) / other
         with suppress(OperatorError, OSError), lock_for_reading(path), Tree(path) as tree:
-            if same := [one for one in known if _has(tree, one)]:
+            if same := [found_damage for found_damage in found_damages if _has(tree, found_damage)]:
                 yield other, same
 
 
 def recorded_damage(pool: Pool, host: str, name: str) -> list[bytes]:
     """The paths of all files of a backup that were damaged when they were last read; of one that cannot be read none."""
     path = pool.host(host) / name
-    with suppress(OperatorError, OSError), lock_for_reading(path), Tree(path) as tree, Checksums(pool.host(host)) as known:
-        return [entry.path for entry in entries(tree, b"/") if entry.kind == "file" and _is_damaged(entry, known)]
+    with suppress(OperatorError, OSError), lock_for_reading(path), Tree(path) as tree, Checksums(pool.host(host)) as checksums:
+        return [entry.path for entry in entries(tree, b"/") if entry.kind == "file" and _is_damaged(entry, checksums)]
     return []
 
 
@@ -223,7 +226,7 @@ def _is_damaged(one: Entry, known: Checksums) -> bool:
 
 def _has(tree: Tree, file: FoundDamage) -> bool:
     try:
-        there = tree.stat(file.path)
+        entry = tree.stat(file.path)
     except OSError:
         return False
-    return there.kind == "file" and key_of(there.inode, there.changed, there.size) == file.key
+    return entry.kind == "file" and key_of(entry.inode, entry.changed, entry.size) == file.key

@@ -68,10 +68,10 @@ def look_at_read_errors(context: PoolContext, now: datetime, *, were_met: bool =
         {(damage.host, damage.name, damage.path) for damage in context.catalogue.damages()},
         list(merged(bad, "device", now)),
     )
-    found = [one for one in every if (one.host, one.name, one.path) not in known]
-    enter_damages(context.pool, context.catalogue, (one.host for one in every), found)
+    damages = [damage for damage in every if (damage.host, damage.name, damage.path) not in known]
+    enter_damages(context.pool, context.catalogue, (damage.host for damage in every), damages)
     note_seen(context.catalogue, after)
-    return ReadErrors(tuple(found), len(failures), after)
+    return ReadErrors(tuple(damages), len(failures), after)
 
 
 def read_counters(context: PoolContext) -> dict[int, int]:
@@ -120,9 +120,9 @@ class OwnReads:
 
         If the log cannot be read nothing is written down, so that the next look reads what this one could not.
         """
-        found = look_at_read_errors(self._site, self._site.clock.now())
-        if not found.why:
-            forget_own(self._site.catalogue, found.seen, self._moment, max(0, self._errors - found.lines))
+        read_errors = look_at_read_errors(self._site, self._site.clock.now())
+        if not read_errors.why:
+            forget_own(self._site.catalogue, read_errors.seen, self._moment, max(0, self._errors - read_errors.lines))
 
 
 _COUNTED = ("read", "csum", "verify")
@@ -165,7 +165,7 @@ def record_scrub_damage(context: PoolContext, done: "Scrubbed", now: datetime) -
     rows = [row for row in rows if (row.host, row.name) in there]
     has_named_all = done.outcome == "finished" and not (unnamed or unread)
     hosts = {*hosts_of(context.pool), *(damage.host for damage in context.catalogue.damages())}
-    enter_damages(context.pool, context.catalogue, hosts, rows, lambda one: has_named_all and _is_outdated(one, begun))
+    enter_damages(context.pool, context.catalogue, hosts, rows, lambda damage: has_named_all and _is_outdated(damage, begun))
     if done.outcome == "finished" and done.begun:
         is_whole = not (unnamed or unread or done.faults.trees)
         note_scrub(context.catalogue, FinishedScrub(done.begun, now, is_whole, begin.newest))
@@ -184,7 +184,7 @@ def _read_all(
     context: PoolContext, resolver: Resolver, vaddrs: Iterable[int], trees: set[int], now: datetime
 ) -> tuple[list[Damage], list[int]]:
     """Returns the damages, and the addresses of damaged data that no backup has."""
-    found, elsewhere, checked = set[FilePlace](), list[int](), dict[tuple[FilePlace, ...], bool]()
+    file_places, elsewhere, checked = set[FilePlace](), list[int](), dict[tuple[FilePlace, ...], bool]()
     asked = [vaddr for vaddr in vaddrs if vaddr not in trees]
     answers = resolver.resolve(block for vaddr in asked for block in _blocks(vaddr))
     for vaddr in asked:
@@ -196,11 +196,11 @@ def _read_all(
             key = tuple(places)  # each block of a compressed extent has the same
             if places and key not in checked:
                 checked[key] = is_bad(context, places)
-                found |= set(places) if checked[key] else set()
+                file_places |= set(places) if checked[key] else set()
             is_found = is_found or checked.get(key, False)
         if nobodys and not is_found:
             elsewhere.append(vaddr)
-    return list(merged(found, "scrub", now)), elsewhere
+    return list(merged(file_places, "scrub", now)), elsewhere
 
 
 def _blocks(vaddr: int) -> range:

@@ -65,9 +65,9 @@ class Verifier(VerifyPass):
 
     def note_unreadable(self, host: str, name: str) -> None:
         """Writes down that no file of that backup can be read: it is damaged as a whole."""
-        found = read_verified(self.pool.host(host)).get(name) or Verification(self.now, self.now)
+        verification = read_verified(self.pool.host(host)).get(name) or Verification(self.now, self.now)
         enter_damages(self.pool, self.catalogue, [host], [Damage(host, name, "/", 0, 0, "verify", self.now)])
-        self._write_down(host, name, _with_damages(found, found, [b"/"], are_all=False))
+        self._write_down(host, name, _with_damages(verification, verification, [b"/"], are_all=False))
 
     def _verify(self, backup: Restorable, tree: Tree) -> Verification:
         before = read_verified(self.pool.host(backup.host)).get(backup.name)
@@ -82,13 +82,13 @@ class Verifier(VerifyPass):
             self._write_down(
                 backup.host, backup.name, replace(since, damages=before.damages, damaged=before.damaged) if before else since
             )
-        known = self.catalogue.damages(backup.host, backup.name)
-        bad = {os.fsencode(one.path) for one in known if one.found_by == "verify" and one.fate is None}
+        damages = self.catalogue.damages(backup.host, backup.name)
+        bad = {os.fsencode(damage.path) for damage in damages if damage.found_by == "verify" and damage.fate is None}
         look = BackupReader(self, backup, self.pool.host(backup.host), begun, bad, partial(self._enter_found, backup))
         look.take(tree)
         self._drop_mended(backup, look)
         has_looked = look.read or look.bad or look.is_whole
-        found = Verification(
+        verification = Verification(
             begun,
             self.now if has_looked or not goes_on else goes_on.at,  # what was come to no further was not checked
             look.read + (goes_on.read if goes_on else 0),
@@ -96,9 +96,9 @@ class Verifier(VerifyPass):
             look.bytes + (goes_on.bytes if goes_on else 0),
             self.now if look.is_whole else whole,
         )
-        found = _with_damages(found, before, [one.path for one in look.bad], are_all=look.is_walked)
-        self._write_down(backup.host, backup.name, found, look.shared)
-        return found
+        verification = _with_damages(verification, before, [found_damage.path for found_damage in look.bad], are_all=look.is_walked)
+        self._write_down(backup.host, backup.name, verification, look.shared)
+        return verification
 
     def _enter_found(self, backup: Restorable, found: Sequence[FoundDamage]) -> dict[str, list[bytes]]:
         """Enters damages, at once also of the host's other backups that share what is damaged, which are read another day: the next
@@ -119,7 +119,7 @@ class Verifier(VerifyPass):
 
         What others could not read is as it was read here, unless they met it since.
         """
-        bad = {(os.fsdecode(one.path), one.start) for one in look.bad}
+        bad = {(os.fsdecode(found_damage.path), found_damage.start) for found_damage in look.bad}
 
         def is_mended(one: Damage) -> bool:
             if one.name != backup.name:
@@ -136,7 +136,7 @@ class Verifier(VerifyPass):
     def _write_down(self, host: str, backup: str, found: Verification, shared: Mapping[str, Sequence[bytes]] | None = None) -> None:
         """`shared`: paths of damaged files in other backups. One of these that was never read is left to be the next that is."""
         folder, there = self.pool.host(host), names_of(self.pool, host)
-        known = {name: one for name, one in read_verified(folder).items() if name in there}
+        known = {name: verification for name, verification in read_verified(folder).items() if name in there}
         for name, paths in (shared or {}).items():
             if other := known.get(name):
                 known[name] = _with_damages(other, other, paths, are_all=False)
@@ -157,7 +157,7 @@ def unreadable_backups(pool: Pool, hosts: Iterable[str]) -> Iterator[tuple[str, 
 
 def _with_damages(found: Verification, before: Verification | None, paths: Sequence[bytes], *, are_all: bool) -> Verification:
     """Adds these damaged files, and, unless they are all, the earlier ones, of which not all may be named."""
-    names, known = {os.fsdecode(path) for path in paths}, None if are_all else before
-    names |= set(known.damaged) if known else set()
-    number = max(len(names), known.damages if known else 0)
+    names, verification = {os.fsdecode(path) for path in paths}, None if are_all else before
+    names |= set(verification.damaged) if verification else set()
+    number = max(len(names), verification.damages if verification else 0)
     return replace(found, damages=number, damaged=tuple(sorted(names, key=os.fsencode)[:NAMED]))

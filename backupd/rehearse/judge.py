@@ -38,8 +38,8 @@ def _written_each(nights: Sequence[NightReading]) -> float:
 
 
 MEASURES: Mapping[str, Measure] = {
-    one.name: one
-    for one in (
+    measure.name: measure
+    for measure in (
         Measure("unused", "bytes", lambda nights: fmean(night.data_allocated - night.data_used for night in _late(nights))),
         Measure("used", "bytes", lambda nights: fmean(night.used for night in _late(nights))),
         Measure("metadata", "bytes", lambda nights: fmean(night.metadata_used for night in _late(nights))),
@@ -142,13 +142,17 @@ def judged(runs: Sequence[RehearsedRun], variants: Sequence[str]) -> tuple[Varia
         name: {run.seed: run.nights for run in runs if run.variant == name and run.full is None and run.nights} for name in variants
     }
     first, *others = variants
-    found = []
+    variant_judgements = []
     for other in others:
         seeds = sorted(by_variant[first].keys() & by_variant[other].keys())
         pairs = [(by_variant[first][seed], by_variant[other][seed]) for seed in seeds]
-        comparisons = (compare(one.name, [(one.of(a), one.of(b)) for a, b in pairs]) for one in MEASURES.values()) if pairs else ()
-        found.append(VariantJudgement(other, first, tuple(comparisons)))
-    return tuple(found)
+        comparisons = (
+            (compare(measure.name, [(measure.of(a), measure.of(b)) for a, b in pairs]) for measure in MEASURES.values())
+            if pairs
+            else ()
+        )
+        variant_judgements.append(VariantJudgement(other, first, tuple(comparisons)))
+    return tuple(variant_judgements)
 
 
 def best(judgements: Sequence[VariantJudgement]) -> tuple[str, ...]:

@@ -84,13 +84,13 @@ class Rehearsal:
     def _run(self, variant: Variant, seed: int) -> RehearsedRun:
         with (
             throwaway(self._work, self._place, variant.settings, self._plan.size, self._sinks.notice) as mount,
-            closing(_PoolNights(self._plan, variant, seed, mount, self._work, self._cancellation)) as one,
+            closing(_PoolNights(self._plan, variant, seed, mount, self._work, self._cancellation)) as pool_nights,
         ):
             nights: list[NightReading] = []
             full: int | None = None
             for number in range(-self._plan.age, self._plan.days + 1):
                 try:
-                    nights += one.night(number)
+                    nights += pool_nights.night(number)
                 except (OSError, OperatorError) as error:
                     if not _is_full(error, mount):
                         raise
@@ -98,7 +98,7 @@ class Rehearsal:
                     break
                 self._done += 1
                 self._sinks(NightDone(self._done, self._plan.nights, variant.name, seed, number))
-            return RehearsedRun(variant.name, seed, tuple(nights), one.timelapse() if nights else b"", full)
+            return RehearsedRun(variant.name, seed, tuple(nights), pool_nights.timelapse() if nights else b"", full)
 
 
 class _PoolNights:

@@ -65,8 +65,8 @@ def place_at(on: str | None, erase: str | None, wanted: int, filesystem: str | N
 
 
 def _free(folder: Path) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
+    statvfs_result = os.statvfs(folder)
+    return statvfs_result.f_bavail * statvfs_result.f_frsize
 
 
 def _memory() -> int:
@@ -85,11 +85,11 @@ def _spare(device: Path, named: str, erase: str | None, filesystem: str | None) 
         raise UsageError(f"{device} is in use: {error.strerror}", "a rehearsal needs a device that nothing uses") from None
     with ClosingFd(fd):
         size = os.lseek(fd, 0, os.SEEK_END)
-    found = run(["blkid", "--probe", "--cache-file", os.devnull, "--output", "export", str(device)], check=False)
-    known = dict(line.split("=", 1) for line in found.stdout.splitlines() if "=" in line)
+    finished = run(["blkid", "--probe", "--cache-file", os.devnull, "--output", "export", str(device)], check=False)
+    known = dict(line.split("=", 1) for line in finished.stdout.splitlines() if "=" in line)
     if filesystem and filesystem in (known.get("UUID"), known.get("UUID_SUB")):
         raise UsageError(f"{device} belongs to the pool", "a rehearsal never works on the pool")
-    if found.returncode != _NOTHING:
+    if finished.returncode != _NOTHING:
         what = known.get("TYPE") or known.get("PTTYPE") or "something"
         if erase is None:
             raise UsageError(f"{device} is not empty: {what}", f"if it is no longer needed, add: --erase {named}")
@@ -234,11 +234,11 @@ def _named(bases: Iterable[Path]) -> set[Path]:
     """Folders with the name of a rehearsal's. None is a mount itself: a user may make one with that name, which never answers."""
     mounted = mounts()
     inside = [mount.target for mount in mounted if mount.filesystem == "btrfs"] + [image for _, image in _loops()]
-    found = {top for path in inside if (top := _top(path))}
+    paths = {top for path in inside if (top := _top(path))}
     for base in bases:
         with suppress(OSError):
-            found |= {path for path in base.iterdir() if path.name.startswith(PREFIX)}
-    return found - {mount.target for mount in mounted}
+            paths |= {path for path in base.iterdir() if path.name.startswith(PREFIX)}
+    return paths - {mount.target for mount in mounted}
 
 
 def _top(path: Path) -> Path | None:

@@ -163,12 +163,12 @@ QUESTIONS: Mapping[str, Question] = {
 def variants_of(question: str | None, texts: tuple[str, ...], base: VariantSettings) -> tuple[Variant, ...]:
     """Returns the variants of the question and those given. One alone is compared with present settings. Raises UsageError."""
     given = (*(QUESTIONS[question].variants if question else ()), *texts)
-    found = [parse_variant(text, base) for text in given]
-    if len(found) == 1 and found[0].changed:
-        found.insert(0, Variant(CONFIGURED, base))
-    names = [variant.name for variant in found]
+    variants = [parse_variant(text, base) for text in given]
+    if len(variants) == 1 and variants[0].changed:
+        variants.insert(0, Variant(CONFIGURED, base))
+    names = [variant.name for variant in variants]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two variants are named {twice!r}", "give each a name: NAME:KEY=VALUE")
-    if len(found) < 2:
+    if len(variants) < 2:
         raise UsageError("there is nothing to compare", "give --question NAME, or --variant NAME:KEY=VALUE, as often as you like")
-    return tuple(found)
+    return tuple(variants)

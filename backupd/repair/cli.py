@@ -108,7 +108,7 @@ def command(
         confirmed(f"{counted(len(todo), 'backup')} get a repaired copy", "repair", yes, as_json)
         done, failed, status = _repaired(context, todo, cancellation, as_json=as_json)
     if as_json:
-        made = {(one.plan.backup.host, one.plan.backup.name): one for one in done}
+        made = {(repair_done.plan.backup.host, repair_done.plan.backup.name): repair_done for repair_done in done}
         said = [_fields(plan, made.get((plan.backup.host, plan.backup.name))) for plan in plans]
         echo_json({"dry_run": False, "backups": [*said, *unplanned], "failed": failed})
     return cancellation.exit_status(status or (Exit.ATTENTION if is_left else Exit.OK))
@@ -188,7 +188,7 @@ def _repaired(
             name = f"{plan.backup.host}@{plan.backup.name}"
             try:
                 with expiry.lock(plan.backup.host):
-                    one = repair(expiry, plan)
+                    repair_done = repair(expiry, plan)
             except PoolUnusable:
                 raise
             except OperatorError as error:
@@ -196,9 +196,14 @@ def _repaired(
                 status = max(status, int(Exit.LOCKED if isinstance(error, LockHeld) else Exit.ATTENTION))
                 complain(OperatorError(f"{name} was not repaired: {error.message}", error.hint))
                 continue
-            done.append(one)
+            done.append(repair_done)
             if not as_json:
-                prose(printable(f"{name} is repaired in {one.name}" + (f"; it stays: {one.stays}" if one.stays else "")))
+                prose(
+                    printable(
+                        f"{name} is repaired in {repair_done.name}"
+                        + (f"; it stays: {repair_done.stays}" if repair_done.stays else "")
+                    )
+                )
     return done, failed, status
 
 

@@ -213,8 +213,10 @@ class RepairPlanner:
         """Raises OSError that is not damage, OperatorError when the backup is being deleted, and Cancelled."""
         rows = sorted((damage for damage in self._damages if damage.name == backup.name), key=lambda damage: damage.path)
         done = next((one.name for one in self.backups if _is_copy_of(one, backup)), None)
-        with lock_for_reading(backup.path), Tree(backup.path) as tree, Checksums(self._site.pool.host(self._host)) as known:
-            found_by = {path: {one.found_by for one in some} for path, some in groupby(rows, key=lambda row: fsencode(row.path))}
+        with lock_for_reading(backup.path), Tree(backup.path) as tree, Checksums(self._site.pool.host(self._host)) as checksums:
+            found_by = {
+                path: {damage.found_by for damage in damages} for path, damages in groupby(rows, key=lambda row: fsencode(row.path))
+            }
             entries = {path: _plain_file(tree, path) for path in found_by}
             sums = self._recorded(backup, [entry for entry in entries.values() if entry])
             files = []
@@ -224,7 +226,7 @@ class RepairPlanner:
                 elif "source" in found_by[path]:
                     files.append(DamagedCopy(path, FileFate.HOST_DIFFERS, entry.inode))
                 else:
-                    files.append(self._file(backup, tree, entry, known.find(key(entry)), sums.get(key(entry))))
+                    files.append(self._file(backup, tree, entry, checksums.find(key(entry)), sums.get(key(entry))))
         return RepairPlan(backup, tuple(_with_other_names(files)), done)
 
     def _recorded(self, backup: Restorable, entries: Sequence[Entry]) -> dict[Key, bytes]:
@@ -256,19 +258,19 @@ class RepairPlanner:
         unproven: GoodCopy | None = None
         for copy, there in self._candidates(backup, entry, expected):
             with copy.tree() as other:
-                found = self._read(other, there, expected)
-                if found is None or found.bad is not None:
+                file_read = self._read(other, there, expected)
+                if file_read is None or file_read.bad is not None:
                     continue
                 if expected.are_known:
-                    if expected.are_those_of(found):
+                    if expected.are_those_of(file_read):
                         return DamagedCopy(
                             entry.path,
                             FileFate.REPAIRED,
                             entry.inode,
-                            replace(copy, digest=found.digest, proof=RepairProof.CHECKSUM),
+                            replace(copy, digest=file_read.digest, proof=RepairProof.CHECKSUM),
                         )
                 elif unproven is None and (proof := self._compared(tree, other, entry)):
-                    unproven = replace(copy, digest=found.digest, proof=proof)
+                    unproven = replace(copy, digest=file_read.digest, proof=proof)
         if unproven is None:
             return DamagedCopy(entry.path, FileFate.NO_COPY, entry.inode)
         fate = FileFate.REPAIRED if self._unproven else FileFate.UNPROVEN
@@ -280,10 +282,10 @@ class RepairPlanner:
             fd = tree.open_file(entry.path)
         except (OSError, ValueError):
             return None
-        found = read_whole(fd, entry, expected, self._goes_on)
-        if found is None:
+        file_read = read_whole(fd, entry, expected, self._goes_on)
+        if file_read is None:
             raise Cancelled
-        return found
+        return file_read
 
     def _compared(self, tree: Tree, other: Tree, entry: Entry) -> RepairProof | None:
         """Returns how the other file agrees with the readable part of the damaged one; None if it differs."""

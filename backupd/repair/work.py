@@ -204,8 +204,8 @@ def _require_content(fd: int, one: DamagedCopy) -> None:
     """Raises StateConflict if the source has changed: a given folder may change at any time, a backup does not."""
     assert one.copy is not None
     if one.copy.backup is None:
-        found = read_whole(os.dup(fd), entry_of(one.path, os.fstat(fd), None), RecordedSums(None, None), lambda: True)
-        if found is None or found.digest != one.copy.digest:
+        file_read = read_whole(os.dup(fd), entry_of(one.path, os.fstat(fd), None), RecordedSums(None, None), lambda: True)
+        if file_read is None or file_read.digest != one.copy.digest:
             raise StateConflict(f"{one.copy.name}: {os.fsdecode(one.path)} was changed meanwhile", "run it again")
 
 

@@ -96,12 +96,12 @@ def named(pool: Pool, expected: Expected, path: Path, pulse: Pulse = steady) -> 
 
 def _snapshot(path: Path, place: Path, expected: Expected) -> Subvolume:
     snapshot(path, place, read_only=True)
-    found = describe(place)
-    assert found is not None
-    if found.received_uuid != expected.uuid:
-        delete(place.parent, found.id)
+    subvolume = describe(place)
+    assert subvolume is not None
+    if subvolume.received_uuid != expected.uuid:
+        delete(place.parent, subvolume.id)
         raise NotReceived(f"{expected.host}@{expected.name}: this kernel's snapshots forget whose copy they are")
-    return found
+    return subvolume
 
 
 def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse: Pulse) -> Subvolume:
@@ -129,7 +129,7 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
             raise NotReceived(f"{expected.host}@{expected.name} is being read", "fetch it again when that has ended")
         discard_replaced(pool, expected.host)
         other = final.with_name(REPLACED)
-        found = _snapshot(path, other, expected)
+        subvolume = _snapshot(path, other, expected)
         with Checkpoint("damaged copy replaced"):
             exchange(other, final)
         seal_backup(final, expected.name)
@@ -137,12 +137,12 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
         if not notes.is_original(expected.name):
             write_notes(final.parent, notes.without(expected.name, ALTERED_NOTE))
         discard_replaced(pool, expected.host)
-    return found
+    return subvolume
 
 
-def _is_copy_of(final: Path, there: Subvolume, expected: Expected) -> bool:
+def _is_copy_of(final: Path, subvolume: Subvolume, expected: Expected) -> bool:
     """Returns True if it is the copy that is to be replaced. An altered one may have lost its mark, and be writable."""
-    if there.read_only and there.received_uuid == expected.uuid:
+    if subvolume.read_only and subvolume.received_uuid == expected.uuid:
         return True
     if not read_notes(final.parent).is_altered(expected.name):
         return False
@@ -161,8 +161,8 @@ def require_alone(folder: Path, names: Collection[str], host: str) -> None:
 
 def require_whole(path: Path, expected: Expected) -> Record:
     """The record of what lies at `path`, if it is the backup that was to come. Raises NotReceived."""
-    found = describe(path)
-    if found is None or found.received_uuid != expected.uuid:
+    subvolume = describe(path)
+    if subvolume is None or subvolume.received_uuid != expected.uuid:
         raise NotReceived(f"{expected.host}@{expected.name}: what came is not whole")
     try:
         record = read_record(path)
@@ -205,14 +205,14 @@ def inherited_damages(pool: Pool, host: str, parent: str, name: str, path: Path)
     A file inherits damage if it is the same inode, under any of its names, and refers to data of the damaged part.
     """
     rows = _recorded_damages(pool, host, parent)
-    found = describe(path) if rows else None
-    if found is None:
+    subvolume = describe(path) if rows else None
+    if subvolume is None:
         return []
     inherited = dict[tuple[str, int], Damage]()
     with Tree(pool.host(host) / parent) as old, Tree(path) as new, opened(path) as root:
         names = InodeNames(root)
         for row in rows:
-            paths = [row.path] if row.path == WHOLE else map(os.fsdecode, _names_in(old, new, names, found.id, row))
+            paths = [row.path] if row.path == WHOLE else map(os.fsdecode, _names_in(old, new, names, subvolume.id, row))
             inherited |= {(other, row.start): replace(row, name=name, path=other) for other in paths}
     return list(inherited.values())
 
@@ -361,9 +361,9 @@ def _has(tree: Tree, path: bytes) -> bool:
 def _names(old: Tree, new: Tree, damaged: set[bytes], pulse: Pulse) -> Iterator[bytes]:
     """Yields names that differ in anything but content. What cannot be read ends it: a folder that is lost hides what is in it."""
     try:
-        for one in compare(old, new, b"/", pulse=pulse):
-            if one.path not in damaged:
-                yield one.path
+        for difference in compare(old, new, b"/", pulse=pulse):
+            if difference.path not in damaged:
+                yield difference.path
     except OSError as error:
         if error.errno not in DAMAGED:
             raise

@@ -133,7 +133,7 @@ class ReplicationSummary:
     @property
     def bytes(self) -> int:
         """Returns the bytes of all streams."""
-        return sum(one.bytes for one in self.fetched)
+        return sum(fetched.bytes for fetched in self.fetched)
 
 
 ReplicationEvent = ReplicationPlan | Fetched | HostFailed | ReplicationProgress | Notice | Waiting

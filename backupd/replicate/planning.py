@@ -51,21 +51,21 @@ def make_plan(
     near = _near_hosts(context.pool, context.catalogue)
     hosts, obstacles, present, listed, total = [], [], dict[str, tuple[str, ...]](), dict[str, FarHost](), 0
     all_there = list(far.hosts())
-    owned = {one.name: (one.was, one.backups) for one in all_there if one.copy_of != context.pool.id}
+    owned = {far_host.name: (far_host.was, far_host.backups) for far_host in all_there if far_host.copy_of != context.pool.id}
     elsewhere = misplaced(owned, near, far.id)
     for far_host in all_there:
         if not wants(context.replica, far_host.name, named):
             continue
         listed[far_host.name] = far_host
         total += len(far_host.backups)
-        found = _plan_host(context, far_host, near, mark, elsewhere, damaged=damaged)
-        if found.obstacle:
-            obstacles.append(found)
+        host_fetches = _plan_host(context, far_host, near, mark, elsewhere, damaged=damaged)
+        if host_fetches.obstacle:
+            obstacles.append(host_fetches)
             continue
-        if found.present:
-            present[found.host] = found.present
-        if found.fetches:
-            hosts.append(found)
+        if host_fetches.present:
+            present[host_fetches.host] = host_fetches.present
+        if host_fetches.fetches:
+            hosts.append(host_fetches)
     moved = {old for obstacle in obstacles if (old := obstacle.former_name)}
     gone = [
         host

@@ -63,7 +63,7 @@ class PushSummary:
     @property
     def bytes(self) -> int:
         """Returns the bytes of all streams."""
-        return sum(one.bytes for one in self.sent)
+        return sum(sent_backup.bytes for sent_backup in self.sent)
 
 
 class Push:

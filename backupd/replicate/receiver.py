@@ -195,11 +195,11 @@ class Receiving:
         """Returns where the parent of a difference lies, and the UUID by which `btrfs receive` finds it if not by its own."""
         if parent is None:
             return None, None
-        if before := next((one.path for one in self._came if one.expected.name == parent.name), None):
+        if before := next((come.path for come in self._came if come.expected.name == parent.name), None):
             return before, None
         path = self._pool.host(self._host) / parent.name
-        found = describe(path)
-        if found is None or marked_copies(self._pool.path, parent.uuid) == [found.id]:
+        subvolume = describe(path)
+        if subvolume is None or marked_copies(self._pool.path, parent.uuid) == [subvolume.id]:
             return path, None
         return self._stand_in(path)
 
@@ -316,6 +316,6 @@ def _require_parent(come: _Come) -> None:
     """Raises NotReceived if `btrfs receive` has put the difference upon another subvolume."""
     if come.parent is None:
         return
-    found, parent = describe(come.path), describe(come.parent)
-    if not found or not parent or found.parent_uuid != parent.uuid:
+    subvolume, parent = describe(come.path), describe(come.parent)
+    if not subvolume or not parent or subvolume.parent_uuid != parent.uuid:
         raise NotReceived(f"{come.expected.host}@{come.expected.name}: what came was put upon another subvolume than its parent")

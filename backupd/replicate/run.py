@@ -54,7 +54,7 @@ def replicate(
 ) -> ReplicationSummary:
     """Fetches what is planned, and has both pools leave alone what they have in common. Raises PoolUnusable."""
     summary = ReplicationSummary(context.replica.name, plan.count)
-    summary.failed += [HostFailed(one.host, obstacle_words(one)) for one in plan.unwanted]
+    summary.failed += [HostFailed(host_fetches.host, obstacle_words(host_fetches)) for host_fetches in plan.unwanted]
     context.observer(plan)
     for left in _discard_left(context, listed):
         summary.failed.append(left)
@@ -91,8 +91,8 @@ def _note_common_there(
 ) -> None:
     """Tells the other pool what both have, over the connection `far` or a further one."""
     try:
-        with nullcontext(far) if far else context.connect(lambda: None) as told:
-            told.note_common(context.replica.name, common, copied, fetched)
+        with nullcontext(far) if far else context.connect(lambda: None) as far_pool:
+            far_pool.note_common(context.replica.name, common, copied, fetched)
     except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
         if not context.cancellation:  # the signal has reached the other end too
             context.observer.notice(f"the other pool does not note what both have in common: {error.message}")
@@ -105,8 +105,8 @@ def _copied(
     the other pool does not list any more, keep what was recorded.
     """
     found = {host: set(names) for host, names in plan.present.items()}
-    for one in summary.fetched:
-        found.setdefault(one.host, set()).add(one.name)
+    for fetched in summary.fetched:
+        found.setdefault(fetched.host, set()).add(fetched.name)
     blocked = {obstacle.host for obstacle in plan.obstacles}
     before = copied_to(context.pool, context.replica.name)
     copied = {host: names for host, names in before.items() if host not in listed or host in blocked}
@@ -171,7 +171,7 @@ class _Work:
 
     def run(self) -> None:
         """Fetches all. Raises PoolUnusable when nothing more can be, OperatorError of the catalogue, and NoThread."""
-        failed = {one.host for one in self.summary.failed}
+        failed = {host_failed.host for host_failed in self.summary.failed}
         for host in self.plan.hosts:
             if host.host not in failed:
                 self._waiting.put(host)
@@ -257,10 +257,15 @@ class _Work:
         """How far it is, now and then."""
         if time.monotonic() - self._told < _TELL:
             return
-        self._told, at = time.monotonic(), {host: one for host, one in list(self._progress.items()) if not one.is_over}
-        size = self.summary.bytes + sum(one.unnamed for one in at.values())
+        self._told, at = (
+            time.monotonic(),
+            {host: host_progress for host, host_progress in list(self._progress.items()) if not host_progress.is_over},
+        )
+        size = self.summary.bytes + sum(host_progress.unnamed for host_progress in at.values())
         done, planned = len(self.summary.fetched), self.summary.planned
-        self.context.observer(ReplicationProgress(done, planned, size, tuple(at), size + sum(one.left for one in at.values())))
+        self.context.observer(
+            ReplicationProgress(done, planned, size, tuple(at), size + sum(host_progress.left for host_progress in at.values()))
+        )
 
     def _work(self, finisher: Finisher, lent: FarPool | None) -> None:
         """One host after the other. After a failure the connection is given up: nobody knows where in an answer it is.

@@ -274,15 +274,15 @@ def host_in(said: dict[str, Any]) -> FarHost:
         raise ConnectionBroken("the other server sent an invalid host entry")
     if len(backups) > _MOST_BACKUPS or not all(isinstance(old, str) for old in was):
         raise ConnectionBroken(f"the other server sent an invalid host entry: {name}")
-    found, held = [], {}
+    far_backups, held = [], {}
     for backup in backups:
         if not _is_backup(backup):
             raise ConnectionBroken(f"the other server sent an invalid backup entry for {name}")
-        found.append(FarBackup(backup[0], backup[1], intern(backup[2])))
+        far_backups.append(FarBackup(backup[0], backup[1], intern(backup[2])))
         if len(backup) > 3:
             held[backup[0]] = (backup[3][0], backup[3][1])
     copy_of = said.get("copy_of")
-    return FarHost(name, tuple(was), tuple(found), held, copy_of if isinstance(copy_of, str) else None)
+    return FarHost(name, tuple(was), tuple(far_backups), held, copy_of if isinstance(copy_of, str) else None)
 
 
 def words_of(host: FarHost) -> Iterator[str]:

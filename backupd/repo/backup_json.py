@@ -163,7 +163,7 @@ class Record:
         """Returns the source paths in which files that the host has deleted may still be, and since when. A record of an earlier
         version has only its own night.
         """
-        found = {one.key.path: one for one in self.lasting if one.kind is ConditionKind.DELETIONS_SKIPPED}
+        found = {condition.key.path: condition for condition in self.lasting if condition.kind is ConditionKind.DELETIONS_SKIPPED}
         for result in self.paths:
             if result.deletions_skipped and result.path not in found:
                 found[result.path] = Condition(ConditionKey(ConditionKind.DELETIONS_SKIPPED, result.path), self.started)

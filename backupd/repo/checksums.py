@@ -168,7 +168,7 @@ class Checksums:
             _add(self._folder / CHECKSUMS_LOG, found)
             return
         since = now - _FORGOTTEN_AFTER if now is not None else 0
-        new = {key: one for key, one in {**self._logged, **found}.items() if one.at >= since}
+        new = {key: read_before for key, read_before in {**self._logged, **found}.items() if read_before.at >= since}
         old = (self._block(number) for number in range(len(self._blocks)))
         write_pieces_atomically(self._folder / CHECKSUMS, _pieces(old, new, since))
         (self._folder / CHECKSUMS_LOG).unlink(missing_ok=True)  # killed before: it says once more what the file says
@@ -193,8 +193,8 @@ def _logged(path: Path) -> dict[Key, ReadBefore]:
     found: dict[Key, ReadBefore] = {}
     with os.fdopen(fd, "rb") as file, suppress(OSError):  # damaged itself: what it knew is read anew
         while len(record := file.read(_LENGTH)) == _LENGTH:
-            if known := _parsed(record):
-                found[record[: _KEY.size]] = known
+            if read_before := _parsed(record):
+                found[record[: _KEY.size]] = read_before
     return found
 
 
@@ -204,7 +204,7 @@ def _add(path: Path, found: Mapping[Key, ReadBefore]) -> None:
     with os.fdopen(fd, "ab") as file:
         whole = os.fstat(fd).st_size // _LENGTH * _LENGTH
         os.ftruncate(fd, whole)  # behind half a record none would be found
-        file.writelines(_record(key, one) for key, one in found.items())
+        file.writelines(_record(key, read_before) for key, read_before in found.items())
         file.flush()
         os.fsync(fd)
 
@@ -240,8 +240,8 @@ def _pieces(blocks: Iterator[list[bytes]], new: Mapping[Key, ReadBefore], since:
 
 
 def _is_kept(record: bytes, since: int) -> bool:
-    known = _parsed(record)
-    return known is not None and known.at >= since
+    read_before = _parsed(record)
+    return read_before is not None and read_before.at >= since
 
 
 def _in_order(there: dict[Key, bytes], keys: Sequence[Key], new: Mapping[Key, ReadBefore]) -> bytes:

@@ -58,17 +58,17 @@ def write_common(pool: Pool, replica: str, hosts: Any, *, fetched: datetime | No
         raise OperatorError("that cannot be a replica's name")
     if not isinstance(hosts, dict) or not all(_is_named(host, name) for host, name in hosts.items()):
         raise OperatorError("that is not a list of backups")
-    known = _Record({}, {})
+    record = _Record({}, {})
     with suppress(UnreadableRecord):  # then it is replaced
-        known = _record(pool, replica)
-    _write_common(pool, replica, _Record(hosts, known.seeds, fetched or known.told))
+        record = _record(pool, replica)
+    _write_common(pool, replica, _Record(hosts, record.seeds, fetched or record.told))
 
 
 def keep_seed(pool: Pool, replica: str, host: str, name: str) -> None:
     """Keeps a backup until the replica has it, unless both pools have one in common already. Raises UnreadableRecord, OSError."""
-    known = _record(pool, replica)
-    seeds = known.seeds | {host: sorted({*known.seeds.get(host, ()), name})}
-    _write_common(pool, replica, replace(known, seeds=seeds))
+    record = _record(pool, replica)
+    seeds = record.seeds | {host: sorted({*record.seeds.get(host, ()), name})}
+    _write_common(pool, replica, replace(record, seeds=seeds))
 
 
 def _write_common(pool: Pool, replica: str, record: _Record) -> None:
@@ -120,21 +120,21 @@ def told_by_all(pool: Pool) -> dict[str, datetime]:
 
 def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
     """Ends keeping backups of these hosts for that replica. Raises UnreadableRecord."""
-    known = _record(pool, replica)
-    if known.hosts or known.seeds:
-        kept = {host: name for host, name in known.hosts.items() if host not in hosts}
-        seeds = {host: names for host, names in known.seeds.items() if host not in hosts}
-        _write_common(pool, replica, replace(known, hosts=kept, seeds=seeds))
+    record = _record(pool, replica)
+    if record.hosts or record.seeds:
+        kept = {host: name for host, name in record.hosts.items() if host not in hosts}
+        seeds = {host: names for host, names in record.seeds.items() if host not in hosts}
+        _write_common(pool, replica, replace(record, hosts=kept, seeds=seeds))
 
 
 def rename_common(pool: Pool, old: str, new: str) -> None:
     """Renames a host in the record of what replicas have in common with this pool. Raises UnreadableRecord."""
     for file in _files(pool):
-        known = _read(file.path)
-        if old in known.hosts or old in known.seeds:
-            hosts = {new if host == old else host: name for host, name in known.hosts.items()}
-            seeds = {new if host == old else host: names for host, names in known.seeds.items()}
-            _write_common(pool, file.replica, replace(known, hosts=hosts, seeds=seeds))
+        record = _read(file.path)
+        if old in record.hosts or old in record.seeds:
+            hosts = {new if host == old else host: name for host, name in record.hosts.items()}
+            seeds = {new if host == old else host: names for host, names in record.seeds.items()}
+            _write_common(pool, file.replica, replace(record, hosts=hosts, seeds=seeds))
         if old in (copied := copied_to(pool, file.replica)):
             write_copied(pool, file.replica, {new if host == old else host: names for host, names in copied.items()})
 
@@ -156,9 +156,9 @@ def common_backups(pool: Pool, *, with_seeds: bool) -> CommonBackups:
     """
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for file in _files(pool):
-        known = _read(file.path)
-        seeds = [(host, name) for host, names in known.seeds.items() for name in names]
-        for host, name in [*known.hosts.items(), *(seeds if with_seeds else ())]:
+        record = _read(file.path)
+        seeds = [(host, name) for host, names in record.seeds.items() for name in names]
+        for host, name in [*record.hosts.items(), *(seeds if with_seeds else ())]:
             of_host = found.setdefault(host, {})
             of_host[name] = (*of_host.get(name, ()), file.replica)
     return found

@@ -96,8 +96,8 @@ REQUIRED = frozenset(need.capability for need in NEEDS if need.required)
 
 def require_privileges(names: Collection[str] = (SYS_ADMIN,)) -> None:
     """Raises PoolUnusable if this process lacks one of these capabilities. Where /proc cannot be read, nothing is known."""
-    known, root = read_capabilities(), os.geteuid() == 0
-    if known is None:
+    capabilities, root = read_capabilities(), os.geteuid() == 0
+    if capabilities is None:
         return
-    for need in missing_privileges(known, [need for need in NEEDS if need.capability in names]):
-        raise PoolUnusable(privilege_words(need, root=root), privilege_advice(known, need, root=root))
+    for need in missing_privileges(capabilities, [need for need in NEEDS if need.capability in names]):
+        raise PoolUnusable(privilege_words(need, root=root), privilege_advice(capabilities, need, root=root))

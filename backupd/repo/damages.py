@@ -64,7 +64,7 @@ def enter_damages(
             with _locked(folder):
                 before = read_damaged(folder, host)
                 there = names_of(pool, host)
-                left = [one for one in before if one.name in there and not is_gone(one)]
+                left = [damage for damage in before if damage.name in there and not is_gone(damage)]
                 after = _ordered([*left, *(damage for damage in catalogue.damages(host) if damage.fate is None)])
                 if after != before:
                     _write(pool, folder, after)
@@ -102,14 +102,16 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _ordered(some: Iterable[Damage]) -> list[Damage]:
     """As they are read again: each once, times to the second, as many as the file has room for."""
-    rounded = {(one.name, os.fsencode(one.path), one.start): _parse(one.host, one.name, _fields(one)) for one in some}
+    rounded = {
+        (damage.name, os.fsencode(damage.path), damage.start): _parse(damage.host, damage.name, _fields(damage)) for damage in some
+    }
     every = [rounded[key] for key in sorted(rounded)]
-    found = every
+    damages = every
     for most in _NAMED:
-        found = [one for _, group in groupby(every, key=attrgetter("name")) for one in _first(list(group), most)]
-        if has_room(_text(found)):
+        damages = [damage for _, group in groupby(every, key=attrgetter("name")) for damage in _first(list(group), most)]
+        if has_room(_text(damages)):
             break
-    return found
+    return damages
 
 
 def _first(places: list[Damage], most: int) -> list[Damage]:
@@ -125,7 +127,7 @@ def _write(pool: Pool, folder: Path, some: Iterable[Damage]) -> None:
 
 
 def _text(some: Iterable[Damage]) -> str:
-    backups = {name: [_fields(one) for one in group] for name, group in groupby(some, key=attrgetter("name"))}
+    backups = {name: [_fields(damage) for damage in group] for name, group in groupby(some, key=attrgetter("name"))}
     return json.dumps({"format": _FORMAT, "backups": backups}, indent=1) + "\n"
 
 
@@ -165,16 +167,18 @@ def forgotten_damages(
     Without `every` only those that verified.json names.
     """
     folder = pool.host(host)
-    placed = [one for one in read_damaged(folder, host) if one.name in names]
-    rows, files = {(one.name, one.path) for one in known}, {(one.name, one.path) for one in placed}
+    placed = [damage for damage in read_damaged(folder, host) if damage.name in names]
+    rows, files = {(damage.name, damage.path) for damage in known}, {(damage.name, damage.path) for damage in placed}
     counts = Counter(name for name, _ in rows | files)
-    found = {name: one for name, one in read_verified(folder).items() if name in names}
-    for name, one in found.items():
-        if every and counts[name] <= len(one.damaged) < one.damages:
-            found[name] = replace(one, damaged=(*one.damaged, *map(os.fsdecode, every(pool, host, name))))
-    compared = {name: one for name, one in read_compared(folder).backups.items() if name in names}
-    unplaced = [one for one in (*differing_of(host, compared), *damages_of(host, found)) if (one.name, one.path) not in files]
-    damages = [one for one in (*unplaced, *placed) if (one.name, one.path) not in rows]
+    found = {name: verification for name, verification in read_verified(folder).items() if name in names}
+    for name, verification in found.items():
+        if every and counts[name] <= len(verification.damaged) < verification.damages:
+            found[name] = replace(verification, damaged=(*verification.damaged, *map(os.fsdecode, every(pool, host, name))))
+    compared = {name: comparison for name, comparison in read_compared(folder).backups.items() if name in names}
+    unplaced = [
+        damage for damage in (*differing_of(host, compared), *damages_of(host, found)) if (damage.name, damage.path) not in files
+    ]
+    damages = [damage for damage in (*unplaced, *placed) if (damage.name, damage.path) not in rows]
     return list({(damage.name, damage.path, damage.start): damage for damage in damages}.values())
 
 
@@ -184,9 +188,9 @@ def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[
     if forgotten := forgotten_damages(pool, host, names, catalogue.damages(host), every):
         catalogue.put_damages(forgotten)
     verified, compared = read_verified(folder), read_compared(folder).backups
-    if rows := [verified_row(host, name, one) for name, one in verified.items() if name in names]:
+    if rows := [verified_row(host, name, verification) for name, verification in verified.items() if name in names]:
         catalogue.put_verifications(rows)
-    if others := [compared_row(host, name, one) for name, one in compared.items() if name in names]:
+    if others := [compared_row(host, name, comparison) for name, comparison in compared.items() if name in names]:
         catalogue.put_comparisons(others)
 
 

@@ -261,8 +261,8 @@ def recover(pool: Pool, host: str) -> Record | None:
     one is not even read here: a power cut may have left it empty.
     """
     path = pool.working(host)
-    there = describe(path)
-    found = own_backup(path, host) if there and there.read_only else None
+    subvolume = describe(path)
+    found = own_backup(path, host) if subvolume and subvolume.read_only else None
     if not found:
         return None
     record = found[1]
@@ -296,8 +296,8 @@ def keep_names(pool: Pool) -> None:
 
 def newest_complete(pool: Pool, host: str) -> str | None:
     """Returns the backup that `latest` names and the next one is based on, None if none is complete. Raises UnreadableRecord."""
-    found = find_base(pool, host, None if pool.rehearsal else datetime.now(UTC))
-    return found.path.name if found else None
+    final_backup = find_base(pool, host, None if pool.rehearsal else datetime.now(UTC))
+    return final_backup.path.name if final_backup else None
 
 
 def point_latest(pool: Pool, host: str) -> None:

@@ -92,18 +92,18 @@ def clear_drills(pool: Pool) -> bool:
     """Deletes everything in it; returns True if there was something. Needs the lock. Raises OSError."""
     folder = drill_folder(pool)
     try:
-        found = [Path(entry) for entry in os.scandir(folder)]
+        paths = [Path(entry) for entry in os.scandir(folder)]
     except FileNotFoundError:
         return False
     with Checkpoint("scratch of a drill deleted"):
-        for path in found:
+        for path in paths:
             if left := describe(path):
                 delete_with_nested(folder, left.id)  # a system that was booted makes some, such as /var/lib/machines
             elif path.is_dir() and not path.is_symlink():
                 remove_tree(path)
             else:
                 path.unlink()
-    return bool(found)
+    return bool(paths)
 
 
 def clear_left_drills(pool: Pool, since: str) -> bool:

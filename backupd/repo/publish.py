@@ -53,14 +53,14 @@ def tell_copies(pool: Pool, catalogue: Catalogue) -> None:
     """
     before = catalogue.get_fact(COPIES)
     try:
-        found = known_copies(pool, copies_of(before))
+        copies = known_copies(pool, copies_of(before))
     except UnreadableRecord as error:
         _log.info("%s", printable(error.message))
         return
-    text = copies_text(found) if found.common else None
+    text = copies_text(copies) if copies.common else None
     if text != before:
         catalogue.set_fact(COPIES, text)
-    for replica in found.common:
+    for replica in copies.common:
         _tell_copied(pool, catalogue, replica)
 
 

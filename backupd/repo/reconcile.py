@@ -205,7 +205,7 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
         if clear_left_drills(pool, since):
             done.counts[_DRILLS] = 1
     check_seals(pool, catalogue, since, done)
-    heard = {one.run_id: one.updated for one in catalogue.progress()} if dead else {}
+    heard = {progress.run_id: progress.updated for progress in catalogue.progress()} if dead else {}
     for run in dead:
         _end_dead_run(catalogue, run, heard.get(run.id))
     return done
@@ -324,9 +324,9 @@ def _drop_staged(pool: Pool, host: str, since: str, done: Reconciled) -> None:
     except LockHeld:
         return
     with lock:
-        found = describe(path)
-        if found and not found.read_only and _is_runs(path, host, read_notes(pool.host(host)).was):
-            delete(path.parent, found.id)
+        subvolume = describe(path)
+        if subvolume and not subvolume.read_only and _is_runs(path, host, read_notes(pool.host(host)).was):
+            delete(path.parent, subvolume.id)
             done.counts[_STAGED] += 1
 
 

@@ -40,7 +40,10 @@ def write_verified(folder: Path, found: Mapping[str, Verification]) -> None:
 
 
 def _verified_text(found: Mapping[str, Verification], most: int) -> str:
-    backups = {name: verification_fields(one) | {"damaged": list(one.damaged[:most])} for name, one in sorted(found.items())}
+    backups = {
+        name: verification_fields(verification) | {"damaged": list(verification.damaged[:most])}
+        for name, verification in sorted(found.items())
+    }
     return json.dumps({"format": _FORMAT, "backups": backups}, indent=1) + "\n"
 
 
@@ -53,8 +56,8 @@ def forget_verified(folder: Path, name: str) -> None:
 
 def damages_of(host: str, found: Mapping[str, Verification]) -> Iterator[Damage]:
     """Yields damages for a new catalogue: the files named here. The next verification finds the exact ranges."""
-    for name, one in found.items():
-        yield from (Damage(host, name, path, 0, 0, "verify", one.at) for path in one.damaged)
+    for name, verification in found.items():
+        yield from (Damage(host, name, path, 0, 0, "verify", verification.at) for path in verification.damaged)
 
 
 def verified_row(host: str, name: str, found: Verification) -> VerifiedBackup:
@@ -149,15 +152,18 @@ def write_compared(folder: Path, found: HostComparisons) -> None:
 
 
 def _compared_text(found: HostComparisons, most: int) -> str:
-    backups = {name: comparison_fields(one) | {"differs": list(one.differs[:most])} for name, one in sorted(found.backups.items())}
-    slices = {str(slices): _next_fields(one) for slices, one in sorted(found.slices.items())}
+    backups = {
+        name: comparison_fields(comparison) | {"differs": list(comparison.differs[:most])}
+        for name, comparison in sorted(found.backups.items())
+    }
+    slices = {str(slices): _next_fields(next_slice) for slices, next_slice in sorted(found.slices.items())}
     return json.dumps({"format": _FORMAT, "next": slices, "backups": backups}, indent=1) + "\n"
 
 
 def differing_of(host: str, found: Mapping[str, Comparison]) -> Iterator[Damage]:
     """Yields damages for a new catalogue, so that the next run fetches these files again."""
-    for name, one in found.items():
-        yield from (Damage(host, name, path, 0, 0, "source", one.at) for path in one.differs)
+    for name, comparison in found.items():
+        yield from (Damage(host, name, path, 0, 0, "source", comparison.at) for path in comparison.differs)
 
 
 def compared_row(host: str, name: str, one: Comparison) -> ComparedBackup:
@@ -200,6 +206,12 @@ def _comparison(fields: Mapping[str, Any]) -> Comparison:
 
 def forget_compared(folder: Path, name: str) -> None:
     """Forgets the result of a backup, because another one has taken its place. Raises OSError."""
-    found = read_compared(folder)
-    if name in found.backups:
-        write_compared(folder, replace(found, backups={other: one for other, one in found.backups.items() if other != name}))
+    host_comparisons = read_compared(folder)
+    if name in host_comparisons.backups:
+        write_compared(
+            folder,
+            replace(
+                host_comparisons,
+                backups={other: comparison for other, comparison in host_comparisons.backups.items() if other != name},
+            ),
+        )

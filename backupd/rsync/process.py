@@ -122,10 +122,10 @@ class StallWatch:
         pause = min(10.0, self.stall / 4)
         while group.running:
             await asyncio.sleep(pause)
-            found = members(group.pid)
-            self._look(found)
-            if len(found) > _MOST_PROCESSES:
-                self.verdict = Cause(CauseCode.TOO_MANY_PROCESSES, facts={"processes": len(found)})
+            group_members = members(group.pid)
+            self._look(group_members)
+            if len(group_members) > _MOST_PROCESSES:
+                self.verdict = Cause(CauseCode.TOO_MANY_PROCESSES, facts={"processes": len(group_members)})
                 group.signal(signal.SIGKILL)
                 return
             if time.monotonic() - self._since > self.stall:

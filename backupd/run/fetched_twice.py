@@ -360,8 +360,8 @@ def _has_files_of(subvolume: Path, base: Path, folder: str) -> bool:
     """Returns True if the base has files in this folder of which one is there unchanged, and if the base cannot be read."""
     path = fsencode(folder)
     try:
-        with Tree(subvolume) as tree, Tree(base) as old, closing(walk(old, path)) as found:
-            entries = (each.entry for each in islice(found, _MOST_LOOKED_UP))
+        with Tree(subvolume) as tree, Tree(base) as old, closing(walk(old, path)) as walk_entries:
+            entries = (each.entry for each in islice(walk_entries, _MOST_LOOKED_UP))
             return any(_is_same(tree, entry) for entry in entries if entry.kind == "file")
     except FileNotFoundError:
         return False

@@ -109,8 +109,8 @@ def leave_after_error(prepared: Prepared, record: Record, disk: Syncfs) -> None:
     A backup that is final except for its name stays unchanged. If the disk loses data, it is treated as with DataLost.
     """
     try:
-        there = describe(prepared.path)
-        if there and there.uuid == prepared.uuid and not there.read_only:
+        subvolume = describe(prepared.path)
+        if subvolume and subvolume.uuid == prepared.uuid and not subvolume.read_only:
             leave(prepared, replace(record, state=PARTIAL), disk)
     except OSError as error:
         log.warning("%s: %s", prepared.path, error)
@@ -234,11 +234,11 @@ def mark_unsynced(subvolume: Path, cancelled: Cancellation | None) -> bool:
 
     Can be repeated, also after it was killed. Raises OSError.
     """
-    for found in _files(subvolume):
+    for entry in _files(subvolume):
         if cancelled:
             return False
-        if found.entry.mtime != DOUBTED:
-            os.utime(found.name, ns=(DOUBTED, DOUBTED), dir_fd=found.folder, follow_symlinks=False)
+        if entry.entry.mtime != DOUBTED:
+            os.utime(entry.name, ns=(DOUBTED, DOUBTED), dir_fd=entry.folder, follow_symlinks=False)
     return True
 
 
@@ -246,11 +246,11 @@ def mark_unsynced(subvolume: Path, cancelled: Cancellation | None) -> bool:
 def drop_unsynced(subvolume: Path) -> int:
     """Removes the files that still have that time; how many names. Folders keep their times. Raises OSError."""
     dropped = 0
-    for found in _files(subvolume):
-        if found.entry.mtime == DOUBTED:
-            before = os.fstat(found.folder)
-            os.unlink(found.name, dir_fd=found.folder)
-            os.utime(found.folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for entry in _files(subvolume):
+        if entry.entry.mtime == DOUBTED:
+            before = os.fstat(entry.folder)
+            os.unlink(entry.name, dir_fd=entry.folder)
+            os.utime(entry.folder, ns=(before.st_atime_ns, before.st_mtime_ns))
             dropped += 1
     return dropped
 
@@ -261,7 +261,7 @@ def _files(subvolume: Path) -> Iterator[WalkEntry]:
     except FileNotFoundError:  # killed before there was a `data`
         return
     with tree:
-        yield from (found for found in walk(tree, b"/") if found.entry.kind == "file")
+        yield from (entry for entry in walk(tree, b"/") if entry.entry.kind == "file")
 
 
 def share_written(pool: Pool, subvolume: Path, share_with: ShareWith, now: datetime) -> SharedData:

@@ -152,13 +152,13 @@ def drop_damaged_working(path: Path, unread: tuple[str, ...]) -> None:
     """Deletes a `.working` that was left by an earlier run. Its damage must be that of the base that it grew from: the kernel
     makes the pool read-only when it drops a subvolume whose own metadata it cannot read.
     """
-    there = describe(path)
-    if not unread or there is None:
+    subvolume = describe(path)
+    if not unread or subvolume is None:
         raise OperatorError(
             f"some metadata of {path} cannot be read from the disk, and the kernel makes the pool read-only when that is deleted",
             "move it out of the hosts' folder (mv); the next run begins with the newest backup",
         )
-    discard(path, there.uuid)
+    discard(path, subvolume.uuid)
 
 
 def discardable(path: Path, host: str, is_own: Callable[[Record], bool]) -> Subvolume | None:

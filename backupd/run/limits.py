@@ -159,12 +159,12 @@ class LimitWatch:
     async def _read(self, committed: bool) -> Cause | None:
         """Reads the tree, and returns the limit that is exceeded. What waits for a commit is not in it."""
         begun, written = time.monotonic(), self._written
-        found = await asyncio.to_thread(_growth, self.working, committed)
+        subvolume_growth = await asyncio.to_thread(_growth, self.working, committed)
         self._ended = time.monotonic()
         self._took = self._ended - begun
         if committed:
-            self._known = _Known(found.bytes, written)
-        return exceeded(self.host, found)
+            self._known = _Known(subvolume_growth.bytes, written)
+        return exceeded(self.host, subvolume_growth)
 
 
 def _may_exceed(limit: int, known: _Known | None, written: int) -> bool:

@@ -71,13 +71,13 @@ class RoomMaker:
             while why := self._lacking():
                 if is_over():  # also while another host waited for room
                     return False
-                found = await asyncio.to_thread(all_unfinished, self.context.pool)
-                if host in self.last or any(one.for_room and one.host == host for one in found):
+                unfinisheds = await asyncio.to_thread(all_unfinished, self.context.pool)
+                if host in self.last or any(one.for_room and one.host == host for one in unfinisheds):
                     self.last.add(host)
-                    raise OthersFirst(why, room_hint(found))
-                given_up = next((one for one in found if one.for_room and self._give_up(one)), None)
+                    raise OthersFirst(why, room_hint(unfinisheds))
+                given_up = next((one for one in unfinisheds if one.for_room and self._give_up(one)), None)
                 if given_up is None:
-                    raise NoRoom(why, room_hint(found))
+                    raise NoRoom(why, room_hint(unfinisheds))
                 came_back = await wait_for_room(self.context.pool, given_up, lambda: not self._lacking(), cancellation)
                 if not came_back and not cancellation.reason:
                     raise NoRoom(why, f"what {given_up.host} had is deleted, but not gone yet: wait (`backupd progress`)")
@@ -175,14 +175,14 @@ class TransferGrowth:
 
     def look(self, groups: Mapping[int, str], now: float) -> dict[str, int]:
         """Returns what each host wrote recently; `groups`: the hosts by the process groups of their transfers."""
-        found = members(*groups)
+        group_members = members(*groups)
         self.memory = dict.fromkeys(groups.values(), 0)
-        for one in found:
-            host = groups[one.group]
-            self.memory[host] += one.memory
-            more = max(0, one.written - self._of_process.get(one.pid, 0))
+        for group_member in group_members:
+            host = groups[group_member.group]
+            self.memory[host] += group_member.memory
+            more = max(0, group_member.written - self._of_process.get(group_member.pid, 0))
             self.total[host] = self.total.get(host, 0) + more
-        self._of_process = {one.pid: one.written for one in found}
+        self._of_process = {group_member.pid: group_member.written for group_member in group_members}
         while len(self._before) > 1 and now - self._before[1][0] >= _OVER:
             self._before.popleft()
         before = self._before[0][1] if self._before else {}

@@ -208,7 +208,10 @@ def compare_share(context: RunContext, catalogue: Catalogue, results: Sequence[H
     ]
     if sample is None or not complete:
         return
-    hosts = sorted(filter(partial(_is_open, context), complete), key=lambda one: _last(read_compared(context.pool.host(one.name))))
+    hosts = sorted(
+        filter(partial(_is_open, context), complete),
+        key=lambda host_config: _last(read_compared(context.pool.host(host_config.name))),
+    )
     end = time.monotonic() + LONGEST
     try:
         with take_lock(context.pool.locks / "source", "backupd run", format_time(context.clock.now())):
@@ -233,15 +236,15 @@ def _compare(context: RunContext, catalogue: Catalogue, host: HostConfig, scope:
     try:
         if host.address:
             require_harmless(context.rsync, context.confinement, context.config)
-        found = work.compare(host, context.clock.now())
+        source_findings = work.compare(host, context.clock.now())
     except (OperatorError, OSError) as error:
         why = error.message if isinstance(error, OperatorError) else error
         context.sinks.notice(f"{host.name} was not compared with its backup: {why}")
         return
-    if found and found.differing:
+    if source_findings and source_findings.differing:
         context.sinks.notice(
-            f"{host.name}: {counted(len(found.differing), 'file')} with another content than in the backup, though size and time "
-            "are the same; the next run fetches them again (`backupd damaged`)"
+            f"{host.name}: {counted(len(source_findings.differing), 'file')} whose content differs from the backup, though size "
+            "and time are the same; the next run fetches them again (`backupd damaged`)"
         )
 
 

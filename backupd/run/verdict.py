@@ -177,12 +177,12 @@ def _cause(known: PathEvidence, means: Meaning) -> Cause | None:
         return Cause(CauseCode.NO_STATISTICS, facts={"exit_code": exit_code})
     if line := _broken_source(known.path, messages, numbers):
         return Cause(CauseCode.SOURCE_MISSING, facts={"line": line})
-    if found := _missed_too_much(known):
-        return found
+    if cause := _missed_too_much(known):
+        return cause
     if exit_code == 25 or messages.count(MessageClass.DELETE_LIMIT):
         return Cause(CauseCode.DELETIONS_LIMITED)
-    if known.base and (found := _shrunk(numbers, known.base, known.limits.shrink, known.stored)):
-        return found
+    if known.base and (cause := _shrunk(numbers, known.base, known.limits.shrink, known.stored)):
+        return cause
     if exit_code == 23 and not any(map(messages.count, (*_NAMED, MessageClass.UNKNOWN))):
         return Cause(CauseCode.NOT_NAMED)
     return None

@@ -235,8 +235,8 @@ def choose_base(
 
 def _known_unread(working: Path) -> tuple[str, ...]:
     with contextlib.suppress(records.UnreadableRecord, OSError):
-        found = records.read(working)
-        return found.unread_bases if found else ()
+        record = records.read(working)
+        return record.unread_bases if record else ()
     return ()
 
 
@@ -345,8 +345,8 @@ def _drop(new: Tree, old: Tree, path: bytes) -> bool:
     if not names:
         return False
     with new.folder(joined(names[:-1])) as folder:
-        found = look(folder, names[-1], path)
-        if found.kind != "file" or found.inode != old.stat(path).inode:
+        entry = look(folder, names[-1], path)
+        if entry.kind != "file" or entry.inode != old.stat(path).inode:
             return False
         before = os.fstat(folder)
         os.unlink(names[-1], dir_fd=folder)

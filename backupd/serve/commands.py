@@ -63,7 +63,7 @@ def restore_request(arguments: Mapping[str, Any], config: Config, allowed: Allow
     Raises RequestRefused.
     """
     host, to = arguments["host"], arguments["to"]
-    known, only_below = config.hosts.get(host), tuple[str, ...]()
+    host_config, only_below = config.hosts.get(host), tuple[str, ...]()
     if to == FOLDER:
         if not allowed.folder:
             raise RequestRefused(
@@ -73,15 +73,15 @@ def restore_request(arguments: Mapping[str, Any], config: Config, allowed: Allow
                 own=True,
             )
         where, only_below = allowed.folder, (str(Path(allowed.folder).parent),)
-    elif not known:
+    elif not host_config:
         raise RequestRefused(f"{host} is not configured, so it has no address", "download the files instead", "missing", own=True)
     elif to == HOST:
-        if not known.address:
+        if not host_config.address:
             _require_in_place(arguments["paths"], allowed.in_place)
             _require_not_ours(arguments["paths"], config)
             only_below = allowed.in_place
         where = ORIGINAL
-    elif not known.address:
+    elif not host_config.address:
         raise RequestRefused(
             f"{host} is this server: restoring into a folder is not allowed", "restore to the original paths", "refused", own=True
         )
@@ -93,7 +93,7 @@ def restore_request(arguments: Mapping[str, Any], config: Config, allowed: Allow
             own=True,
         )
     else:
-        where = f"{known.address}:{to.partition(':')[2]}"
+        where = f"{host_config.address}:{to.partition(':')[2]}"
     return RestoreRequest(
         host,
         arguments["backup"],

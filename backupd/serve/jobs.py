@@ -106,15 +106,15 @@ class JobStore:
 
     def get(self, job_id: str, now: datetime) -> ServeJob:
         """Returns the present state of a job. Raises RequestRefused, of kind missing."""
-        found = self._read(job_id) if is_id(job_id) else None
-        if not found:
+        job = self._read(job_id) if is_id(job_id) else None
+        if not job:
             raise no_job(job_id)
-        return as_it_is(found, now)
+        return as_it_is(job, now)
 
     def is_over(self, job_id: str, now: datetime) -> bool:
         """Returns True if it has ended, or is no longer known."""
-        found = self._read(job_id)
-        return found is None or as_it_is(found, now).over
+        job = self._read(job_id)
+        return job is None or as_it_is(job, now).over
 
     def all(self, now: datetime) -> Iterator[ServeJob]:
         """Yields all known jobs, newest first. Skips unreadable files."""

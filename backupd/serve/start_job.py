@@ -117,11 +117,11 @@ def _turn() -> Iterator[None]:
 def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
     """Returns those that could not be started, and why."""
     now, jobs, requests = service.clock.now(), service.jobs(), folder_of_requests(service)
-    known, failed = list(jobs.all(now)), dict[str, OperatorError]()
-    for job in known:
+    serve_jobs, failed = list(jobs.all(now)), dict[str, OperatorError]()
+    for job in serve_jobs:
         if job.over and job.called is None and job.started is None:
             withdraw_request(requests, job.id)  # it has waited for too long
-    for job in next_turns(known, service.config().backup.concurrency):
+    for job in next_turns(serve_jobs, service.config().backup.concurrency):
         try:
             if not is_request_left(requests, job.id):
                 raise RequestRefused("the machine was restarted before its turn came", "ask again", own=True)
@@ -131,9 +131,9 @@ def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
             failed[job.id] = error
             jobs.put(replace(job, state=FAILED, error=error.message, own=isinstance(error, RequestRefused) and error.own))
             withdraw_request(requests, job.id)
-    known = [job for job in jobs.all(now) if not job.over and job.verb == RUN]
-    service.queue.before = tuple(job.id for job in known if is_under_way(job))
-    service.queue.waits = any(job.waits for job in known)
+    serve_jobs = [job for job in jobs.all(now) if not job.over and job.verb == RUN]
+    service.queue.before = tuple(job.id for job in serve_jobs if is_under_way(job))
+    service.queue.waits = any(job.waits for job in serve_jobs)
     service.queue.changed.set()
     return failed
 
@@ -198,10 +198,10 @@ def _require_place(previews: Sequence[ServeJob], host: str, who: str) -> None:
 
 
 def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, now: datetime) -> None:
-    known = [job for job in jobs.all(now) if not job.over and job.verb == verb]
+    serve_jobs = [job for job in jobs.all(now) if not job.over and job.verb == verb]
     if verb == PREVIEW:
-        _require_place(known, host, who)
-    for job in known:
+        _require_place(serve_jobs, host, who)
+    for job in serve_jobs:
         if job.host == host and verb != PREVIEW:
             what = "waits for its turn to be backed up" if job.waits else "is being backed up"
             what = what if verb == RUN else "is being restored"
@@ -213,7 +213,7 @@ def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, no
             f"{host} is locked by process {holder.pid} ({holder.what}) since {recorded_time(holder.since)}",
             "wait for the end of that",
         )
-    require_turn(known, who)
+    require_turn(serve_jobs, who)
 
 
 PER_ASKER = 250

@@ -38,13 +38,13 @@ _FIRST_TO_GO = ("MOVED", "BAD", "ALLOCATED", "USED", "FRAGS")
 
 def lines(filesystem: str, looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]") -> list[str]:
     """The whole text; `looks` oldest first, at least one."""
-    found = shown(looks, balances, LINES)
-    some = "" if len(found) == len(looks) else f", {len(found)} of them shown"
+    history_lines = shown(looks, balances, LINES)
+    some = "" if len(history_lines) == len(looks) else f", {len(history_lines)} of them shown"
     head = f"{filesystem}: {counted(len(looks), 'look')} at its free space{some}"
     return [
         *textwrap.wrap(head, text_width()),
         "",
-        _table(found),
+        _table(history_lines),
         "",
         *textwrap.wrap(f"{_change(looks[0], looks[-1])} {_balanced(balances)}", min(text_width(), 100)),
     ]
@@ -134,7 +134,7 @@ def balance_lines(
     total = sums(balances)
     earlier = [f"{len(balances) - len(last)} earlier ones: --json shows them"] if len(last) < len(balances) else []
     headers = ["STARTED", "GROUPS", "MOVED", "WRITTEN", "GAINED", "TOOK", "WHY IT ENDED"]
-    rows = [_balance_row(one, is_running) for one in last]
+    rows = [_balance_row(balance, is_running) for balance in last]
     if len(last) > 1:
         moved, written, gained = format_size(total.moved), format_size(total.written), f"{total.gained:,.0f}"
         rows.append(["all", f"{sum(balance.block_groups for balance in balances):,}", moved, written, gained, "", ""])

@@ -34,7 +34,7 @@ class StopPoint:
 
 def cut_of(planned: Sequence[PlannedBlockGroup], settings: RunSettings, now: datetime) -> StopPoint:
     """Returns where budget, time or window would stop it. Times are estimates, so the position is approximate."""
-    number = next((at for at, one in enumerate(planned) if not one.is_within), len(planned))
+    number = next((at for at, group in enumerate(planned) if not group.is_within), len(planned))
     words = f"the budget of {format_given(settings.budget or 0)} ends here" if number < len(planned) else ""
     for limit, what in _limits(settings, now):
         until = _within(planned, limit)
@@ -52,8 +52,8 @@ def _limits(settings: RunSettings, now: datetime) -> Iterator[tuple[float, str]]
 
 def _within(planned: Sequence[PlannedBlockGroup], seconds: float) -> int:
     """Returns how many would have ended by then."""
-    for at, one in enumerate(planned):
-        seconds -= one.estimate.seconds
+    for at, group in enumerate(planned):
+        seconds -= group.estimate.seconds
         if seconds < 0:
             return at
     return len(planned)
@@ -78,7 +78,7 @@ def sentence(now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: StopP
         return f"Nothing is worth balancing: {alone}."
     taken = planned[: cut.number]
     if not taken:
-        smallest = min(one.used for one in planned)
+        smallest = min(group.used for group in planned)
         return f"Nothing would be balanced: {cut.words}. The smallest block group that is worth it moves {format_size(smallest)}."
     return (
         f"{_takes(taken, len(planned))}. {_gains(now, taken)}. It is planned afresh after each one, for each changes what is left."
@@ -86,18 +86,18 @@ def sentence(now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: StopP
 
 
 def _takes(taken: Sequence[PlannedBlockGroup], number: int) -> str:
-    moved, metadata = sum(one.estimate.moved for one in taken), sum(one.estimate.metadata for one in taken)
-    seconds = sum(one.estimate.seconds for one in taken)
+    moved, metadata = sum(group.estimate.moved for group in taken), sum(group.estimate.metadata for group in taken)
+    seconds = sum(group.estimate.seconds for group in taken)
     which = counted(number, "block group") if len(taken) == number else f"{len(taken):,} of {number:,} block groups"
     moves = f"{format_size(moved)} would move, and about {format_size(metadata)} of metadata be written with it"
     return f"{which}: {moves}, in about {format_duration(seconds)}"
 
 
 def _gains(now: SpaceNumbers, taken: Sequence[PlannedBlockGroup]) -> str:
-    score, free = sum(one.score for one in taken), sum(one.length - one.used for one in taken)
+    score, free = sum(group.score for group in taken), sum(group.length - group.used for group in taken)
     share = format_share(score / now.score) if now.score else "0%"
     removes = f"That would remove a score of about {score:,.0f} of {now.score:,.0f} ({share})"
-    return f"{removes}, and make unallocated space of {format_size(free)} that {_lies(sum(one.fragments for one in taken))}"
+    return f"{removes}, and make unallocated space of {format_size(free)} that {_lies(sum(group.fragments for group in taken))}"
 
 
 def _lies(holes: int) -> str:
@@ -143,7 +143,7 @@ def plan_as_json(
         **settings_as_json(settings),
         "before": numbers_as_json(now),
         "within": cut.number,
-        "planned": [_planned(one, within=at < cut.number) for at, one in enumerate(planned)],
+        "planned": [_planned(group, within=at < cut.number) for at, group in enumerate(planned)],
     }
 
 

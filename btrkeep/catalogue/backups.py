@@ -77,10 +77,10 @@ class BackupStore(AboutStore):
             self._put_fact(session, POOL_ID, pool_id)
             for statement in _DROP_ALL:
                 session.run(statement)
-            for some in lists:
-                hosts.know_all(session, {one.host for one in some})
-                _insert(session, some)
-                count += len(some)
+            for backups in lists:
+                hosts.know_all(session, {one.host for one in backups})
+                _insert(session, backups)
+                count += len(backups)
             for statement in _DROP_STRAY:
                 session.run(statement)
         return count

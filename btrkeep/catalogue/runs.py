@@ -177,8 +177,8 @@ class NightQueries(CatalogueSession):
     def night(self, first_run: int) -> Night | None:
         """Returns the night that began with this run, or None. Later nights are not read."""
         before = self._reader.value(_NIGHT_BEFORE, {"id": first_run})
-        found = self._nights(first_run if before is None else before, first_run + _LONGEST)
-        return next((one for one in found if one.first_run == first_run), None)
+        nights = self._nights(first_run if before is None else before, first_run + _LONGEST)
+        return next((night for night in nights if night.first_run == first_run), None)
 
     def _nights(self, lowest: int, highest: int) -> list[Night]:
         """Made of pieces: runs of one process that began within one hour and ended alike."""

@@ -45,11 +45,17 @@ class VerificationStore(CatalogueSession):
 
     def verifications(self, host: str) -> dict[str, VerifiedBackup]:
         """Returns the verified backups of a host by name."""
-        return {one.name: one for one in verification.find(self._reader, "WHERE host = :host ORDER BY name", {"host": host})}
+        return {
+            verified_backup.name: verified_backup
+            for verified_backup in verification.find(self._reader, "WHERE host = :host ORDER BY name", {"host": host})
+        }
 
     def comparisons(self, host: str) -> dict[str, ComparedBackup]:
         """Returns the backups of a host that were compared with the host, by name."""
-        return {one.name: one for one in comparison.find(self._reader, "WHERE host = :host ORDER BY name", {"host": host})}
+        return {
+            compared_backup.name: compared_backup
+            for compared_backup in comparison.find(self._reader, "WHERE host = :host ORDER BY name", {"host": host})
+        }
 
     def newest_verifications(self, until: datetime) -> dict[str, datetime]:
         """Returns when a backup of each host was last read, partly or completely, not later than `until`. Verifications that read

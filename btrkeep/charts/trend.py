@@ -64,7 +64,11 @@ class TimesChart:
 def draw(chart: TimesChart, look: ChartStyle) -> Sheet:
     """Draws the chart, without its title."""
     sheet = Sheet(look, chart.height)
-    above = legend(sheet, [(one.name, one.colour, _DASHES.get(one.kind)) for one in chart.series]) if len(chart.series) > 1 else 0
+    above = (
+        legend(sheet, [(series.name, series.colour, _DASHES.get(series.kind)) for series in chart.series])
+        if len(chart.series) > 1
+        else 0
+    )
     begin = begin_of(chart.moments, chart.start, chart.end)
     inside = frame(sheet, begin, chart.end, chart.scale, above, chart.beside)
     for series in chart.series:

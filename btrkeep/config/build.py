@@ -257,15 +257,15 @@ def _this_machine(
         if any("{address}" in word for word in values.get(key, ())):
             reason = "says {address}, but the host has no address"
             problems.add(table.file, dotted(HOST, name, key), reason, (HOST, name, key))
-    found = self_exclusions(values.get("paths", ()), kept)
+    source_exclusions = self_exclusions(values.get("paths", ()), kept)
     where = dotted(HOST, name, "paths")
-    for piece in found:
+    for piece in source_exclusions:
         if piece.pattern:
             problems.say(table.file, where, f"{quoted(piece.source)} contains {piece.what}: {piece.pattern} is left out")
         else:
             reason = f"{quoted(piece.source)}: is {piece.what} itself, or lies in it"
             problems.add(table.file, where, reason, (HOST, name, "paths"))
-    return tuple(dict.fromkeys(piece.pattern for piece in found if piece.pattern))
+    return tuple(dict.fromkeys(piece.pattern for piece in source_exclusions if piece.pattern))
 
 
 def _share_with(name: str, file: Path, values: Mapping[str, Any], sections: Sections, problems: Problems) -> str | None:

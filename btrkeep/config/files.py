@@ -66,12 +66,12 @@ def _refuse_written_by_others(path: Path, problems: Problems) -> None:
     if os.geteuid():
         return
     try:
-        there = path.stat()
+        status = path.stat()
     except OSError:
         return
-    if there.st_uid:
-        problems.add(path, f"belongs to user {there.st_uid}, who could run anything as root: chown root it")
-    elif there.st_mode & stat.S_IWOTH:
+    if status.st_uid:
+        problems.add(path, f"belongs to user {status.st_uid}, who could run anything as root: chown root it")
+    elif status.st_mode & stat.S_IWOTH:
         problems.add(path, "can be written by other users, who could run anything as root: chmod go-w it")
 
 

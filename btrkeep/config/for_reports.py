@@ -89,8 +89,8 @@ def _instead(pool: str, file: Path | None, folder: Path, usual: Path, error: Con
 
 
 def _valid_in(states: Iterator[Path], main: Path, name: str) -> LastValid | None:
-    found = (last_valid(state, main, name) for state in states)
-    return next((valid for valid in found if valid), None)
+    last_valids = (last_valid(state, main, name) for state in states)
+    return next((valid for valid in last_valids if valid), None)
 
 
 def _states(main: Path, name: str, sections: Sections, texts: Mapping[Path, str], usual: Path) -> Iterator[Path]:

@@ -278,8 +278,8 @@ def page(name: str) -> Path:
     written = _CHECKOUT / f"{name}.rst"
     if written.exists():
         return written
-    found = [path for suffix in ("html", "rst") if (path := INSTALLED / f"{name}.{suffix}").exists()]
-    return found[0] if found else INSTALLED / f"{name}.html"
+    paths = [path for suffix in ("html", "rst") if (path := INSTALLED / f"{name}.{suffix}").exists()]
+    return paths[0] if paths else INSTALLED / f"{name}.html"
 
 
 def reference() -> str:

@@ -173,7 +173,7 @@ def _pool(config: Config) -> dict[str, Any]:
         "ping_goal": config.notify.ping_goal,
         "replicas": {name: [replica.oldest, replica.comes_and_goes] for name, replica in config.replicas.items()},
         "pushes": {name: push.oldest for name, push in config.pushes.items()},
-        "fetched_by": {name: one.oldest for name, one in config.fetched_by.items()},
+        "fetched_by": {name: fetched_by_settings.oldest for name, fetched_by_settings in config.fetched_by.items()},
         "offsites": {name: offsite.oldest for name, offsite in config.offsites.items()},
         "replica_retention": {name: _policy(replica.retention) for name, replica in config.replicas.items()},
         "expiry": {"max_orphans": config.expiry.max_orphans, "mount_option": config.expiry.mount_option},

@@ -35,12 +35,12 @@ def other_pools(config: Config) -> tuple[Path, ...]:
     are skipped, because their own commands report them.
     """
     files = {file for place in (config.file.parent, FOLDER) for file in place.glob("*.toml")} - {config.file}
-    found: list[Path] = []
+    paths: list[Path] = []
     for file in sorted(files):
         with suppress(ConfigError):
             other = load_usable(file=file)
-            found += [other.pool.path, other.pool.state]
-    return tuple(path for path in found if path not in (config.pool.path, config.pool.state))
+            paths += [other.pool.path, other.pool.state]
+    return tuple(path for path in paths if path not in (config.pool.path, config.pool.state))
 
 
 def backupd_command(name: str, file: Path) -> str:

@@ -55,16 +55,16 @@ def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> li
         if each.everywhere
         for other in other_places(folder, table)
     ]
-    found = []
+    source_exclusions = []
     for source in sources:
         real_source = _real(source, unsure)
         for what, folder in places:
             if below(real_source, folder):
-                found.append(SourceExclusion(source, what, ""))
+                source_exclusions.append(SourceExclusion(source, what, ""))
             elif below(folder, real_source):
                 seen = source.rstrip("/") + folder[len(real_source.rstrip("/")) :]
-                found.append(SourceExclusion(source, what, literal_pattern(seen)))
-    return found
+                source_exclusions.append(SourceExclusion(source, what, literal_pattern(seen)))
+    return source_exclusions
 
 
 def other_places(folder: str, table: Sequence[Mount]) -> list[str]:

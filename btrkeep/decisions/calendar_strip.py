@@ -85,16 +85,18 @@ def strip(backups: Sequence[StripBackup], today: date, width: int, paint: Paint 
     if not shown or width < NARROWEST:
         return []
     days: dict[date, StripLetter] = {}
-    for one in shown:
-        days[one.day] = min(one.kind, days.get(one.day, one.kind), key=KINDS.index)
+    for strip_backup in shown:
+        days[strip_backup.day] = min(strip_backup.kind, days.get(strip_backup.day, strip_backup.kind), key=KINDS.index)
     beside = _counts(shown) if width >= _BESIDE else {}
     return [_ruler(), *_rows(days, today, beside, paint), *_legend(days, width, paint)]
 
 
 def _counts(shown: Sequence[StripBackup]) -> dict[date, str]:
     words = {}
-    for month, group in groupby(sorted(shown, key=lambda one: one.day), key=lambda one: one.day.replace(day=1)):
-        going = [one.kind is GOES for one in group]
+    for month, group in groupby(
+        sorted(shown, key=lambda strip_backup: strip_backup.day), key=lambda strip_backup: strip_backup.day.replace(day=1)
+    ):
+        going = [strip_backup.kind is GOES for strip_backup in group]
         goes = f", {sum(going)} to delete" if any(going) else ""
         words[month] = f"{len(going) - sum(going)} kept{goes}"
     return words

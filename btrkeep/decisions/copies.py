@@ -212,10 +212,10 @@ def copy_status(
 
 def copy_statuses(replicas: Mapping[str, Terms], facts: FactReader, now: datetime) -> list[CopyStatus[Terms]]:
     """Returns the state of all copies from the catalogue's facts."""
-    known = copies_of(facts.get_fact(COPIES)) if replicas else KnownCopies()
+    copies = copies_of(facts.get_fact(COPIES)) if replicas else KnownCopies()
     found = []
     for name, replica in replicas.items():
-        newest = _newest(known, replica, facts)
+        newest = _newest(copies, replica, facts)
         status = copy_status(replica, read_session(facts, name, replica.kind), now, newest)
         found.append(replace(status, lags=_lags(newest, status, now)))
     return found
@@ -233,12 +233,12 @@ def _newest(known: KnownCopies, terms: ReplicaTerms, facts: FactReader) -> Mappi
 def _lags(newest_of: Mapping[str, str], copy: CopyStatus[Terms], now: datetime) -> tuple[HostLag, ...]:
     """Returns the lag of each host, the oldest copy first."""
     gone = copy.session.gone if copy.session else ()
-    found = [
+    host_lags = [
         HostLag(host, newest, max(0.0, (now - began).total_seconds()), host in gone)
         for host, newest in newest_of.items()
         if (began := parse_backup_name(newest))
     ]
-    return tuple(sorted(found, key=lambda one: (-one.age, one.host)))
+    return tuple(sorted(host_lags, key=lambda host_lag: (-host_lag.age, host_lag.host)))
 
 
 def note_session(facts: FactWriter, name: str, session: ReplicaSession, kind: str = REPLICA) -> None:
@@ -259,9 +259,9 @@ def read_session(facts: FactReader, name: str, kind: str = REPLICA) -> ReplicaSe
     only known when it has fetched last.
     """
     if kind == FETCHED_BY:
-        known = copies_of(facts.get_fact(COPIES))
-        told = known.told.get(name)
-        return ReplicaSession(told, told, hosts=len(known.common.get(name, {}))) if told else None
+        copies = copies_of(facts.get_fact(COPIES))
+        told = copies.told.get(name)
+        return ReplicaSession(told, told, hosts=len(copies.common.get(name, {}))) if told else None
     return parse_fact(facts.get_fact(f"{kind}:{name}"), _session, None)
 
 

@@ -32,8 +32,8 @@ def other_copies(
 
     With `known` None the catalogue is gone: then a copy counts if its `hosts` of the configuration include the host.
     """
-    found = [_configured(one, known, offsite, host) for one in configured.values()]
-    copies = [one for one in found if one]
+    found = [_configured(copy_settings, known, offsite, host) for copy_settings in configured.values()]
+    copies = [other_copy for other_copy in found if other_copy]
     if known:
         others = {name: of[host] for name, of in known.common.items() if host in of and name not in configured}
         copies += [OtherCopy(name, PUSH, "", newest) for name, newest in others.items()]

@@ -124,23 +124,23 @@ def phases(jobs: Iterable[Job], samples: Sequence[Active], start: datetime, end:
         for word in split_activities(sample.activity)
         if _PASSIVE not in word and word in split_activities(before.activity)
     ]
-    cut = [Phase(one.kind, max(one.start, start), min(one.end, end)) for one in found]
-    return _joined(sorted((one for one in cut if one.start < one.end), key=lambda one: (one.kind, one.start)))
+    cut = [Phase(phase.kind, max(phase.start, start), min(phase.end, end)) for phase in found]
+    return _joined(sorted((phase for phase in cut if phase.start < phase.end), key=lambda phase: (phase.kind, phase.start)))
 
 
 def _joined(ordered: Iterable[Phase]) -> list[Phase]:
     found: list[Phase] = []
-    for one in ordered:
-        if found and found[-1].kind == one.kind and one.start - found[-1].end <= _TOGETHER:
-            found[-1] = Phase(one.kind, found[-1].start, max(found[-1].end, one.end))
+    for phase in ordered:
+        if found and found[-1].kind == phase.kind and phase.start - found[-1].end <= _TOGETHER:
+            found[-1] = Phase(phase.kind, found[-1].start, max(found[-1].end, phase.end))
         else:
-            found.append(one)
+            found.append(phase)
     return found
 
 
 def kinds_of(found: Sequence[Phase]) -> list[str]:
     """The kinds of jobs that ran, in the order in which they began."""
-    return list(dict.fromkeys(phase.kind for phase in sorted(found, key=lambda one: one.start)))
+    return list(dict.fromkeys(phase.kind for phase in sorted(found, key=lambda phase: phase.start)))
 
 
 def sums(samples: Sequence[Sample], jobs: Sequence[Job], found: Sequence[Phase], start: datetime, end: datetime) -> list[PhaseSum]:

@@ -114,7 +114,9 @@ def in_turn(hosts: Iterable[str], drills: Mapping[str, Sequence[DrillResult]], c
     found = sorted(hosts)
     chance.shuffle(found)
     until = latest(now)
-    newest = {host: max((one.at.timestamp() for one in drills.get(host, ()) if one.at <= until), default=0.0) for host in found}
+    newest = {
+        host: max((drill.at.timestamp() for drill in drills.get(host, ()) if drill.at <= until), default=0.0) for host in found
+    }
     return sorted(found, key=lambda host: newest[host])
 
 
@@ -125,12 +127,21 @@ def drill_status(
     configured, so having no proven restore is late, too.
     """
     proven = [
-        one for host in drills.values() for one in host if one.outcome == DrillOutcome.PROVEN and one.kind == DrillKind.RESTORE
+        drill
+        for host in drills.values()
+        for drill in host
+        if drill.outcome == DrillOutcome.PROVEN and drill.kind == DrillKind.RESTORE
     ]
     until = latest(now)  # later ones are of a clock that was ahead, and count when there are no others
-    last = max(proven, key=lambda one: (one.at <= until, one.at), default=None)
-    newest = [one for host, found in drills.items() if host in hosts for kind in DrillKind if (one := _newest(found, kind))]
-    failed = sorted((one for one in newest if one.outcome == DrillOutcome.FAILED), key=lambda one: one.host)
+    last = max(proven, key=lambda drill: (drill.at <= until, drill.at), default=None)
+    newest = [
+        drill
+        for host, drill_results in drills.items()
+        if host in hosts
+        for kind in DrillKind
+        if (drill := _newest(drill_results, kind))
+    ]
+    failed = sorted((drill for drill in newest if drill.outcome == DrillOutcome.FAILED), key=lambda drill: drill.host)
     age = max(0.0, (now - last.at).total_seconds()) if last else None
     if failed:
         state = DrillState.FAILING
@@ -151,13 +162,13 @@ def note_drill(facts: DrillNotes, done: DrillResult) -> None:
     """Keeps what became of a drill, with the newest ones of the host before it."""
     name = DRILLS + done.host
     before = _read(done.host, facts.facts(name).get(name))
-    found = [done, *before]
-    kept = found[:_KEPT]
+    drill_results = [done, *before]
+    kept = drill_results[:_KEPT]
     for kind in DrillKind:  # what the newest one proved, and what a failed one says until a later one proves it
-        of_kind = [one for one in found if one.kind == kind]
-        for last in (next((one for one in of_kind if one.outcome == DrillOutcome.PROVEN), None), _newest(of_kind, kind)):
+        of_kind = [drill for drill in drill_results if drill.kind == kind]
+        for last in (next((drill for drill in of_kind if drill.outcome == DrillOutcome.PROVEN), None), _newest(of_kind, kind)):
             kept += [last] if last and last not in kept else []
-    facts.set_fact(name, json.dumps([_plain(one) for one in kept]))
+    facts.set_fact(name, json.dumps([_plain(drill) for drill in kept]))
 
 
 def read_drills(facts: DrillFacts) -> dict[str, tuple[DrillResult, ...]]:
@@ -184,8 +195,8 @@ def _read(host: str, text: str | None) -> tuple[DrillResult, ...]:
 def _parsed(host: str, given: Mapping[str, object]) -> DrillResult:
     plain = {key: value for key, value in given.items() if key not in ("host", "at", "outcome", "backup")}
     plain["kind"] = DrillKind(str(plain.get("kind", DrillKind.RESTORE)))
-    one = DrillResult(host, str(given["backup"]), parse_time(str(given["at"])), DrillOutcome(str(given["outcome"])))
-    return replace(one, **plain)  # type: ignore[arg-type]  # a key that this version does not know is a TypeError
+    drill = DrillResult(host, str(given["backup"]), parse_time(str(given["at"])), DrillOutcome(str(given["outcome"])))
+    return replace(drill, **plain)  # type: ignore[arg-type]  # a key that this version does not know is a TypeError
 
 
 def proven_words(one: DrillResult) -> str:

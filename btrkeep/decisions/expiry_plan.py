@@ -188,11 +188,11 @@ def make_plan(
             stale.append(facts.host)
         if facts.policy.missing and facts.candidates and facts.forgotten is None:
             (unruled if facts.configured else unconfigured).append(facts.host)
-        one = plan_host(facts, zone, now, clock_waits=clock_waits)
+        host_plan = plan_host(facts, zone, now, clock_waits=clock_waits)
         if facts.forgotten is None:
-            shares[facts.host] = DeletedShare(one.going, one.total)
-        if one.changes_notes or one.delete or one.wait or one.forgotten:
-            plans.append(one)
+            shares[facts.host] = DeletedShare(host_plan.going, host_plan.total)
+        if host_plan.changes_notes or host_plan.delete or host_plan.wait or host_plan.forgotten:
+            plans.append(host_plan)
     guarded = too_many(shares, forced)
     left_out |= guarded.left_out
     hosts = tuple(plan for plan in plans if plan.host not in left_out)

@@ -44,68 +44,74 @@ def placed(there: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None])
     """
     known = Counter(filter(None, machines.values()))
     names = {machine: host for host, machine in machines.items() if machine and known[machine] == 1}
-    found = []
-    for one in there:
-        own = bool(one.machine) and machines.get(one.host) == one.machine
-        if (host := names.get(one.machine, one.host)) != one.host:
-            found.append(replace(one, host=host, label=one.host))
+    snapshots = []
+    for snapshot in there:
+        own = bool(snapshot.machine) and machines.get(snapshot.host) == snapshot.machine
+        if (host := names.get(snapshot.machine, snapshot.host)) != snapshot.host:
+            snapshots.append(replace(snapshot, host=host, label=snapshot.host))
         else:
-            found.append(replace(one, former=not own and bool(one.machine) and one.host in machines))
-    return found
+            snapshots.append(replace(snapshot, former=not own and bool(snapshot.machine) and snapshot.host in machines))
+    return snapshots
 
 
-def left_by_tag(there: Iterable[OffsiteSnapshot]) -> set[str]:
+def left_by_tag(snapshots: Iterable[OffsiteSnapshot]) -> set[str]:
     """Returns the ids of snapshots that are there once more with the id of the machine: a `restic tag` was killed before it removed
     what it had written anew.
     """
-    one_by_one = list(there)
-    tagged = {one.original for one in one_by_one if one.machine and not one.proven}
-    return {one.id for one in one_by_one if one.proven and (one.original or one.id) in tagged}
+    one_by_one = list(snapshots)
+    tagged = {snapshot.original for snapshot in one_by_one if snapshot.machine and not snapshot.proven}
+    return {snapshot.id for snapshot in one_by_one if snapshot.proven and (snapshot.original or snapshot.id) in tagged}
 
 
-def tagged_incomplete(there: Iterable[OffsiteSnapshot]) -> set[str]:
+def tagged_incomplete(snapshots: Iterable[OffsiteSnapshot]) -> set[str]:
     """Returns the ids of snapshots that a tag calls incomplete, also of one that is there once more without the tag: the key may
     not delete, or a `restic tag` was killed before it removed the first one.
     """
-    every = list(there)
-    originals = {one.original for one in every if one.incomplete and one.original}
-    return {one.id for one in every if one.incomplete or one.id in originals or (one.original and one.original in originals)}
+    every = list(snapshots)
+    originals = {snapshot.original for snapshot in every if snapshot.incomplete and snapshot.original}
+    return {
+        snapshot.id
+        for snapshot in every
+        if snapshot.incomplete or snapshot.id in originals or (snapshot.original and snapshot.original in originals)
+    }
 
 
-def newest_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, str]:
+def newest_there(snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, str]:
     """The newest whole backup of each host in the repository, by name."""
-    return {host: max(names) for host, names in complete_there(there, incomplete).items()}
+    return {host: max(names) for host, names in complete_there(snapshots, incomplete).items()}
 
 
-def complete_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, set[str]]:
+def complete_there(snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, set[str]]:
     """The names of the whole backups of each host in the repository, of those that have its name of today there.
 
     Others are found there by none who knows that name alone; the newest one of a renamed host is sent again.
     """
     found: dict[str, set[str]] = {}
-    for one in there:
-        if one.id not in incomplete and not one.former and not one.label:
-            found.setdefault(one.host, set()).add(one.name)
+    for snapshot in snapshots:
+        if snapshot.id not in incomplete and not snapshot.former and not snapshot.label:
+            found.setdefault(snapshot.host, set()).add(snapshot.name)
     return found
 
 
-def to_send(newest: Mapping[str, str], there: Collection[OffsiteSnapshot], incomplete: Collection[str]) -> list[tuple[str, str]]:
+def to_send(
+    newest: Mapping[str, str], snapshots: Collection[OffsiteSnapshot], incomplete: Collection[str]
+) -> list[tuple[str, str]]:
     """Returns the hosts whose `newest` complete backup is not there, with its name. The one furthest behind comes first."""
-    whole = complete_there(there, incomplete)
-    known = newest_there(there, incomplete)
+    whole = complete_there(snapshots, incomplete)
+    known = newest_there(snapshots, incomplete)
     missing = [(host, name) for host, name in newest.items() if name not in whole.get(host, ())]
     return sorted(missing, key=lambda one: (known.get(one[0], ""), one[0]))
 
 
 def given_up(
-    sendings: Iterable[tuple[str, str]], there: Iterable[OffsiteSnapshot], incomplete: Collection[str]
+    sendings: Iterable[tuple[str, str]], snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[str]
 ) -> set[tuple[str, str]]:
     """Returns the backups that were sent so often without being complete there that trying again is useless; the host's next backup
     is sent instead.
 
     Each try leaves a snapshot, which a key that can only append cannot remove.
     """
-    tries = Counter((one.host, one.name) for one in there if one.id in incomplete and not one.former)
+    tries = Counter((snapshot.host, snapshot.name) for snapshot in snapshots if snapshot.id in incomplete and not snapshot.former)
     return {sending for sending in sendings if tries[sending] >= _TRIES}
 
 
@@ -131,19 +137,21 @@ def to_remove(
     The safety limits of expiry apply: hosts beyond them are skipped unless forced by name.
     """
     of_machine: dict[tuple[str, str], list[OffsiteSnapshot]] = defaultdict(list)
-    for one in there:
-        of_machine[one.host, one.machine].append(one)
+    for snapshot in there:
+        of_machine[snapshot.host, snapshot.machine].append(snapshot)
     going: list[OffsiteSnapshot] = []
-    for found in of_machine.values():
-        whole = {one.name: one.started for one in found if one.id not in incomplete}
+    for snapshots in of_machine.values():
+        whole = {snapshot.name: snapshot.started for snapshot in snapshots if snapshot.id not in incomplete}
         candidates = [Candidate(name, started, COMPLETE) for name, started in whole.items()]
-        gone = {one.name for one in decide(candidates, policy, zone, now) if not one.keep}
+        gone = {decision.name for decision in decide(candidates, policy, zone, now) if not decision.keep}
         last = max(whole, default="")
-        going += [one for one in found if (one.name < last if one.id in incomplete else one.name in gone)]
+        going += [
+            snapshot for snapshot in snapshots if (snapshot.name < last if snapshot.id in incomplete else snapshot.name in gone)
+        ]
     guarded = too_many(_shares(of_machine, going), forced)
     if guarded.stop:
         return Removal((), guarded)
-    return Removal(tuple(one for one in going if one.host not in guarded.left_out), guarded)
+    return Removal(tuple(snapshot for snapshot in going if snapshot.host not in guarded.left_out), guarded)
 
 
 def _shares(
@@ -152,12 +160,12 @@ def _shares(
     """Returns by host how much of it would go. Of two machines of that name one that loses nothing does not count: it would make
     the share of the other one look smaller.
     """
-    going_of = Counter((one.host, one.machine) for one in going)
+    going_of = Counter((snapshot.host, snapshot.machine) for snapshot in going)
     shares: dict[str, DeletedShare] = {}
-    for (host, machine), found in of_machine.items():
+    for (host, machine), snapshots in of_machine.items():
         lost, before = going_of[host, machine], shares.get(host, DeletedShare(0, 0))
         if bool(lost) == bool(before.going):
-            shares[host] = DeletedShare(before.going + lost, before.total + len(found))
+            shares[host] = DeletedShare(before.going + lost, before.total + len(snapshots))
         elif lost:
-            shares[host] = DeletedShare(lost, len(found))
+            shares[host] = DeletedShare(lost, len(snapshots))
     return shares

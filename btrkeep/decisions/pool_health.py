@@ -101,14 +101,14 @@ def judge_pool(facts: PoolFacts, limits: HealthLimits) -> PoolVerdict:
     """Returns all findings, in the order of CHECKS."""
     if facts.fault:
         return PoolVerdict((Finding(v.UNUSABLE, ERROR, facts.fault, facts.hint, unusable=True),), v.CHECKS[1:])
-    found = (
+    findings = (
         *_catalogue(facts, limits),
         *_mount(facts, limits),
         *_devices(facts),
         *_room(facts, limits),
         *schedule_findings(facts.schedule),
     )
-    return PoolVerdict(found, tuple(_unlooked(facts)))
+    return PoolVerdict(findings, tuple(_unlooked(facts)))
 
 
 def _unlooked(facts: PoolFacts) -> Iterator[str]:

@@ -159,26 +159,26 @@ class StepFacts(Protocol):
 
 def read_steps(catalogue: StepFacts, filesystem: str | None) -> list[StepAttempts]:
     """Returns the attempts of all steps. `filesystem`: the pool's UUID; None if it is unknown, and with it the balances."""
-    found = [StepAttempts(Step.DRILL, _of_drills(read_drills(catalogue)))]
-    found.append(StepAttempts(Step.DEDUPE, tuple(filter(None, map(_of_dedupe, catalogue.dedupes(_KEPT))))))
+    attempts = [StepAttempts(Step.DRILL, _of_drills(read_drills(catalogue)))]
+    attempts.append(StepAttempts(Step.DEDUPE, tuple(filter(None, map(_of_dedupe, catalogue.dedupes(_KEPT))))))
     if filesystem:
-        found.append(StepAttempts(Step.BALANCE, tuple(filter(None, map(_of_balance, catalogue.balances(filesystem, _KEPT))))))
+        attempts.append(StepAttempts(Step.BALANCE, tuple(filter(None, map(_of_balance, catalogue.balances(filesystem, _KEPT))))))
     for key, text in catalogue.facts(ATTEMPTS).items():
         step, _, name = key.removeprefix(ATTEMPTS).partition(":")
         with suppress(ValueError):  # of a newer version
-            found.append(StepAttempts(Step(step), _attempts(text), name))
-    return found
+            attempts.append(StepAttempts(Step(step), _attempts(text), name))
+    return attempts
 
 
 def _of_drills(drills: Mapping[str, Sequence[DrillResult]]) -> tuple[StepAttempt, ...]:
     """A drill that failed came to its end: it has an alarm of its own."""
-    every = [one for host in drills.values() for one in host if one.kind is DrillKind.RESTORE]
-    every.sort(key=lambda one: one.at, reverse=True)
+    every = [drill for host in drills.values() for drill in host if drill.kind is DrillKind.RESTORE]
+    every.sort(key=lambda drill: drill.at, reverse=True)
     return tuple(
-        StepAttempt(one.at, AttemptOutcome.UNFINISHED, f"{one.host}@{one.backup}: {one.text}"[:_LONGEST_TEXT])
-        if one.outcome is DrillOutcome.UNFINISHED
-        else StepAttempt(one.at, AttemptOutcome.DONE)
-        for one in every
+        StepAttempt(drill.at, AttemptOutcome.UNFINISHED, f"{drill.host}@{drill.backup}: {drill.text}"[:_LONGEST_TEXT])
+        if drill.outcome is DrillOutcome.UNFINISHED
+        else StepAttempt(drill.at, AttemptOutcome.DONE)
+        for drill in every
     )
 
 
@@ -206,7 +206,15 @@ def note_attempt(facts: FactWriter, step: Step, attempt: StepAttempt, name: str 
     key = f"{ATTEMPTS}{step}:{name}"
     before = [one for one in _attempts(facts.get_fact(key)) if one.at != attempt.at]
     kept = [StepAttempt(attempt.at, attempt.outcome, attempt.text[:_LONGEST_TEXT]), *before][:_KEPT]
-    facts.set_fact(key, json.dumps([{"at": format_time(one.at), "outcome": one.outcome, "text": one.text} for one in kept]))
+    facts.set_fact(
+        key,
+        json.dumps(
+            [
+                {"at": format_time(step_attempt.at), "outcome": step_attempt.outcome, "text": step_attempt.text}
+                for step_attempt in kept
+            ]
+        ),
+    )
 
 
 def _attempts(text: str | None) -> tuple[StepAttempt, ...]:

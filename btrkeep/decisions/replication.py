@@ -153,7 +153,7 @@ class HostFetches:
 
 def plan_fetches(
     host: str,
-    there: Sequence[FarBackup],
+    far_backups: Sequence[FarBackup],
     here: NearHost,
     wanted: ReplicaMark,
     policy: Retention,
@@ -164,29 +164,37 @@ def plan_fetches(
     damaged: bool = False,
 ) -> HostFetches:
     """Plans the fetches for a host. `wanted` is the mark that its notes will have. `damaged`: what is damaged here comes again."""
-    if found := _obstacle(here, wanted, there):
+    if found := _obstacle(here, wanted, far_backups):
         return HostFetches(host, obstacle=found[0], text=found[1])
     names = {backup.name: backup.uuid for backup in here.backups}
-    if other := [one.name for one in there if names.get(one.name, one.uuid) != one.uuid]:
+    if other := [backup.name for backup in far_backups if names.get(backup.name, backup.uuid) != backup.uuid]:
         return HostFetches(host, obstacle=Obstacle.OTHER_BACKUP, text=other[0])
     present = {backup.uuid for backup in here.backups}
     original = {backup.uuid for backup in here.backups if backup.is_original}
-    common = [one for one in there if one.uuid in original]
-    new = [one for one in there if one.uuid not in present and one.name not in here.refused and not _is_future(one.name, now)]
+    common = [backup for backup in far_backups if backup.uuid in original]
+    new = [
+        backup
+        for backup in far_backups
+        if backup.uuid not in present and backup.name not in here.refused and not _is_future(backup.name, now)
+    ]
     new = _without_replacing(new, here.backups, policy, zone, now)
     kept = _kept([*here.backups, *new], policy, zone, now) if new else frozenset()
-    fetched = [one for one in new if one.name in kept]
+    fetched = [backup for backup in new if backup.name in kept]
     if newest_only and fetched:
         newest = max(fetched, key=_by_name)
         fetched = [newest] if not common or newest.name > max(common, key=_by_name).name else []
     bad = {*here.damaged, *here.unreadable}
     altered = {backup.name for backup in here.backups if backup.state == ALTERED}  # which are not in `common`
-    again = [one for one in there if damaged and one.uuid in present and one.name in {*bad, *altered}]
+    again = [backup for backup in far_backups if damaged and backup.uuid in present and backup.name in {*bad, *altered}]
     parents = Parents(
-        tuple(one for one in common if one.name not in bad),
-        tuple(one for one in common if one.name in here.damaged and one.name not in here.unreadable and one not in again),
+        tuple(backup for backup in common if backup.name not in bad),
+        tuple(
+            backup
+            for backup in common
+            if backup.name in here.damaged and backup.name not in here.unreadable and backup not in again
+        ),
     )
-    return HostFetches(host, with_parents(fetched, again, parents), tuple(one.name for one in common), parents)
+    return HostFetches(host, with_parents(fetched, again, parents), tuple(backup.name for backup in common), parents)
 
 
 def misplaced(
@@ -211,8 +219,8 @@ def misplaced(
     renamed: dict[str, str] = {}
     for name, (was, _) in there.items():
         for old in was:
-            found, of = near.get(old), owners.get(old, set())
-            if old == name or found is None or found.mark is None or found.mark.pool != pool or old in of:
+            near_host, of = near.get(old), owners.get(old, set())
+            if old == name or near_host is None or near_host.mark is None or near_host.mark.pool != pool or old in of:
                 continue
             if name in of or (not of and name not in near):
                 renamed.setdefault(old, name)
@@ -231,11 +239,11 @@ def _without_replacing(
 
     Backups that the other pool invents for days that are over would take the place of the genuine ones.
     """
-    newest = max((one.name for one in here), default="")
-    late = [one for one in new if one.name < newest]
+    newest = max((near_backup.name for near_backup in here), default="")
+    late = [backup for backup in new if backup.name < newest]
     if not late or _kept(here, policy, zone, now) <= _kept([*here, *late], policy, zone, now):
         return list(new)
-    return [one for one in new if one.name > newest]
+    return [backup for backup in new if backup.name > newest]
 
 
 def _by_name(one: FarBackup) -> str:
@@ -243,29 +251,29 @@ def _by_name(one: FarBackup) -> str:
 
 
 def demotion_obstacle(
-    there: Sequence[FarBackup], here: Sequence[NearBackup], *, is_copy_there: bool
+    far_backups: Sequence[FarBackup], here: Sequence[NearBackup], *, is_copy_there: bool
 ) -> tuple[Obstacle, str] | None:
     """Returns why a host that is backed up here cannot become a copy of the other pool's, with the subject; None if it can.
 
     `is_copy_there`: the other pool fetches it as well, so neither would back it up.
     """
-    if not there:
+    if not far_backups:
         return Obstacle.NOT_THERE, ""
     if is_copy_there:
         return Obstacle.NOBODY_BACKS_UP, ""
-    names = {one.name: one.uuid for one in here}
-    if other := [one.name for one in there if names.get(one.name, one.uuid) != one.uuid]:
+    names = {near_backup.name: near_backup.uuid for near_backup in here}
+    if other := [backup.name for backup in far_backups if names.get(backup.name, backup.uuid) != backup.uuid]:
         return Obstacle.OTHER_BACKUP, other[0]
-    if not {one.uuid for one in here} & {one.uuid for one in there}:
+    if not {near_backup.uuid for near_backup in here} & {backup.uuid for backup in far_backups}:
         return Obstacle.NOTHING_COMMON, ""
     return None
 
 
-def _obstacle(here: NearHost, wanted: ReplicaMark, there: Sequence[FarBackup]) -> tuple[Obstacle, str] | None:
+def _obstacle(here: NearHost, wanted: ReplicaMark, far_backups: Sequence[FarBackup]) -> tuple[Obstacle, str] | None:
     if here.forgotten:
         return Obstacle.FORGOTTEN_HERE, ""
     if here.mark is None:
-        if {backup.uuid for backup in here.backups} & {one.uuid for one in there}:
+        if {backup.uuid for backup in here.backups} & {backup.uuid for backup in far_backups}:
             return Obstacle.BOTH_BACK_UP, wanted.replica
         return (Obstacle.BACKED_UP_HERE, "") if here.known else None
     if here.mark.pool != wanted.pool:
@@ -298,7 +306,9 @@ def with_parents(new: Iterable[FarBackup], again: Iterable[FarBackup], parents: 
 def planned_again(fetches: Iterable[Fetch], parents: Parents) -> tuple[Fetch, ...]:
     """Returns the same fetches with the parents that are left."""
     left = tuple(fetches)
-    return with_parents([one.backup for one in left if not one.again], [one.backup for one in left if one.again], parents)
+    return with_parents(
+        [fetch.backup for fetch in left if not fetch.again], [fetch.backup for fetch in left if fetch.again], parents
+    )
 
 
 def _nearest(backups: Iterable[FarBackup], backup: FarBackup) -> FarBackup | None:

@@ -138,11 +138,13 @@ def decide(
     """
     ordered = sorted(candidates, key=lambda backup: (backup.started, backup.name))
     asked = _asked_to_go(ordered, now) if forgotten is None else {}
-    rest = _by_policy([one for one in ordered if one.name not in asked] if asked else ordered, policy, zone, now, forgotten)
+    rest = _by_policy(
+        [candidate for candidate in ordered if candidate.name not in asked] if asked else ordered, policy, zone, now, forgotten
+    )
     if not asked:
         return rest
-    by_name = {one.name: one for one in (*rest, *(_by_word(one, policy, now) for one in asked.values()))}
-    return [by_name[one.name] for one in ordered]
+    by_name = {decision.name: decision for decision in (*rest, *(_by_word(candidate, policy, now) for candidate in asked.values()))}
+    return [by_name[candidate.name] for candidate in ordered]
 
 
 def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candidate]:
@@ -154,7 +156,11 @@ def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candi
     asked = {backup.name: backup for backup in backups if backup.asked}
     if not asked or any(_counts(backup, latest(now)) for backup in backups if not backup.asked):
         return asked
-    return {name: one for name, one in asked.items() if one.state != COMPLETE or (one.asked and one.asked.last)}
+    return {
+        name: candidate
+        for name, candidate in asked.items()
+        if candidate.state != COMPLETE or (candidate.asked and candidate.asked.last)
+    }
 
 
 def _by_word(backup: Candidate, policy: Retention, now: datetime) -> Decision:

@@ -234,10 +234,10 @@ _NO_PROTOCOL = Meaning(ExitKind.BROKEN, ExitCause.NO_PROTOCOL)
 def exit_words(cause: str, exit_code: int | None) -> str:
     """The words for a cause that was stored beside its exit status; KILLED and other words are returned unchanged."""
     try:
-        known = ExitCause(cause)
+        exit_cause = ExitCause(cause)
     except ValueError:
         return cause
-    return Meaning(ExitKind.FINISHED, known, number=_number(exit_code or 0)).words
+    return Meaning(ExitKind.FINISHED, exit_cause, number=_number(exit_code or 0)).words
 
 
 def _number(exit_code: int) -> int:

@@ -57,8 +57,8 @@ def is_resumable(scrubs: Mapping[int, DeviceScrub], present: Collection[int], no
     A missing device does not count: its scrub can only be aborted again.
     """
     here = [scrubs[devid] for devid in present if devid in scrubs]
-    is_recent = all(one.begun and timedelta() <= now - one.begun <= SCRUB_EVERY for one in here)
-    return is_recent and any(one.status in UNFINISHED for one in here)
+    is_recent = all(device_scrub.begun and timedelta() <= now - device_scrub.begun <= SCRUB_EVERY for device_scrub in here)
+    return is_recent and any(device_scrub.status in UNFINISHED for device_scrub in here)
 
 
 def begun_of(scrubs: Mapping[int, DeviceScrub], present: Collection[int]) -> datetime | None:

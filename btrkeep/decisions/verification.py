@@ -255,12 +255,12 @@ class VerifiedBackups:
             self._host, self._found, self._compared = host, self._catalogue.verifications(host), self._catalogue.comparisons(host)
         scrub = self._scrub if self._scrub and self._scrub.has_read(backup.finished, backup.subvolume_id, self._until) else None
         since = self._in_doubt.since if self._in_doubt and (host, name) in self._in_doubt.backups else None
-        found, compared, damages = self._found.get(name), self._compared.get(name), self._damages.get((host, name), 0)
-        if not (found or compared or damages or scrub or since):
+        verified_backup, compared, damages = self._found.get(name), self._compared.get(name), self._damages.get((host, name), 0)
+        if not (verified_backup or compared or damages or scrub or since):
             return _NEVER
         first = self._first.get((host, name), "")
         empty = is_empty(backup.outcome or backup.state, backup.files)
-        return verified(found, scrub, damages, self._now, compared, since, first, empty=empty)
+        return verified(verified_backup, scrub, damages, self._now, compared, since, first, empty=empty)
 
 
 def verification_counts(catalogue: Catalogue, now: datetime) -> Counter[VerificationState]:
@@ -271,8 +271,8 @@ def verification_counts(catalogue: Catalogue, now: datetime) -> Counter[Verifica
     in_doubt = doubtful.backups if doubtful else frozenset[tuple[str, str]]()
     looks = catalogue.looked_at(until, scrub.begun if scrub else None, scrub.newest if scrub else 0, in_doubt)
     found = Counter[VerificationState]()
-    for one, number in looks.items():
-        found[state_of(one)] += number
+    for verification_facts, number in looks.items():
+        found[state_of(verification_facts)] += number
     return found
 
 

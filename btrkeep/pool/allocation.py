@@ -138,7 +138,7 @@ def read_allocation(path: Path) -> Allocation:
 
 
 def _devices(fd: int) -> list[DeviceUse]:
-    found = []
+    device_uses = []
     for devid in range(1, ioctl.fs_info(fd).max_id + 1):
         try:
             info = ioctl.dev_info(fd, devid)
@@ -147,8 +147,8 @@ def _devices(fd: int) -> list[DeviceUse]:
                 continue
             raise
         present, uuid = bool(info.path), str(info.uuid)
-        found.append(DeviceUse(devid, info.total_bytes, info.bytes_used, _errors(fd, devid), present, info.path, uuid))
-    return found
+        device_uses.append(DeviceUse(devid, info.total_bytes, info.bytes_used, _errors(fd, devid), present, info.path, uuid))
+    return device_uses
 
 
 def _errors(fd: int, devid: int) -> tuple[int, ...] | None:

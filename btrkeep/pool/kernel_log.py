@@ -60,7 +60,9 @@ def faults(messages: Iterable[str], devices: frozenset[str]) -> ScrubFaults:
             lines += 1
         elif (match := _TREE.match(message)) and match[1] in devices:
             trees[int(match[2])] = TreeBlock(*(int(match[number]) for number in (2, 4, 3)))
-    return ScrubFaults(tuple(sorted(found)), tuple(one for vaddr, one in sorted(trees.items()) if vaddr in found), lines)
+    return ScrubFaults(
+        tuple(sorted(found)), tuple(tree_block for vaddr, tree_block in sorted(trees.items()) if vaddr in found), lines
+    )
 
 
 class ReadFailure(NamedTuple):

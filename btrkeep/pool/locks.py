@@ -129,12 +129,12 @@ def read_holder(path: Path) -> Holder | None:
 
 def _parsed(text: bytes) -> Holder:
     """Raises ValueError, TypeError, RecursionError."""
-    found = Holder(**json.loads(text))
-    if not all(type(each) is int and each >= 0 for each in (found.pid, found.group)):
+    holder = Holder(**json.loads(text))
+    if not all(type(each) is int and each >= 0 for each in (holder.pid, holder.group)):
         raise ValueError("a process is a number")
-    if not all(type(each) is str and each.isprintable() for each in (found.started, found.since, found.what)):
+    if not all(type(each) is str and each.isprintable() for each in (holder.started, holder.since, holder.what)):
         raise ValueError("no words")
-    return found
+    return holder
 
 
 def _known_to_the_kernel(path: Path) -> Holder | None:

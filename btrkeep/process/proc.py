@@ -140,13 +140,13 @@ def _is_living_member(fields: list[bytes], groups: tuple[int, ...]) -> bool:
 
 def members(*groups: int) -> list[GroupMember]:
     """Returns the living processes of process groups, from /proc. Skips any that end meanwhile."""
-    found = []
+    group_members = []
     for pid in _pids():
         with contextlib.suppress(OSError, ValueError):
             name, fields = _stat(pid)
             if _is_living_member(fields, groups):
                 counters = _counters(pid)
-                found.append(
+                group_members.append(
                     GroupMember(
                         pid=pid,
                         parent=int(fields[1]),
@@ -159,7 +159,7 @@ def members(*groups: int) -> list[GroupMember]:
                         memory=int(fields[21]) * _PAGE,
                     )
                 )
-    return found
+    return group_members
 
 
 def _counters(pid: int) -> dict[str, int]:

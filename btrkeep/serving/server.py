@@ -49,7 +49,7 @@ def allowed_users(more: Sequence[str] = ()) -> frozenset[int]:
 
     Raises UsageError for an unknown name.
     """
-    web = [one.pw_uid for one in (_known(WEB_USER),) if one]
+    web = [struct_passwd.pw_uid for struct_passwd in (_known(WEB_USER),) if struct_passwd]
     return frozenset((0, *web, *(user_number(name) for name in more)))
 
 
@@ -57,10 +57,10 @@ def user_number(name: str) -> int:
     """The number of a user. Raises UsageError."""
     if name.isascii() and name.isdigit():
         return int(name)
-    found = _known(name)
-    if not found:
+    struct_passwd = _known(name)
+    if not struct_passwd:
         raise UsageError(f"there is no user {name}", "name one that `getent passwd` lists, or a number")
-    return found.pw_uid
+    return struct_passwd.pw_uid
 
 
 def _known(name: str) -> pwd.struct_passwd | None:
@@ -145,10 +145,10 @@ def _give(path: Path, allowed: tuple[str, ...]) -> None:
 def _remove(path: Path, made: os.stat_result) -> None:
     """Only our own: another service may have come since."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return
-    if (found.st_dev, found.st_ino) == (made.st_dev, made.st_ino):
+    if (status.st_dev, status.st_ino) == (made.st_dev, made.st_ino):
         path.unlink(missing_ok=True)
 
 

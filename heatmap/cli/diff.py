@@ -58,15 +58,15 @@ def command(
     from heatmap.diff import as_json as in_json
     from heatmap.diff import difference, lines
 
-    one, two = _state(before), _state(after)
+    filesystem_state, two = _state(before), _state(after)
     show_times_of_pool_on(two.fsid)
-    found = difference(one, two)
+    state_difference = difference(filesystem_state, two)
     if output is not None:
-        _draw(one, two, output, legend, sort=sort, order=order, size=size, curve=curve)
+        _draw(filesystem_state, two, output, legend, sort=sort, order=order, size=size, curve=curve)
     if as_json:
-        echo_json(in_json(found))
+        echo_json(in_json(state_difference))
     elif output != "-":
-        click.echo("\n".join(lines(found, top)))
+        click.echo("\n".join(lines(state_difference, top)))
 
 
 def _state(path: Path) -> "FilesystemState":

@@ -182,26 +182,26 @@ def test_errors_of_a_device_are_graded_by_their_number_and_missing_ones_named() 
     [("complete", False), ("partial", False), ("stopped", True), ("failed", True), ("killed", True), (None, True)],
 )
 def test_an_expiry_that_did_not_end_well_is_told(outcome: str | None, wrong: bool) -> None:
-    found = find(seen(config(), expiry=expiry(outcome, "why")), {}, {}).alarms
-    assert [str(alarm.subject) for alarm in found] == (["expiry"] if wrong else [])
-    assert all("why" in alarm.text for alarm in found)
+    alarms = find(seen(config(), expiry=expiry(outcome, "why")), {}, {}).alarms
+    assert [str(alarm.subject) for alarm in alarms] == (["expiry"] if wrong else [])
+    assert all("why" in alarm.text for alarm in alarms)
 
 
 @pytest.mark.parametrize(
     ("outcome", "wrong"), [("done", False), ("budget", False), ("stopped", False), ("failed", True), (None, True)]
 )
 def test_so_is_a_balance(outcome: str | None, wrong: bool) -> None:
-    found = find(seen(config(), balance=balance(outcome)), {}, {}).alarms
-    assert [str(alarm.subject) for alarm in found] == (["balance"] if wrong else [])
+    alarms = find(seen(config(), balance=balance(outcome)), {}, {}).alarms
+    assert [str(alarm.subject) for alarm in alarms] == (["balance"] if wrong else [])
 
 
 def test_what_a_pool_that_is_gone_cannot_tell_is_not_taken_for_well() -> None:
-    found = find(seen(config(), pool=PoolFacts("/srv/backup is not mounted"), numbers=None), {}, {})
-    assert [alarm.text for alarm in found.alarms] == ["the pool cannot be used: /srv/backup is not mounted"]
-    assert not found.tells_of(("room", "used"))
-    assert not found.tells_of(("devices", "device 2"))
-    assert not found.tells_of(("failure", "balance"))
-    assert found.tells_of(("failure", "expiry"))
+    found_alarms = find(seen(config(), pool=PoolFacts("/srv/backup is not mounted"), numbers=None), {}, {})
+    assert [alarm.text for alarm in found_alarms.alarms] == ["the pool cannot be used: /srv/backup is not mounted"]
+    assert not found_alarms.tells_of(("room", "used"))
+    assert not found_alarms.tells_of(("devices", "device 2"))
+    assert not found_alarms.tells_of(("failure", "balance"))
+    assert found_alarms.tells_of(("failure", "expiry"))
 
 
 def test_a_unit_stands_until_it_ran_well_and_is_left_alone_while_it_runs() -> None:
@@ -257,9 +257,9 @@ def test_alarms_of_what_a_mistake_in_the_configuration_leaves_out_are_not_over()
         StoredAlarm("failure", subject, "", 0, NOW, 1, NOW, None, None) for subject in ("host web1", "replica nas", "host other")
     ]
     known = {row.key: row for row in rows}
-    found = find(seen(wrong, faults=("main.toml:3: x", "main.toml:9: y")), known, {})
-    assert [found.tells_of(row.key) for row in rows] == [False, False, True]
-    (alarm,) = found.alarms
+    found_alarms = find(seen(wrong, faults=("main.toml:3: x", "main.toml:9: y")), known, {})
+    assert [found_alarms.tells_of(row.key) for row in rows] == [False, False, True]
+    (alarm,) = found_alarms.alarms
     assert (str(alarm.subject), alarm.text) == (
         "configuration",
         "the configuration is wrong: main.toml:3: x; main.toml:9: y",

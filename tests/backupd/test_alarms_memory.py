@@ -145,10 +145,10 @@ def test_each_new_mistake_is_a_message_also_the_third_of_a_day() -> None:
     )
     for number, faults in enumerate(looks):
         now = NOW + HOUR * number
-        found = changes(known, find(seen(config(), faults=faults), known, {}), EVENT_WORDS, now)
+        alarm_changes = changes(known, find(seen(config(), faults=faults), known, {}), EVENT_WORDS, now)
         arrived = number != 8  # the message about the fourth does not arrive at first
-        sent += [row.text for row in found.alarms if arrived]
-        known |= {row.key: row for row in found.changed(known, now, arrived=arrived)}
+        sent += [row.text for row in alarm_changes.alarms if arrived]
+        known |= {row.key: row for row in alarm_changes.changed(known, now, arrived=arrived)}
     prefix = "the configuration is wrong: "
     assert [text.removeprefix(prefix) for text in sent] == ["1st", "2nd", "3rd", "3rd; 1st", "4th", "4th; 5th", "4th; 6th"]
 

@@ -66,7 +66,7 @@ class Tags(HTMLParser):
 @pytest.mark.parametrize("form", ["html", "text", "markdown"])
 def test_a_mail_has_the_text_and_nothing_that_a_host_wrote_is_markup(mailbox: Mail, form: str) -> None:
     url = Url(f"mailto://127.0.0.1:{mailbox.port}?from=backup@example.org&to=admin@example.org&format={form}")
-    assert [one.arrived for one in send([url], evil_message())] == [True]
+    assert [delivery.arrived for delivery in send([url], evil_message())] == [True]
     (got,) = mailbox.got
     assert "admin@example.org" in got["To"]
     assert got["Subject"].startswith("btrkeep main: web1: the backup failed: \u2039script\u203a")
@@ -112,8 +112,8 @@ def test_one_that_does_not_work_keeps_no_other_from_being_told_and_the_reason_is
         f"mailto://127.0.0.1:{mailbox.port}?from=a@b.de&to=a@b.de",
     ]
     server.status = 503
-    found = send([Url(url) for url in urls], words.of_test("main", "machine"))
-    assert [(one.number, one.service, one.arrived, one.reason) for one in found] == [
+    deliveries = send([Url(url) for url in urls], words.of_test("main", "machine"))
+    assert [(delivery.number, delivery.service, delivery.arrived, delivery.reason) for delivery in deliveries] == [
         (1, "JSON", False, "connection refused"),
         (2, "nonsense", False, "it is not a URL that apprise understands"),
         (3, "JSON", False, "it answers with status 503"),
@@ -135,10 +135,10 @@ def test_nothing_of_a_url_gets_out_whatever_is_logged(
         Url(f"mailto://user:hunter2@127.0.0.1:{closed}?to=hunter2@example.org"),
         Url("slack://hunter2"),
     ]
-    found = send(urls, words.of_test("main", "machine"))
-    assert [one.arrived for one in found] == [False] * 4
+    deliveries = send(urls, words.of_test("main", "machine"))
+    assert [delivery.arrived for delivery in deliveries] == [False] * 4
     out = capfd.readouterr()
-    assert "hunter2" not in caplog.text + out.out + out.err + repr(found) + " ".join(map(str, found)) + repr(urls)
+    assert "hunter2" not in caplog.text + out.out + out.err + repr(deliveries) + " ".join(map(str, deliveries)) + repr(urls)
     assert logging.getLogger("apprise").propagate  # as it was
 
 

@@ -19,13 +19,13 @@ def some(first: int, number: int, at: int = NOW) -> dict[Key, ReadBefore]:
 
 
 def write(folder: Path, found: Mapping[Key, ReadBefore]) -> None:
-    with Checksums(folder) as known:
-        known.write(found, NOW)
+    with Checksums(folder) as checksums:
+        checksums.write(found, NOW)
 
 
 def missing(folder: Path, found: Mapping[Key, ReadBefore]) -> int:
-    with Checksums(folder) as known:
-        return sum(known.find(key) != one for key, one in found.items())
+    with Checksums(folder) as checksums:
+        return sum(checksums.find(key) != read_before for key, read_before in found.items())
 
 
 @pytest.fixture

@@ -90,11 +90,11 @@ def test_no_host_is_a_warning(nights: Nights) -> None:
 
 @pytest.mark.parametrize("state", ["missing", "open", "good"])
 def test_key_and_known_hosts_are_looked_at_where_a_host_needs_them(healthy: Nights, state: str) -> None:
-    key, known = healthy.top / "key", healthy.top / "known_hosts"
-    healthy.settings("ssh", key=str(key), known_hosts=str(known))
+    key, path = healthy.top / "key", healthy.top / "known_hosts"
+    healthy.settings("ssh", key=str(key), known_hosts=str(path))
     if state != "missing":
         work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
-        known.write_text(f"web1 {key.with_suffix('.pub').read_text()}")  # any host's key
+        path.write_text(f"web1 {key.with_suffix('.pub').read_text()}")  # any host's key
         key.chmod(0o644 if state == "open" else 0o600)
     assert bad(findings(healthy, status=0)) == []
     healthy.host("web1", "/etc")
@@ -231,20 +231,20 @@ def test_a_key_that_is_not_accepted_is_an_error(reached: Nights) -> None:
 
 
 def test_an_unknown_host_key_is_an_error_and_is_not_learnt(reached: Nights) -> None:
-    known = reached.top / "known_hosts"
-    known.write_text("")
-    reached.settings("ssh", known_hosts=str(known))
+    path = reached.top / "known_hosts"
+    path.write_text("")
+    reached.settings("ssh", known_hosts=str(path))
     finding = the(findings(reached, "--connect", status=1), "good", "error")
     assert "host key is unknown or changed" in finding["message"]
-    assert known.read_text() == ""
+    assert path.read_text() == ""
 
 
 def test_a_changed_host_key_is_an_error(reached: Nights, sshd: ssh.Sshd) -> None:
     other = reached.top / "other"
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other)
-    known = reached.top / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{sshd.port} {Path(f'{other}.pub').read_text()}")
-    reached.settings("ssh", known_hosts=str(known))
+    path = reached.top / "known_hosts"
+    path.write_text(f"[127.0.0.1]:{sshd.port} {Path(f'{other}.pub').read_text()}")
+    reached.settings("ssh", known_hosts=str(path))
     message = the(findings(reached, "--connect", status=1), "good", "error")["message"]
     assert "unknown or changed: WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!" in message
 

@@ -202,8 +202,8 @@ def test_a_host_over_ssh_is_added_tested_backed_up_and_removed_with_its_backups_
     assert (added.returncode, json.loads(added.stdout)["reached"]) == (1, False), "nobody has accepted the host's key"
     assert work("ssh-keygen", "-lf", sshd.folder / "host_key.pub").stdout.split()[1] in added.stderr
     [accepting] = re.findall("backupd (.* setup .*--accept-host-key.*)", added.stderr)
-    found = nights.backupd("host", "test", "web1", "--json", check=False)
-    assert (found.returncode, "host key is unknown" in found.stdout or "known_hosts" in found.stdout) == (1, True)
+    process = nights.backupd("host", "test", "web1", "--json", check=False)
+    assert (process.returncode, "host key is unknown" in process.stdout or "known_hosts" in process.stdout) == (1, True)
     backupd(*shlex.split(accepting))  # the command that it names, as it stands there
     nights.backupd("host", "test", "web1")
     nights.backupd("host", "remove", "web1")

@@ -270,13 +270,13 @@ def test_of_some_at_once_each_is_written(main: Path) -> None:
         assert somebody.stdout
         somebody.stdout.readline()  # he has it
         running = [backupd_start("--config", main, "host", "set", "old", line[2:].replace(" ", "")) for line in lines]
-        while not all(_waits(one.pid, lock) for one in running):
-            assert [one.poll() for one in running] == [None] * 3
+        while not all(_waits(process.pid, lock) for process in running):
+            assert [process.poll() for process in running] == [None] * 3
             time.sleep(0.05)
         somebody.communicate("\n")
-    for one in running:
-        one.communicate()
-        assert one.returncode == 0
+    for process in running:
+        process.communicate()
+        assert process.returncode == 0
     assert sorted(changes(MAIN, main.read_text())) == lines
 
 

@@ -217,9 +217,9 @@ def test_every_command_says_that_the_catalogue_was_lost_until_somebody_makes_it_
     assert [one["check"] for one in nights.json("status")["pool"]["findings"]] == ["catalogue"]
     doctor = json.loads(nights.backupd("doctor", "--json", check=False).stdout)
     assert "catalogue" in [one["name"] for one in doctor["findings"]]
-    found = nights.backupd("check", check=False)
-    assert found.returncode == 1
-    assert "knows none of the backups" in found.stdout
+    process = nights.backupd("check", check=False)
+    assert process.returncode == 1
+    assert "knows none of the backups" in process.stdout
     assert 'btrkeep_catalogue_lost{pool="main"} 1.0' in nights.backupd("metrics").stdout
     assert rows(nights, "SELECT value FROM about WHERE name = 'lost'") == [("1",)]
     assert "alarm: the catalogue in" in nights.backupd("notify").stdout
@@ -249,8 +249,8 @@ def test_a_folder_with_a_backups_name_that_is_not_ours_is_no_lost_backup(nights:
     (made,) = make_history(nights, "db", every(1, 1, datetime.now(UTC) - timedelta(days=1)), rebuild=False)
     assert nights.json("status")["lost"] is True
     work("btrfs", "subvolume", "delete", nights.pool / "hosts" / "db" / made)
-    said = nights.backupd("status", "--json")
-    assert (json.loads(said.stdout)["lost"], said.stderr) == (False, "")
+    process = nights.backupd("status", "--json")
+    assert (json.loads(process.stdout)["lost"], process.stderr) == (False, "")
     assert nights.json("status")["pool"]["findings"] == []
     assert nights.backupd("rebuild", check=False).stdout.endswith("the catalogue has 0 backups now\n")
     assert nights.json("status")["lost"] is False
@@ -303,8 +303,8 @@ def test_a_full_pool_costs_the_copy_and_not_the_night(btrfs_mount: Path) -> None
     path, pool = copy_of(nights), open_pool(nights.pool)
     before, now = path.read_bytes(), datetime.now(UTC)
     with Catalogue.open(nights.state) as catalogue:
-        (one,) = catalogue.runs()
-        add_runs(catalogue, (replace(one, started=now + timedelta(seconds=n), error=os.urandom(500).hex()) for n in range(500)))
+        (run,) = catalogue.runs()
+        add_runs(catalogue, (replace(run, started=now + timedelta(seconds=n), error=os.urandom(500).hex()) for n in range(500)))
         work("btrfs", "subvolume", "create", btrfs_mount / "full")
         btrfs.fill(btrfs_mount, btrfs_mount / "full")
         said = keep_history(pool, catalogue, now, daily=False)

@@ -98,10 +98,10 @@ def test_list_as_json_has_every_backup_with_the_agreed_fields(site: Nights) -> N
         assert Path(entry["path"]) == site.pool / "hosts" / entry["host"] / entry["name"]
         assert MOMENT.fullmatch(entry["started"])
         assert MOMENT.fullmatch(entry["finished"])
-        found = work(
+        process = work(
             "find", Path(entry["path"]) / "data" / str(site.source).strip("/") / entry["host"], "-type", "f", "-printf", "%s\n"
         )
-        sizes = [int(line) for line in found.stdout.split()]
+        sizes = [int(line) for line in process.stdout.split()]
         assert entry["bytes"] == sum(sizes)
         assert entry["files"] == len(sizes)
     assert listed[1]["new_bytes"] == len("changed")
@@ -235,14 +235,14 @@ def test_names_with_control_characters_reach_no_terminal(nights: Nights) -> None
     ssh.write_text(f'#!/bin/sh\n{nights.tables["ssh"]["command"]} "$@"\nstatus=$?\n{raw}\nexit $status\n')
     ssh.chmod(0o755)
     nights.settings("ssh", command=str(ssh))
-    said = nights.backupd("-vv", "run", "web")
+    process = nights.backupd("-vv", "run", "web")
     for words in (["list"], ["status"], ["log"], ["status", "web"], ["list", "web"]):
         done = nights.backupd(*words)
-        said.stdout += done.stdout
-        said.stderr += done.stderr
+        process.stdout += done.stdout
+        process.stderr += done.stderr
         assert not re.search(r"[^\n\x20-\x7e\u00a0-\uffff]", done.stdout), done.stdout
-    assert not re.search(r"[^\n\x20-\x7e\u00a0-\uffff]", said.stdout + said.stderr), said.stdout + said.stderr
-    assert r"\x1b[2J\xff" in said.stdout
+    assert not re.search(r"[^\n\x20-\x7e\u00a0-\uffff]", process.stdout + process.stderr), process.stdout + process.stderr
+    assert r"\x1b[2J\xff" in process.stdout
     assert ESCAPE not in nights.backupd("list", "--json").stdout
     assert (nights.data("web", folder) / os.fsdecode(EVIL)).read_text() == "evil"
 

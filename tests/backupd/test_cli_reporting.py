@@ -64,8 +64,8 @@ def test_a_broken_configuration_is_reported_first_and_once_by_all_that_reports(s
     good = site.config.read_text()
     site.config.write_text(f"{good}[retention]\nweekly = 'x'\n")
     fault = f'{site.config}:{len(good.splitlines()) + 2}: retention.weekly = "x": expected a whole number'
-    told = site.backupd("notify")
-    assert fault in told.stderr
+    process = site.backupd("notify")
+    assert fault in process.stderr
     (message,) = messages(server)
     assert fault in message["message"].splitlines()[1]
     assert site.backupd("notify").stdout == "nothing new; 1 alarm stands\n"
@@ -187,8 +187,8 @@ def test_an_unusable_catalogue_is_reported_once_and_so_is_its_end(
         assert ('btrkeep_catalogue_usable{pool="main"} 0.0' in metrics) == (fault is not read_only)
         status = site.backupd("status", check=False)
         assert (status.returncode, plain(status.stdout).startswith("unknown: ")) == (1, True)
-    told = site.backupd("notify", check=False)
-    assert told.returncode == 0, told.stderr
+    process = site.backupd("notify", check=False)
+    assert process.returncode == 0, process.stderr
     assert [row["type"] for row in messages(server)] == ["failure", "failure", "success"]
     assert site.backupd("notify").stdout.startswith("nothing new")
 

@@ -26,14 +26,14 @@ def told(_shared_mount: Path) -> Iterator[Nights]:
     """web1 has a backup a day, web2 one a week, left is not configured, none has nothing. Tests put back what they change."""
     top = Path(tempfile.mkdtemp(prefix="explain-", dir=_shared_mount)) / "top"
     work("btrfs", "-q", "subvolume", "create", top)
-    told = Nights(top, "--rehearsal")
-    told.tables["retention"] = {"daily": 7, "weekly": 4, "monthly": 2}
+    nights = Nights(top, "--rehearsal")
+    nights.tables["retention"] = {"daily": 7, "weekly": 4, "monthly": 2}
     for host in ("web1", "web2", "none"):
-        told.host(host, told.source)
-    make_history(told, "web1", every(1, DAYS, LAST), {20: "suspect", 44: "suspect"})
-    make_history(told, "web2", every(7, 5, LAST))
-    make_history(told, "left", every(1, 20, moment("2026-06-30 03:00")))
-    yield told
+        nights.host(host, nights.source)
+    make_history(nights, "web1", every(1, DAYS, LAST), {20: "suspect", 44: "suspect"})
+    make_history(nights, "web2", every(7, 5, LAST))
+    make_history(nights, "left", every(1, 20, moment("2026-06-30 03:00")))
+    yield nights
     btrfs.delete_subvolume(top, _shared_mount)
     top.parent.rmdir()
 

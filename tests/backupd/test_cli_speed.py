@@ -41,10 +41,10 @@ def test_a_command_is_quick_and_small_with_a_large_catalogue(large: Path, hosts:
     taken: list[float] = []
     while not taken or min(taken) >= 2 * limit:
         assert len(taken) < 3, taken
-        found = catalogue_commands.measure(large, words)
-        assert found.memory < MEMORY
-        assert found.printed > 1000
-        taken.append(found.seconds if hosts == WHOLE else found.cpu / 2)
+        measured = catalogue_commands.measure(large, words)
+        assert measured.memory < MEMORY
+        assert measured.printed > 1000
+        taken.append(measured.seconds if hosts == WHOLE else measured.cpu / 2)
 
 
 def test_the_list_of_all_is_whole_and_streamed(large: Path, hosts: int) -> None:

@@ -107,11 +107,15 @@ def test_the_table_has_every_command_that_takes_a_backup() -> None:
 @pytest.mark.parametrize("name", TAKES_A_BACKUP)
 def test_a_day_of_a_backup_is_one_of_the_pools_zone(nights: Nights, name: str) -> None:
     """In UTC the third backup is of the fourth, in Tokyo too."""
-    there = nights.backupd(*[word.format("2025-11-03") for word in TAKES_A_BACKUP[name]], check=False, env=TOKYO)
+    process = nights.backupd(*[word.format("2025-11-03") for word in TAKES_A_BACKUP[name]], check=False, env=TOKYO)
     other = nights.backupd(*[word.format("2025-11-04") for word in TAKES_A_BACKUP[name]], check=False, env=TOKYO)
     assert "web1 has no backup 2025-11-04" in other.stderr
-    assert NAMES[2] in there.stdout + there.stderr or (name, there.returncode) in {("damaged", 0), ("dedupe", 0), ("repair", 0)}
-    assert "has no backup 2025-11-03" not in there.stderr or name == "delete"
+    assert NAMES[2] in process.stdout + process.stderr or (name, process.returncode) in {
+        ("damaged", 0),
+        ("dedupe", 0),
+        ("repair", 0),
+    }
+    assert "has no backup 2025-11-03" not in process.stderr or name == "delete"
 
 
 @pytest.mark.parametrize(

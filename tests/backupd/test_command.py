@@ -295,8 +295,8 @@ def test_large_files_are_written_in_place_and_small_ones_anew_each_exactly_once(
     for name, size in sizes.items():
         (source / name).write_bytes(os.urandom(size))
     pull(source, backup, inplace="large")
-    there = backup / str(source).lstrip("/")
-    before = {name: (there / name).stat().st_ino for name in sizes}
+    path = backup / str(source).lstrip("/")
+    before = {name: (path / name).stat().st_ino for name in sizes}
     for name, size in sizes.items():
         (source / name).write_bytes(os.urandom(size))
     written = []
@@ -305,10 +305,10 @@ def test_large_files_are_written_in_place_and_small_ones_anew_each_exactly_once(
         ended = run(rsync_command(host, SshSettings(command=shlex.quote(str(FAKESSH))), str(source), str(backup), one_pass))
         written.append(ended.output.numbers["transferred"])
     assert written == [2, 2]
-    assert {name: (there / name).stat().st_ino == before[name] for name in sizes} == {
+    assert {name: (path / name).stat().st_ino == before[name] for name in sizes} == {
         "one": False, "below": False, "at": True, "above": True,
     }  # fmt: skip
-    assert not work("diff", "-r", source, there).stdout
+    assert not work("diff", "-r", source, path).stdout
 
 
 def test_what_is_gone_is_deleted_in_each_way_of_writing(tmp_path: Path) -> None:

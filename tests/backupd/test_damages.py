@@ -48,24 +48,24 @@ def test_every_damaged_backup_is_read_again_however_much_is_damaged(
 ) -> None:
     monkeypatch.setattr(json_file, "LARGEST", largest)
     names = backups(pool, count)
-    found = [Damage("web1", name, path.format(number), 0, 4096, "scrub", NOW) for name in names for number in range(files)]
+    damages = [Damage("web1", name, path.format(number), 0, 4096, "scrub", NOW) for name in names for number in range(files)]
     with Catalogue.open(pool.path) as catalogue:
-        enter_damages(pool, catalogue, ["web1"], found)
-        assert len(catalogue.damages("web1")) == len(found)
+        enter_damages(pool, catalogue, ["web1"], damages)
+        assert len(catalogue.damages("web1")) == len(damages)
     again = read_damaged(pool.host("web1"), "web1")
-    assert not set(found) <= set(again)  # there is no room for all
-    assert {one.name for one in again} == set(names)
-    assert {one.name for one in again if one.path == "/"} == set(names)  # no repair of the files that are named is all
+    assert not set(damages) <= set(again)  # there is no room for all
+    assert {damage.name for damage in again} == set(names)
+    assert {damage.name for damage in again if damage.path == "/"} == set(names)  # no repair of the files that are named is all
 
 
 @pytest.mark.slow
 def test_all_places_of_a_backup_come_back_while_there_is_room(pool: Pool) -> None:
     (name,) = backups(pool, 1)
-    found = {Damage("web1", name, f"/file-{number:05}", 0, 4096, "scrub", NOW) for number in range(10_001)}
+    damages = {Damage("web1", name, f"/file-{number:05}", 0, 4096, "scrub", NOW) for number in range(10_001)}
     with Catalogue.open(pool.path) as catalogue:
-        enter_damages(pool, catalogue, ["web1"], found)
+        enter_damages(pool, catalogue, ["web1"], damages)
         enter_damages(pool, catalogue, ["web1"], [])
-    assert set(read_damaged(pool.host("web1"), "web1")) == found
+    assert set(read_damaged(pool.host("web1"), "web1")) == damages
 
 
 @pytest.mark.parametrize("path", ["/\ud800", 5, None])
@@ -73,10 +73,10 @@ def test_a_path_that_no_file_can_have_stops_nothing(pool: Pool, path: Any) -> No
     (name,) = backups(pool, 1)
     place = {"path": path, "start": 0, "length": 1, "found_by": "scrub", "found_at": "2026-11-20T22:00:00Z"}
     (pool.host("web1") / DAMAGED).write_text(json.dumps({"format": 1, "backups": {name: [place]}}))
-    one = Damage("web1", name, "/file", 0, 4096, "scrub", NOW)
+    damage = Damage("web1", name, "/file", 0, 4096, "scrub", NOW)
     with Catalogue.open(pool.path) as catalogue:
-        enter_damages(pool, catalogue, ["web1"], [one])
-    assert one in read_damaged(pool.host("web1"), "web1")
+        enter_damages(pool, catalogue, ["web1"], [damage])
+    assert damage in read_damaged(pool.host("web1"), "web1")
 
 
 def test_what_a_later_version_wrote_is_left_as_it_is(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:

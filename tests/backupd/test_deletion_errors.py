@@ -66,7 +66,7 @@ def expiry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Expiry]:
 def test_a_backup_is_deleted_by_its_id_and_counted(expiry: Expiry) -> None:
     assert expiry.delete()
     assert expiry.deleted == [300]
-    assert [(one.host, one.name) for one in expiry.deleter.deleted.values()] == [("web1", NAME)]
+    assert [(deleted.host, deleted.name) for deleted in expiry.deleter.deleted.values()] == [("web1", NAME)]
     assert (expiry.context.summary.problems, expiry.deleter.busy) == ([], 0)
 
 

@@ -253,30 +253,30 @@ BLIND: tuple[tuple[DoctorFacts, set[str]], ...] = (
 
 @pytest.mark.parametrize(("facts", "names"), BLIND, ids=[min(names) for _, names in BLIND])
 def test_what_could_not_be_looked_at_is_neither_found_nor_well(facts: DoctorFacts, names: set[str]) -> None:
-    found = examine(facts)
-    assert {one.name for one in found.unlooked} == names
-    assert all(one.why for one in found.unlooked)
-    assert (found.findings, names & set(found.well)) == ((), set())
-    assert len(found.well) + len(names) == len(RULES)
+    report = examine(facts)
+    assert {unlooked.name for unlooked in report.unlooked} == names
+    assert all(unlooked.why for unlooked in report.unlooked)
+    assert (report.findings, names & set(report.well)) == ((), set())
+    assert len(report.well) + len(names) == len(RULES)
 
 
 def test_no_check_is_blind_where_all_is_known_and_a_blind_one_that_finds_something_has_looked() -> None:
     assert (examine(WELL).unlooked, len(examine(WELL).well)) == ((), len(RULES))
-    found = examine(replace(fs(subvolumes=None), site=replace(SITE, most_backups=("web1", 301))))
-    assert ([finding.check for finding in found.findings], found.unlooked) == (["subvolumes"], ())
+    report = examine(replace(fs(subvolumes=None), site=replace(SITE, most_backups=("web1", 301))))
+    assert ([finding.check for finding in report.findings], report.unlooked) == (["subvolumes"], ())
 
 
 def test_nothing_is_called_mended_that_cannot_be_looked_at_afterwards() -> None:
-    (found,) = findings_of(fs(mount_options=frozenset({"rw", "relatime", "nosuid", "nodev"})))
+    (finding,) = findings_of(fs(mount_options=frozenset({"rw", "relatime", "nosuid", "nodev"})))
     with pytest.raises(OperatorError, match="not checked"):
-        fix(replace(found, remedy=Remedy(steps=(FixCommand(("true",)),))), lambda: fs(mount_options=None))
+        fix(replace(finding, remedy=Remedy(steps=(FixCommand(("true",)),))), lambda: fs(mount_options=None))
 
 
 def test_a_timer_is_offered_only_for_a_configuration_that_units_read() -> None:
-    (known,) = findings_of(site(schedule=MISSED))
+    (finding,) = findings_of(site(schedule=MISSED))
     by_cron = replace(MISSED, by_units=False, command="backupd --config '/srv/my pool/main.toml'")
     (elsewhere,) = findings_of(site(file=Path("/srv/my pool/main.toml"), schedule=by_cron))
-    assert "systemctl enable --now btrkeep-backup@main.timer" in str(known.remedy.lines)
+    assert "systemctl enable --now btrkeep-backup@main.timer" in str(finding.remedy.lines)
     assert "systemctl" not in str(elsewhere.remedy.lines)
     assert "root /usr/local/sbin/backupd --config '/srv/my pool/main.toml' run --scheduled" in elsewhere.hint, (
         "cron has no sbin in PATH"
@@ -289,10 +289,10 @@ def test_a_healthy_pool_gives_nothing_to_say() -> None:
 
 @pytest.mark.parametrize(("name", "severity", "facts"), FOUND, ids=[f"{row[0]}-{number}" for number, row in enumerate(FOUND)])
 def test_a_rule_finds_what_it_is_for_and_no_other_rule_does(name: str, severity: str, facts: DoctorFacts) -> None:
-    found = findings_of(facts)
+    findings = findings_of(facts)
     expected = {"cache": {"cache"}, "loop": {"loop"}}.get(name, {name})
-    assert {finding.check for finding in found} == expected
-    assert severity in {finding.level for finding in found}
+    assert {finding.check for finding in findings} == expected
+    assert severity in {finding.level for finding in findings}
 
 
 @pytest.mark.parametrize("facts", WELL_TOO.values(), ids=WELL_TOO.keys())
@@ -315,11 +315,11 @@ def all_findings() -> list[Finding]:
 
 
 def test_what_rules_say_of_themselves_is_true() -> None:
-    found = all_findings()
+    findings = all_findings()
     assert len(BY_NAME) == len(RULES)
-    for finding in found:
+    for finding in findings:
         assert finding.level in BY_NAME[finding.check].severities
-    assert {finding.check for finding in found if finding.remedy.fixable} == {rule.name for rule in RULES if rule.fixable}
+    assert {finding.check for finding in findings if finding.remedy.fixable} == {rule.name for rule in RULES if rule.fixable}
 
 
 def test_every_finding_has_a_reason_a_risk_and_commands_that_a_shell_understands() -> None:
@@ -368,21 +368,21 @@ def test_one_copy_of_metadata_is_right_on_a_raid_of_md() -> None:
 
 
 def test_ssd_by_a_virtual_disks_flag_is_told_with_the_udev_rule_that_mends_it() -> None:
-    (found,) = findings_of(on("ssd", devices=(DeviceFacts(MPATH), DISK)))
-    assert (found.check, found.level, found.remedy.fixable) == ("ssd", "note", False)
-    assert "dm-0 (multipath)" in found.text
+    (finding,) = findings_of(on("ssd", devices=(DeviceFacts(MPATH), DISK)))
+    assert (finding.check, finding.level, finding.remedy.fixable) == ("ssd", "note", False)
+    assert "dm-0 (multipath)" in finding.text
     rule = f'ENV{{ID_FS_UUID}}=="{FILESYSTEM.uuid}", ATTR{{queue/rotational}}="1"'
-    assert any(rule in line for line in found.remedy.commands)
+    assert any(rule in line for line in finding.remedy.commands)
 
 
 def test_the_flag_of_a_partition_is_that_of_its_disk() -> None:
-    (found,) = findings_of(on("ssd", devices=(DeviceFacts((PART, ISCSI)),) * 2))
-    assert any('ATTR{../queue/rotational}="1"' in line for line in found.remedy.commands)
+    (finding,) = findings_of(on("ssd", devices=(DeviceFacts((PART, ISCSI)),) * 2))
+    assert any('ATTR{../queue/rotational}="1"' in line for line in finding.remedy.commands)
 
 
 def test_a_missing_device_is_replaced_and_what_a_degraded_mount_wrote_is_converted_back() -> None:
-    found = findings_of(fs(missing=(2,), devices=(DISK,), profiles={"data": ("raid1", "single"), "metadata": ("raid1",)}))
-    missing = next(finding for finding in found if finding.check == "missing-device")
+    findings = findings_of(fs(missing=(2,), devices=(DISK,), profiles={"data": ("raid1", "single"), "metadata": ("raid1",)}))
+    missing = next(finding for finding in findings if finding.check == "missing-device")
     assert missing.remedy.commands[0].startswith("btrfs replace start -B 2 ")
     assert "-dconvert=raid1,soft -mconvert=raid1,soft" in missing.remedy.commands[1]
 
@@ -410,21 +410,21 @@ def test_whether_the_processor_helps_with_checksums(checksum: str, driver: str, 
 
 
 def test_what_needs_the_filesystem_unmounted_is_refused() -> None:
-    (found,) = findings_of(fs(free_space_tree=False))
-    error = refusal(found)
+    (finding,) = findings_of(fs(free_space_tree=False))
+    error = refusal(finding)
     assert error
     assert "unmounted" in error.message
 
 
 def test_what_takes_long_or_is_to_be_decided_is_refused() -> None:
-    (found,) = findings_of(fs(profiles={"data": ("raid1",), "metadata": ("raid5",)}))
-    assert refusal(found) is not None
+    (finding,) = findings_of(fs(profiles={"data": ("raid1",), "metadata": ("raid5",)}))
+    assert refusal(finding) is not None
 
 
 def test_a_fix_that_mends_nothing_is_an_error() -> None:
     broken = fs(quota="qgroup")
-    (found,) = findings_of(broken)
-    harmless = replace(found, remedy=Remedy(steps=(FixCommand(("true",)),)))
+    (finding,) = findings_of(broken)
+    harmless = replace(finding, remedy=Remedy(steps=(FixCommand(("true",)),)))
     with pytest.raises(OperatorError, match="as before"):
         fix(harmless, lambda: broken)
     fix(harmless, lambda: WELL)
@@ -432,18 +432,18 @@ def test_a_fix_that_mends_nothing_is_an_error() -> None:
 
 def test_a_fix_that_mends_half_is_an_error(tmp_path: Path) -> None:
     """The rule then finds less, in other words and with other numbers, and the problem is still there."""
-    one, other = tmp_path / "dynamic_reclaim", tmp_path / "bg_reclaim_threshold"
-    for knob in (one, other):
+    path, other = tmp_path / "dynamic_reclaim", tmp_path / "bg_reclaim_threshold"
+    for knob in (path, other):
         knob.write_text("1")
-    (found,) = findings_of(fs(reclaim={one: "1", other: "75"}))
+    (finding,) = findings_of(fs(reclaim={path: "1", other: "75"}))
     with pytest.raises(OperatorError, match="as before"):
-        fix(found, lambda: fs(reclaim={other: "50"}))
+        fix(finding, lambda: fs(reclaim={other: "50"}))
 
 
 def test_a_knob_that_is_gone_is_an_error_of_one_line(tmp_path: Path) -> None:
-    (found,) = findings_of(fs(reclaim={tmp_path / "gone" / "knob": "1"}))
+    (finding,) = findings_of(fs(reclaim={tmp_path / "gone" / "knob": "1"}))
     with pytest.raises(OperatorError, match="knob"):
-        fix(found, lambda: WELL)
+        fix(finding, lambda: WELL)
 
 
 def test_a_write_is_shown_as_what_a_shell_would_do(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_the_advice_knows_how_many_devices_a_profile_needs(data: str, unallocate
     full = Room(40 * TIB, 0, 0, 10 * GIB)
     for room, check in ((full, "used"), (TIGHT, "unallocated")):
         facts = fs(room=room, profiles={**FILESYSTEM.profiles, "data": (data,)}, unallocated=unallocated)
-        (finding,) = (one for one in findings_of(facts) if one.check == check)
+        (finding,) = (finding for finding in findings_of(facts) if finding.check == check)
         lines = "\n".join(finding.remedy.lines)
         if check == "used" or "--fill" in command:
             assert command in lines, (check, lines)

@@ -97,9 +97,9 @@ STACKS: Mapping[str, tuple[Mapping[str, Mapping[str, str]], str]] = {
 
 @pytest.mark.parametrize(("devices", "words"), STACKS.values(), ids=STACKS.keys())
 def test_what_a_device_lies_on_is_read_from_sysfs(tmp_path: Path, devices: Mapping[str, Any], words: str) -> None:
-    found = device(next(iter(devices)), tree(tmp_path, devices))
-    assert list(stacks((found,))) == [words]
-    assert {layer.name for layer in found.layers} == set(devices)
+    device_facts = device(next(iter(devices)), tree(tmp_path, devices))
+    assert list(stacks((device_facts,))) == [words]
+    assert {layer.name for layer in device_facts.layers} == set(devices)
 
 
 def test_level_mode_and_redundancy_are_read_too(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def scrub_of(folder: Path, text: str, *devids: int) -> Scrub:
 
 
 def test_a_scrub_is_as_old_as_that_of_the_device_whose_turn_was_longest_ago(tmp_path: Path) -> None:
-    found = scrub_of(tmp_path, status(d1=DONE.format(0, 2, 1700000500), d2=DONE.format(1, 0, 1700000000)), 1, 2)
-    assert found == Scrub(datetime.fromtimestamp(1700000000, UTC), corrected=2, uncorrectable=1)
+    scrub = scrub_of(tmp_path, status(d1=DONE.format(0, 2, 1700000500), d2=DONE.format(1, 0, 1700000000)), 1, 2)
+    assert scrub == Scrub(datetime.fromtimestamp(1700000000, UTC), corrected=2, uncorrectable=1)
 
 
 def test_a_device_without_a_scrub_makes_it_none(tmp_path: Path) -> None:
@@ -160,8 +160,8 @@ def test_a_device_that_is_not_there_any_more_does_not_count(tmp_path: Path) -> N
 
 
 def test_a_scrub_that_was_broken_off_is_none(tmp_path: Path) -> None:
-    found = scrub_of(tmp_path, status(d1=STOPPED), 1)
-    assert (found.finished, found.unfinished) == (None, True)
+    scrub = scrub_of(tmp_path, status(d1=STOPPED), 1)
+    assert (scrub.finished, scrub.unfinished) == (None, True)
 
 
 @pytest.mark.parametrize("text", ["", "scrub status:2\n", "\0\xff", f"{UUID}:x|t_start:y\n"])

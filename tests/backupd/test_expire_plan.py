@@ -59,28 +59,28 @@ def plan(*candidates: Candidate, clock_waits: bool = False, **wishes: object) ->
 
 
 def test_what_no_rule_keeps_is_marked_and_not_deleted() -> None:
-    one = plan(*(backup(age) for age in range(5)))
-    assert ages(one.mark) == [4, 3]
-    assert (one.delete, one.wait, one.revive) == ((), (), ())
-    assert not one.amend
-    assert [step.reasons for step in one.mark] == [(Reason(RetentionCode.NO_RULE),)] * 2
-    assert one.mark[0].expires == NOW + DAY
-    assert one.going == 2
+    host_plan = plan(*(backup(age) for age in range(5)))
+    assert ages(host_plan.mark) == [4, 3]
+    assert (host_plan.delete, host_plan.wait, host_plan.revive) == ((), (), ())
+    assert not host_plan.amend
+    assert [step.reasons for step in host_plan.mark] == [(Reason(RetentionCode.NO_RULE),)] * 2
+    assert host_plan.mark[0].expires == NOW + DAY
+    assert host_plan.going == 2
 
 
 @pytest.mark.parametrize(("marked", "deleted"), [(timedelta(hours=23, minutes=59), False), (DAY, True), (2 * DAY, True)])
 def test_a_marked_backup_is_deleted_once_its_grace_is_over_and_not_a_second_before(marked: timedelta, deleted: bool) -> None:
-    one = plan(*(backup(age) for age in range(3)), backup(3, marked=marked))
-    assert ages(one.delete) == ([3] if deleted else [])
-    assert ages(one.wait) == ([] if deleted else [3])
-    assert one.going == 0
+    host_plan = plan(*(backup(age) for age in range(3)), backup(3, marked=marked))
+    assert ages(host_plan.delete) == ([3] if deleted else [])
+    assert ages(host_plan.wait) == ([] if deleted else [3])
+    assert host_plan.going == 0
 
 
 def test_a_mark_stamped_in_the_future_by_a_wrong_clock_starts_its_grace_again_now() -> None:
-    one = plan(*(backup(age) for age in range(3)), backup(3, marked=-2000 * DAY))
-    assert one.delete == one.wait == ()
-    assert [(step.name, step.expires) for step in one.mark] == [(backup(3).name, NOW + DAY)]
-    assert one.going == 0  # the guards have counted it
+    host_plan = plan(*(backup(age) for age in range(3)), backup(3, marked=-2000 * DAY))
+    assert host_plan.delete == host_plan.wait == ()
+    assert [(step.name, step.expires) for step in host_plan.mark] == [(backup(3).name, NOW + DAY)]
+    assert host_plan.going == 0  # the guards have counted it
     kept = plan(*(backup(age) for age in range(2)), backup(2, marked=-2000 * DAY))
     assert ages(kept.revive) == [2]
 
@@ -93,41 +93,41 @@ def test_a_complete_backup_stamped_in_the_future_does_not_replace_the_last_that_
 
 
 def test_a_marked_backup_that_a_rule_keeps_again_loses_its_mark_even_after_its_grace() -> None:
-    one = plan(backup(0), backup(1, marked=30 * DAY), backup(2))
-    assert ages(one.revive) == [1]
-    assert one.revive[0].reasons == (Reason("daily", 2, 3),)
-    assert one.delete == ()
+    host_plan = plan(backup(0), backup(1, marked=30 * DAY), backup(2))
+    assert ages(host_plan.revive) == [1]
+    assert host_plan.revive[0].reasons == (Reason("daily", 2, 3),)
+    assert host_plan.delete == ()
 
 
 def test_a_hold_removes_the_mark_of_a_backup_and_an_ended_hold_does_not() -> None:
     lasting, ended = Hold(NOW + DAY), Hold(NOW - DAY)
     fresh = [backup(age) for age in range(3)]
-    one = plan(*fresh, backup(3, marked=2 * DAY, hold=lasting), backup(4, marked=2 * DAY, hold=ended))
-    assert (ages(one.revive), ages(one.delete)) == ([3], [4])
+    host_plan = plan(*fresh, backup(3, marked=2 * DAY, hold=lasting), backup(4, marked=2 * DAY, hold=ended))
+    assert (ages(host_plan.revive), ages(host_plan.delete)) == ([3], [4])
 
 
 def test_while_the_clock_is_in_doubt_no_grace_and_no_hold_ends() -> None:
     fresh = [backup(age) for age in range(3)]
-    one = plan(*fresh, backup(3, marked=2 * DAY), backup(4, hold=Hold(NOW - DAY)), clock_waits=True)
-    assert one.delete == one.mark == ()
-    assert ages(one.wait) == [3]
+    host_plan = plan(*fresh, backup(3, marked=2 * DAY), backup(4, hold=Hold(NOW - DAY)), clock_waits=True)
+    assert host_plan.delete == host_plan.mark == ()
+    assert ages(host_plan.wait) == [3]
 
 
 def test_what_a_killed_run_was_deleting_is_finished_also_while_the_clock_is_in_doubt() -> None:
-    one, name = backup(3, marked=2 * DAY), backup(3).name
-    done = plan(*(backup(age) for age in range(3)), one, rows={name: "deleting"}, clock_waits=True)
+    candidate, name = backup(3, marked=2 * DAY), backup(3).name
+    done = plan(*(backup(age) for age in range(3)), candidate, rows={name: "deleting"}, clock_waits=True)
     assert ages(done.delete) == [3]
 
 
 def test_a_held_backup_that_a_killed_expiry_was_deleting_is_kept() -> None:
-    one = backup(3, marked=2 * DAY, hold=Hold())
-    done = plan(*(backup(age) for age in range(3)), one, rows={one.name: "deleting"})
+    candidate = backup(3, marked=2 * DAY, hold=Hold())
+    done = plan(*(backup(age) for age in range(3)), candidate, rows={candidate.name: "deleting"})
     assert (ages(done.revive), done.delete) == ([3], ())
 
 
 def test_a_row_that_says_deleting_without_a_note_begins_with_the_mark_again() -> None:
-    one = backup(3)
-    done = plan(*(backup(age) for age in range(3)), one, rows={one.name: "deleting"})
+    candidate = backup(3)
+    done = plan(*(backup(age) for age in range(3)), candidate, rows={candidate.name: "deleting"})
     assert (ages(done.mark), done.delete) == ([3], ())
 
 
@@ -217,9 +217,9 @@ def test_a_host_with_trouble_is_left_out() -> None:
 
 
 def test_a_host_whose_rows_alone_are_wrong_is_in_the_plan_and_all_backups_are_counted() -> None:
-    one = backup(0)
-    done = make_plan([facts(one, backup(1), rows={one.name: "expired"}), host("b", 2, 5)], ZONE, NOW, Forced())
-    assert [(each.host, each.amend) for each in done.hosts] == [("web", ((one.name, "complete"),)), ("b", ())]
+    candidate = backup(0)
+    done = make_plan([facts(candidate, backup(1), rows={candidate.name: "expired"}), host("b", 2, 5)], ZONE, NOW, Forced())
+    assert [(each.host, each.amend) for each in done.hosts] == [("web", ((candidate.name, "complete"),)), ("b", ())]
     assert done.total == 7
 
 
@@ -282,7 +282,7 @@ POLICIES = st.builds(
 def test_no_backup_is_deleted_before_its_grace_and_one_complete_backup_always_stays(
     drawn: list[tuple[int, str, timedelta | None]], policy: Retention, clock_waits: bool
 ) -> None:
-    candidates = {one.name: one for one in (backup(age, state, marked) for age, state, marked in drawn)}
+    candidates = {candidate.name: candidate for candidate in (backup(age, state, marked) for age, state, marked in drawn)}
     done = plan(*candidates.values(), policy=policy, clock_waits=clock_waits)
     doomed = {step.name for step in done.delete}
     for name in doomed:
@@ -290,7 +290,7 @@ def test_no_backup_is_deleted_before_its_grace_and_one_complete_backup_always_st
         assert mark is not None
         assert mark + timedelta(seconds=policy.grace) <= NOW
     assert not (clock_waits and doomed)
-    complete = {name for name, one in candidates.items() if one.state == "complete"}
+    complete = {name for name, candidate in candidates.items() if candidate.state == "complete"}
     assert not complete or complete - doomed
     if policy.missing:
         assert not doomed
@@ -309,7 +309,7 @@ def test_planning_for_a_large_pool_takes_well_below_two_seconds() -> None:
         HostBackups(f"host{number}", [Candidate(name, moment, "complete") for name, moment in names], policy, rows)
         for number in range(2800)
     ]
-    assert sum(len(one.candidates) for one in many) > 95_000
+    assert sum(len(host_backups.candidates) for host_backups in many) > 95_000
     begun = time.process_time()
     done = make_plan(many, ZONE, NOW, Forced())
     assert done.total > 95_000
@@ -321,8 +321,8 @@ def asked(age: int, marked: timedelta = timedelta(0), **wishes: Any) -> Candidat
 
 
 def test_a_backup_whose_deletion_was_requested_waits_for_its_grace_and_no_rule_keeps_it() -> None:
-    one = plan(backup(0), asked(1), backup(2), asked(3, marked=DAY))
-    assert (ages(one.wait), ages(one.delete), one.revive) == ([1], [3], ())
+    host_plan = plan(backup(0), asked(1), backup(2), asked(3, marked=DAY))
+    assert (ages(host_plan.wait), ages(host_plan.delete), host_plan.revive) == ([1], [3], ())
 
 
 def test_requested_deletions_do_not_count_against_the_safety_limits() -> None:
@@ -332,8 +332,8 @@ def test_requested_deletions_do_not_count_against_the_safety_limits() -> None:
 
 
 def test_while_the_clock_is_in_doubt_only_backups_without_a_grace_are_deleted() -> None:
-    one = plan(backup(0), asked(1, marked=2 * DAY), asked(2, at_once=True), clock_waits=True)
-    assert (ages(one.delete), ages(one.wait)) == ([2], [1])
+    host_plan = plan(backup(0), asked(1, marked=2 * DAY), asked(2, at_once=True), clock_waits=True)
+    assert (ages(host_plan.delete), ages(host_plan.wait)) == ([2], [1])
 
 
 def test_a_plan_limited_to_named_backups_deletes_no_others() -> None:

@@ -35,7 +35,7 @@ def found(sides: Sides, path: bytes = b"/", content: bool = False) -> list[PathD
 
 
 def words(sides: Sides, path: bytes = b"/", content: bool = False) -> dict[str, tuple[str, tuple[str, ...]]]:
-    return {os.fsdecode(one.path): (one.what, one.fields) for one in found(sides, path, content)}
+    return {os.fsdecode(difference.path): (difference.what, difference.fields) for difference in found(sides, path, content)}
 
 
 def both(sides: Sides, name: str, text: str = "same", mtime: int = 1_600_000_000) -> None:
@@ -132,7 +132,7 @@ def test_no_fifo_is_opened_and_no_symlink_followed(sides: Sides, tmp_path: Path)
         os.mkfifo(side / "fifo")
         (side / "way").symlink_to(tmp_path / "outside")
     with watched(sides[0] / "fifo", sides[1] / "fifo", tmp_path / "outside" / "secret") as opens:
-        assert {one.path for one in found(sides, content=True)} <= {b"/fifo", b"/way"}
+        assert {difference.path for difference in found(sides, content=True)} <= {b"/fifo", b"/way"}
         with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
             found(sides, b"/way/secret")
         assert opens.count() == 0
@@ -177,17 +177,21 @@ def test_whole_trees_differ_as_diff_says(sides: Sides, seed: int) -> None:
     for number, side in enumerate(sides):
         grow(side, random.Random(seed * 2 + number))
     mine = found(sides, content=True)
-    tops = {one.path for one in mine if one.what != "changed"}
-    inside = {one.path for one in mine if any(one.path.startswith(top + b"/") for top in tops)}
+    tops = {difference.path for difference in mine if difference.what != "changed"}
+    inside = {difference.path for difference in mine if any(difference.path.startswith(top + b"/") for top in tops)}
     facts = {
-        (os.fsdecode(one.path), one.what)
-        for one in mine
-        if one.path not in inside and not (one.what == "changed" and not {"content", "target", "size"} & set(one.fields))
+        (os.fsdecode(difference.path), difference.what)
+        for difference in mine
+        if difference.path not in inside
+        and not (difference.what == "changed" and not {"content", "target", "size"} & set(difference.fields))
     }
     assert facts == by_diff(sides)
     assert len(facts) > 3
     sizes = [work("find", side, "-mindepth", "1").stdout.count("\n") for side in sides]
-    assert sizes[0] + sum(one.what == "added" for one in mine) - sum(one.what == "removed" for one in mine) == sizes[1]
+    assert (
+        sizes[0] + sum(difference.what == "added" for difference in mine) - sum(difference.what == "removed" for difference in mine)
+        == sizes[1]
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -197,20 +201,20 @@ def test_a_comparison_continues_behind_each_path(sides: Sides, seed: int) -> Non
     with Tree(sides[0].parent) as before, Tree(sides[1].parent) as after:
         passed = list[bytes]()
         whole = list(compare(before, after, b"/", passed=passed.append))
-        assert {one.path for one in whole} <= set(passed)
+        assert {difference.path for difference in whole} <= set(passed)
         for number, since in enumerate(passed):
             rest = list[bytes]()
             left = list(compare(before, after, b"/", since=since, passed=rest.append))
             assert rest == passed[number + 1 :]
-            assert left == [one for one in whole if one.path in rest]
+            assert left == [difference for difference in whole if difference.path in rest]
 
 
 def test_the_sum_is_that_of_find(sides: Sides) -> None:
     for number, side in enumerate(sides):
         grow(side, random.Random(40 + number))
     total = DifferenceTotals()
-    for one in found(sides):
-        total.take(one)
+    for difference in found(sides):
+        total.take(difference)
     names = [set(work("find", ".", "-mindepth", "1", cwd=side).stdout.splitlines()) for side in sides]
     assert (total.added, total.removed) == (len(names[1] - names[0]), len(names[0] - names[1]))
     sizes = [
@@ -235,7 +239,7 @@ def test_folders_nested_deeper_than_descriptors_and_calls_go_are_compared(sides:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (250, hard))
     try:
-        assert [one.path for one in found(sides, content=True)] == [b"/d" * depth + b"/end"]
+        assert [difference.path for difference in found(sides, content=True)] == [b"/d" * depth + b"/end"]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for side in sides:
@@ -268,7 +272,7 @@ def test_what_is_mounted_in_one_backup_is_compared_in_neither(sides: Sides) -> N
         assert [name for name in words((sides[1], sides[0])) if name.startswith("/mnt/")] == []
         for before, after in (sides, (sides[1], sides[0])):
             with Tree(before.parent) as old, Tree(after.parent) as new:
-                (mounted,) = [one for one in compare(old, new, b"/") if one.path == b"/mnt"]
+                (mounted,) = [difference for difference in compare(old, new, b"/") if difference.path == b"/mnt"]
                 assert "mount" in mounted.fields, "nobody is told that what is below was not compared"
                 assert list(compare(old, new, b"/", since=b"/mnt")) == []
     finally:

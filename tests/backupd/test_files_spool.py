@@ -108,9 +108,9 @@ def test_what_is_packed_comes_out_as_it_was_and_leaves_no_file(monkeypatch: pyte
 def test_a_zip_with_more_names_than_sixteen_bits_count_is_read_by_others(tmp_path: Path) -> None:
     out, index = io.BytesIO(), bytearray()
     for number in range(70_000):
-        one = zip_headers.member(FILE, b"%d" % number)
-        index += zip_headers.record(one, zip_headers.Sizes(), out.tell())
-        out.write(zip_headers.header(one, zip_headers.Sizes()))
+        zip_member = zip_headers.member(FILE, b"%d" % number)
+        index += zip_headers.record(zip_member, zip_headers.Sizes(), out.tell())
+        out.write(zip_headers.header(zip_member, zip_headers.Sizes()))
     begun = out.tell()
     out.write(index + zip_headers.end(70_000, begun, len(index)))
     assert len(zipfile.ZipFile(out).namelist()) == 70_000
@@ -119,9 +119,9 @@ def test_a_zip_with_more_names_than_sixteen_bits_count_is_read_by_others(tmp_pat
 
 
 def test_sizes_and_places_beyond_four_gibibytes_stand_in_the_index_as_zipfile_reads_them() -> None:
-    one = zip_headers.member(FILE, "\u00e4".encode())
+    zip_member = zip_headers.member(FILE, "\u00e4".encode())
     sizes, offset = zip_headers.Sizes(7, 5 << 32, 6 << 32), 9 << 32
-    index = zip_headers.record(one, sizes, offset)
+    index = zip_headers.record(zip_member, sizes, offset)
     # A reader that finds the index where the file begins takes what stands before it for cut off, and counts from there.
     found = zipfile.ZipFile(io.BytesIO(index + zip_headers.end(1, 0, len(index)))).infolist()[0]
     assert (found.filename, found.CRC, found.compress_size, found.file_size, found.header_offset) == (

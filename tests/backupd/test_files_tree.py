@@ -129,7 +129,7 @@ def test_all_that_is_in_a_backup_is_told_as_find_tells_it(data: Path) -> None:
     fill(data)
     with Tree(data.parent) as tree:
         assert told(tree) == found(data)
-        assert {one.path for one in tree.list(b"/etc")} == {b"/etc/passwd", b"/etc/linked", b"/etc/up"}
+        assert {entry.path for entry in tree.list(b"/etc")} == {b"/etc/passwd", b"/etc/linked", b"/etc/up"}
         for path, words in found(data).items():
             entry = tree.stat(path)
             assert (entry.path, entry.kind, entry.size) == (path, *words[:2])
@@ -171,7 +171,7 @@ def test_a_walk_gives_folders_before_what_is_in_them_and_names_in_order(data: Pa
             "/c/d/e",
         ]
         skipped = entries(tree, b"/", lambda entry: entry.path == b"/c/d")
-        assert [one.path.decode() for one in skipped][-2:] == ["/c", "/c/d"]
+        assert [entry.path.decode() for entry in skipped][-2:] == ["/c", "/c/d"]
         assert [entry.path for entry in entries(tree, b"/a")] == [b"/a"]
 
 

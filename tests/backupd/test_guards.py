@@ -99,10 +99,10 @@ def test_words_of_force_are_read_by_name() -> None:
     assert Forced.parse([], ["web1"]) == NOTHING
     assert Forced.parse(["pool"], ["web1"]) == Forced(pool=True)
     assert Forced.parse(["hosts", "clock"], ["web1"]) == Forced(every_host=True, clock=True)
-    found = Forced.parse(["web1", "host:web2"], {"web1": None, "web2": None})
-    assert found == Forced(hosts=frozenset({"web1", "web2"}))
-    assert found.covers("web1")
-    assert not found.covers("web3")
+    forced = Forced.parse(["web1", "host:web2"], {"web1": None, "web2": None})
+    assert forced == Forced(hosts=frozenset({"web1", "web2"}))
+    assert forced.covers("web1")
+    assert not forced.covers("web3")
 
 
 def test_a_host_that_is_called_like_one_of_the_words_is_named_with_host() -> None:

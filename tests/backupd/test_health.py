@@ -77,9 +77,9 @@ def test_each_check_is_seen_to_find_something_and_only_what_stops_backups_makes_
         well(schedule=ScheduleVerdict(missed=("web1",))),
         PoolFacts("not mounted"),
     )
-    found = [finding for facts in broken for finding in judge_pool(facts, LIMITS).findings]
-    assert {finding.check for finding in found} == set(CHECKS)
-    assert {finding.check for finding in found if finding.unusable} == {v.UNUSABLE, v.READ_ONLY, v.ROOM}
+    findings = [finding for facts in broken for finding in judge_pool(facts, LIMITS).findings]
+    assert {finding.check for finding in findings} == set(CHECKS)
+    assert {finding.check for finding in findings if finding.unusable} == {v.UNUSABLE, v.READ_ONLY, v.ROOM}
 
 
 @pytest.mark.parametrize(

@@ -43,17 +43,17 @@ def test_a_configuration_of_rsnapshot_whose_root_is_no_path_is_refused(tmp_path:
 def test_a_date_before_all_times_is_none(tmp_path: Path, name: str) -> None:
     for folder in (name, "2026-11-20"):
         (tmp_path / folder).mkdir()
-    found = read_dated(tmp_path, ALONE)
-    assert [tree.folder.name for tree in found.trees] == ["2026-11-20"]
-    assert list(found.left_out) == [str(tmp_path / name)]
+    old_history = read_dated(tmp_path, ALONE)
+    assert [tree.folder.name for tree in old_history.trees] == ["2026-11-20"]
+    assert list(old_history.left_out) == [str(tmp_path / name)]
 
 
 def test_trees_of_the_last_year_of_all_are_none(tmp_path: Path) -> None:
     for folder in ("9999-12-31T23:59:59", "99991231T235959", "2026-11-20"):
         (tmp_path / folder).mkdir()
-    found = read_dated(tmp_path, ALONE)
-    assert [tree.folder.name for tree in found.trees] == ["2026-11-20"]
-    assert len(found.left_out) == 2
+    old_history = read_dated(tmp_path, ALONE)
+    assert [tree.folder.name for tree in old_history.trees] == ["2026-11-20"]
+    assert len(old_history.left_out) == 2
 
 
 def test_a_time_that_no_calendar_has_costs_its_own_tree_and_no_other() -> None:
@@ -66,9 +66,9 @@ def test_a_time_that_no_calendar_has_costs_its_own_tree_and_no_other() -> None:
     _stamp(dated / "backup.0")
     _stamp(snapshots_ / "daily.0")
     assert [tree.folder.name for tree in read_dated(dated, ALONE).trees] == ["2026-11-20"]
-    found = read_rsnapshot(snapshots_, HostNames())
-    assert [tree.folder.parent.name for tree in found.trees] == ["daily.1"]
-    assert list(found.left_out) == [str(snapshots_ / "daily.0")]
+    old_history = read_rsnapshot(snapshots_, HostNames())
+    assert [tree.folder.parent.name for tree in old_history.trees] == ["daily.1"]
+    assert list(old_history.left_out) == [str(snapshots_ / "daily.0")]
 
 
 def test_a_host_that_the_history_does_not_have_is_an_error_and_not_nothing_to_do(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_host_that_was_renamed_there_is_one_here(tmp_path: Path) -> None:
         (tmp_path / f"daily.{age}" / host).mkdir(parents=True)
         os.utime(tmp_path / f"daily.{age}", (10**9 - age, 10**9 - age))
     history = read_rsnapshot(tmp_path, HostNames.parse(("web=old", "web")))
-    assert [one.folder.name for one in history.of("web")] == ["old", "old", "web", "web"]
+    assert [old_tree.folder.name for old_tree in history.of("web")] == ["old", "old", "web", "web"]
     (tmp_path / "daily.0" / "old").mkdir()  # and one of that name is there again
     os.utime(tmp_path / "daily.0", (10**9, 10**9))
     with pytest.raises(UsageError, match="both cannot be web"):
@@ -156,8 +156,8 @@ def test_each_vault_of_a_client_with_several_is_a_host_for_its_path_is_another(t
             (image := tmp_path / vault / f"{branch}-{day}" / "tree").mkdir(parents=True)
             lines = f"client: {client}\ntree: {path}\nbranch: {branch}\nstatus: success\nbackup-begin: 2026-03-0{day} 22:00:00\n"
             (image.parent / "summary").write_text(lines)
-    found = read_dirvish(tmp_path, HostNames())
-    paths = {host: [one.path for one in found.of(host)] for host in found.hosts}
+    old_history = read_dirvish(tmp_path, HostNames())
+    paths = {host: [old_tree.path for old_tree in old_history.of(host)] for host in old_history.hosts}
     expected = {"root": "/", "home": "/home", "db-data": "/var", "db-logs": "/log", "shop": "/srv"}
     assert paths == {host: [path, path] for host, path in expected.items()}
     assert read_dirvish(tmp_path / "root", HostNames()).hosts == ["web1"]

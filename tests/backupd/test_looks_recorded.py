@@ -30,12 +30,12 @@ LONG = [f"/{number:04}" + "\udce9" * 4000 for number in range(1000)]  # a byte o
 
 @pytest.mark.slow
 def test_what_was_verified_is_read_again_however_long_the_names_of_damaged_files_are(tmp_path: Path) -> None:
-    one = Verification(NOW, NOW, 5, 4, 3, NOW, tuple(LONG[:100]), 100)
-    found = {backup_name(NOW - timedelta(days=day)): one for day in range(60)}
+    verification = Verification(NOW, NOW, 5, 4, 3, NOW, tuple(LONG[:100]), 100)
+    found = {backup_name(NOW - timedelta(days=day)): verification for day in range(60)}
     write_verified(tmp_path, found)
     again = read_verified(tmp_path)
     assert set(again) == set(found)
-    assert {(each.damages, each.whole, each.damaged[:1]) for each in again.values()} == {(100, NOW, one.damaged[:1])}
+    assert {(each.damages, each.whole, each.damaged[:1]) for each in again.values()} == {(100, NOW, verification.damaged[:1])}
 
 
 @pytest.mark.parametrize("name", [VERIFIED, COMPARED])

@@ -282,7 +282,7 @@ def test_a_refused_key_is_told_once_with_its_hint_whatever_its_words_are(tmp_pat
         f'[pool]\npath = "/srv"\n[ssh]\ncommand = "{refusing}"\n[host.a]\naddress = "root@a"\npaths = ["/srv", "/etc"]\n'
     )
     monkeypatch.setitem(rsync_meaning._WORDS, ExitCause.KEY_REFUSED, "something else")
-    (found,) = asyncio.run(check_hosts(load(folder=tmp_path)))  # once, however many paths
-    assert found.text.startswith("something else: ")
-    assert "authorized_keys" in found.hint
-    assert found.cause is ExitCause.KEY_REFUSED
+    (finding,) = asyncio.run(check_hosts(load(folder=tmp_path)))  # once, however many paths
+    assert finding.text.startswith("something else: ")
+    assert "authorized_keys" in finding.hint
+    assert finding.cause is ExitCause.KEY_REFUSED

@@ -238,20 +238,20 @@ def test_a_host_that_never_stops_complaining_costs_no_memory() -> None:
 )
 def test_whatever_keeps_a_folder_from_being_listed_is_remembered_by_its_path(words: str, path: bytes) -> None:
     """The formats of flist.c, xattrs.c and acls.c; most of them need a filesystem that fails."""
-    found = read_all(f"rsync: [sender] {words}\n".encode())
-    assert (found.counts, found.unlisted, found.unlisted_beyond) == ({MessageClass.UNREADABLE: 1}, {path}, 0)
+    messages = read_all(f"rsync: [sender] {words}\n".encode())
+    assert (messages.counts, messages.unlisted, messages.unlisted_beyond) == ({MessageClass.UNREADABLE: 1}, {path}, 0)
 
 
 def test_a_path_that_no_linux_can_have_is_not_looked_for() -> None:
-    found = read_all(b'rsync: [sender] opendir "/' + 1000 * b"srv/" + b'srv" failed: Permission denied (13)\n')
-    assert (len(found.unlisted), found.unlisted_beyond) == (1, 0)
-    found = read_all(b'rsync: [sender] opendir "/' + 2050 * b"srv/" + b'srv" failed: Permission denied (13)\n')
-    assert (found.counts, found.unlisted, found.unlisted_beyond) == ({MessageClass.UNREADABLE: 1}, set(), 1)
+    messages = read_all(b'rsync: [sender] opendir "/' + 1000 * b"srv/" + b'srv" failed: Permission denied (13)\n')
+    assert (len(messages.unlisted), messages.unlisted_beyond) == (1, 0)
+    messages = read_all(b'rsync: [sender] opendir "/' + 2050 * b"srv/" + b'srv" failed: Permission denied (13)\n')
+    assert (messages.counts, messages.unlisted, messages.unlisted_beyond) == ({MessageClass.UNREADABLE: 1}, set(), 1)
 
 
 def test_a_file_that_cannot_be_read_is_no_folder() -> None:
-    found = read_all(b'rsync: [sender] send_files failed to open "/srv/a": Permission denied (13)\n')
-    assert (found.counts, found.unlisted) == ({MessageClass.UNREADABLE: 1}, set())
+    messages = read_all(b'rsync: [sender] send_files failed to open "/srv/a": Permission denied (13)\n')
+    assert (messages.counts, messages.unlisted) == ({MessageClass.UNREADABLE: 1}, set())
 
 
 @pytest.mark.slow

@@ -20,18 +20,18 @@ def handed_out(top: Path, unreadable: Callable[[bytes, OSError], None] = refuse)
     with Tree.of_folder(top) as tree:
         found = list(name_batches(tree, unreadable))
     for batch in found:
-        for some in batch:
-            os.close(some.folder)
+        for folder_names in batch:
+            os.close(folder_names.folder)
     return found
 
 
 def names(batches: list[list[FolderNames]]) -> list[bytes]:
-    return sorted(some.above + b"/" + name for batch in batches for some in batch for name in some.names)
+    return sorted(folder_names.above + b"/" + name for batch in batches for folder_names in batch for name in folder_names.names)
 
 
 def by_find(top: Path) -> list[bytes]:
-    found = subprocess.run(("find", top, "!", "-type", "d", "-printf", "/%P\\0"), capture_output=True, check=True)
-    return sorted(found.stdout.split(b"\0")[:-1])
+    process = subprocess.run(("find", top, "!", "-type", "d", "-printf", "/%P\\0"), capture_output=True, check=True)
+    return sorted(process.stdout.split(b"\0")[:-1])
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_every_name_that_is_no_folder_comes_once(top: Path, monkeypatch: pytest.
     before = len(list(Path("/proc/self/fd").iterdir()))
     found = handed_out(top)
     assert names(found) == by_find(top)
-    assert max(sum(len(some.names) for some in batch) for batch in found) < 128
+    assert max(sum(len(folder_names.names) for folder_names in batch) for batch in found) < 128
     assert max(map(len, found)) <= 8
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     monkeypatch.setattr(module, "IN_MEMORY", 3)  # of the folders in one folder

@@ -13,12 +13,12 @@ from btrkeep.errors import OperatorError
 def test_an_expiry_paced_by_pressure_ends_when_the_kernel_stops_reporting_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = tmp_path / "io"
-    told.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
-    monkeypatch.setattr(procfs.IoPressure.__init__, "__defaults__", (told,))
+    path = tmp_path / "io"
+    path.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    monkeypatch.setattr(procfs.IoPressure.__init__, "__defaults__", (path,))
     probe = PressureProbe()
     probe.take()
-    told.unlink()
+    path.unlink()
     with pytest.raises(OperatorError, match="has no I/O pressure information"):
         probe.take()
 

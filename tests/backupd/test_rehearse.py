@@ -71,7 +71,7 @@ def test_without_any_backup_hosts_are_typical() -> None:
 
 
 def test_backups_that_are_not_complete_teach_nothing() -> None:
-    rows = [replace(one, state="failed", outcome="failed") for one in steady("web")]
+    rows = [replace(backup, state="failed", outcome="failed") for backup in steady("web")]
     assert learned(["web"], rows).assumed == ("web",)
 
 
@@ -89,7 +89,7 @@ MODELS = st.builds(
     rewritten=st.floats(0, 1),
 )
 FLEETS = st.lists(MODELS, min_size=1, max_size=60).map(
-    lambda some: Fleet(tuple(replace(one, name=f"host{number}") for number, one in enumerate(some)))
+    lambda host_models: Fleet(tuple(replace(host_model, name=f"host{number}") for number, host_model in enumerate(host_models)))
 )
 
 
@@ -125,11 +125,11 @@ def test_what_fits_stays_as_it_is_and_small_and_large_hosts_are_both_left() -> N
 @given(MODELS, st.integers(0, 9))
 def test_the_same_seed_gives_the_same_nights_and_no_change_is_of_a_file_that_is_not_there(model: HostModel, seed: int) -> None:
     model = replace(model, files=min(model.files, 200), created=min(model.created, 20))
-    one, other = (HostFiles(model, seed, 4 * MIB) for _ in range(2))
-    there = {change.name for change in one.first() if isinstance(change, WriteFile)}
+    host_files, other = (HostFiles(model, seed, 4 * MIB) for _ in range(2))
+    there = {change.name for change in host_files.first() if isinstance(change, WriteFile)}
     other.first()
     for _ in range(4):
-        changes = one.night()
+        changes = host_files.night()
         assert changes == other.night()
         for change in changes:
             match change:
@@ -143,7 +143,7 @@ def test_the_same_seed_gives_the_same_nights_and_no_change_is_of_a_file_that_is_
                     ends = [0, *(offset + length for offset, length in change.pieces)]
                     assert all(offset >= end for (offset, _), end in zip(change.pieces, ends, strict=False))
                     assert 0 < ends[-1] <= change.size <= 4 * MIB
-    assert len(one) == len(there)
+    assert len(host_files) == len(there)
 
 
 def test_nights_change_as_much_as_was_learned() -> None:
@@ -164,9 +164,9 @@ BASE = VariantSettings(allocator="ssd", expiry="ssd", retention={"daily": 14})
 
 
 def test_a_variant_is_the_configuration_but_for_what_it_names() -> None:
-    found = parse_variant("tight: inplace=never, balance=score:2%,compression=zstd:3,nodesize=4KiB,daily=7,grace=2d", BASE)
-    assert found.name == "tight"
-    assert found.settings == VariantSettings(
+    variant = parse_variant("tight: inplace=never, balance=score:2%,compression=zstd:3,nodesize=4KiB,daily=7,grace=2d", BASE)
+    assert variant.name == "tight"
+    assert variant.settings == VariantSettings(
         allocator="ssd",
         expiry="ssd",
         balance=RehearsedBalance("score", 0.02),
@@ -202,8 +202,8 @@ def test_what_is_no_variant_is_refused_with_what_would_be_one(text: str, words: 
 
 
 def test_one_variant_is_compared_with_the_settings_as_they_are() -> None:
-    assert [one.name for one in variants_of(None, ("a:daily=7",), BASE)] == [CONFIGURED, "a"]
-    assert [one.name for one in variants_of("holes", (), BASE)] == ["ssd", "nossd"]
+    assert [variant.name for variant in variants_of(None, ("a:daily=7",), BASE)] == [CONFIGURED, "a"]
+    assert [variant.name for variant in variants_of("holes", (), BASE)] == ["ssd", "nossd"]
     for text in ((), (CONFIGURED,), ("a:daily=1", "a:daily=2")):
         with pytest.raises(UsageError):
             variants_of(None, text, BASE)
@@ -230,12 +230,12 @@ def test_the_sign_test_is_that_of_the_textbook() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1e12), st.floats(0, 1e12)), min_size=1, max_size=12))
 def test_a_verdict_is_turned_round_with_its_pairs(pairs: list[tuple[float, float]]) -> None:
     turned = {Verdict.BETTER: Verdict.WORSE, Verdict.WORSE: Verdict.BETTER}
-    one, other = compare("score", pairs), compare("score", [(b, a) for a, b in pairs])
-    assert other.verdict is turned.get(one.verdict, one.verdict)
-    assert other.chance == one.chance
-    assert -1 <= one.least <= one.median <= one.most <= 1
+    measure_comparison, other = compare("score", pairs), compare("score", [(b, a) for a, b in pairs])
+    assert other.verdict is turned.get(measure_comparison.verdict, measure_comparison.verdict)
+    assert other.chance == measure_comparison.chance
+    assert -1 <= measure_comparison.least <= measure_comparison.median <= measure_comparison.most <= 1
     if len(pairs) < FEWEST:
-        assert one.verdict is Verdict.TOO_FEW
+        assert measure_comparison.verdict is Verdict.TOO_FEW
 
 
 @pytest.mark.parametrize(
@@ -264,10 +264,10 @@ def test_the_best_is_better_in_something_and_worse_in_nothing() -> None:
     runs = [RehearsedRun("a", seed, (reading(100 + seed),)) for seed in range(5)]
     runs += [RehearsedRun("b", seed, (reading(50 + seed),)) for seed in range(5)]
     runs += [RehearsedRun("c", seed, (reading(40 + seed, used=60),)) for seed in range(5)]
-    b, c = found = judged(runs, ["a", "b", "c"])
-    assert [one.measure for one in b.named(Verdict.BETTER)] == ["score"]
-    assert [one.measure for one in c.named(Verdict.WORSE)] == ["used"]
-    assert best(found) == ("b",)
+    b, c = variant_judgements = judged(runs, ["a", "b", "c"])
+    assert [measure_comparison.measure for measure_comparison in b.named(Verdict.BETTER)] == ["score"]
+    assert [measure_comparison.measure for measure_comparison in c.named(Verdict.WORSE)] == ["used"]
+    assert best(variant_judgements) == ("b",)
     assert best([c]) == ()
     d = replace(b, variant="d")
     assert best([b, c, d]) == ("b", "d")
@@ -294,8 +294,8 @@ def test_the_answer_says_in_what_a_variant_is_better_also_if_that_was_not_asked(
 
 def test_only_seeds_that_both_have_come_to_are_compared() -> None:
     runs = [RehearsedRun("a", 1, (reading(1),)), RehearsedRun("a", 2, (reading(1),)), RehearsedRun("b", 1, (reading(2),))]
-    [found] = judged(runs, ["a", "b"])
-    assert all(comparison.lower + comparison.higher <= 1 for comparison in found.comparisons)
+    [variant_judgement] = judged(runs, ["a", "b"])
+    assert all(comparison.lower + comparison.higher <= 1 for comparison in variant_judgement.comparisons)
     [nothing] = judged(runs[:2], ["a", "b"])
     assert nothing.comparisons == ()
 

@@ -37,9 +37,9 @@ def test_snapshots_of_a_root_are_left_out_with_one_pattern() -> None:
 
 def test_a_new_snapshot_is_found_by_the_files_of_an_earlier_night() -> None:
     files = [*tree("/", is_new=False), *tree("/.snapshots/7/snapshot")]
-    (found,) = repeated_folders(files)
-    assert (found.folder, found.again) == ((), names("/.snapshots/7/snapshot"))
-    assert is_much(files, [found])
+    (repeated_folder,) = repeated_folders(files)
+    assert (repeated_folder.folder, repeated_folder.again) == ((), names("/.snapshots/7/snapshot"))
+    assert is_much(files, [repeated_folder])
 
 
 def test_folders_that_have_a_part_in_common_are_no_copies() -> None:

@@ -76,9 +76,9 @@ NEWER, AGED = replace(FILE, mtime=10**18 + 1), replace(FILE, mtime=10**18 - 1)
         (FOLDER, FOLDER, None, ENTERED),
         (FOLDER, replace(FOLDER, mode=0), ALL, ENTERED),
         *(
-            (one, other, how, REFUSED)
+            (entry, other, how, REFUSED)
             for how in (None, NEVER, OLDER, ALL)
-            for one, other in ((FOLDER, FILE), (FILE, FOLDER), (FOLDER, LINK))
+            for entry, other in ((FOLDER, FILE), (FILE, FOLDER), (FOLDER, LINK))
         ),
     ],
 )
@@ -157,9 +157,9 @@ def test_a_zip_gets_text_whatever_a_name_is(name: bytes) -> None:
 )
 def test_a_members_head_is_whole_blocks_and_has_a_right_checksum(name: bytes, size: int, uid: int) -> None:
     entry = replace(FILE, size=size, uid=uid, mtime=-(10**9) - 5)
-    found = DataMap.of(size, lambda: iter([(4096, 8192)]))
-    assert (sum(map(len, found.pieces())) - found.length) in range(512)
-    for head in (member(entry, name, {"user.a=b": b"\0\n"}), sparse_member(entry, name, {}, found)):
+    data_map = DataMap.of(size, lambda: iter([(4096, 8192)]))
+    assert (sum(map(len, data_map.pieces())) - data_map.length) in range(512)
+    for head in (member(entry, name, {"user.a=b": b"\0\n"}), sparse_member(entry, name, {}, data_map)):
         assert len(head) % 512 == 0
         assert int(head[148:154], 8) == sum(head[:148]) + 8 * 32 + sum(head[156:512])
 
@@ -223,7 +223,7 @@ def test_a_target_is_the_host_or_the_machine_that_is_named(
 
 @pytest.mark.parametrize("text", ["root@new", "new:", "new:mnt", "-oProxyCommand=x:/", "a::b", ":/x", "a b:/x", "/mnt", "x\n:/mnt"])
 def test_what_is_no_target_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="that is no "):
+    with pytest.raises(UsageError, match="that is not a "):
         target_of(CONFIG, "web1", text)
 
 

@@ -40,7 +40,7 @@ def every(step: timedelta, first: str, last: str) -> Iterator[Candidate]:
 
 def decisions(*backups: Candidate, policy: Retention = FEW, now: datetime = NOW, zone: str = "UTC") -> dict[str, Decision]:
     """By day of the month, which is all that differs in most examples."""
-    return {one.name[8:10]: one for one in decide(backups, policy, ZoneInfo(zone), now)}
+    return {decision.name[8:10]: decision for decision in decide(backups, policy, ZoneInfo(zone), now)}
 
 
 def said(one: Decision) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def said(one: Decision) -> tuple[str, ...]:
 
 
 def reasons(*backups: Candidate, policy: Retention = FEW, now: datetime = NOW) -> dict[str, tuple[str, ...]]:
-    return {day: said(one) for day, one in decisions(*backups, policy=policy, now=now).items()}
+    return {day: said(decision) for day, decision in decisions(*backups, policy=policy, now=now).items()}
 
 
 def kept_when_pruned_daily(backups: list[Candidate], now: datetime = NOW) -> list[str]:
@@ -197,8 +197,8 @@ def test_a_suspect_or_failed_one_goes_when_two_complete_ones_are_newer(state: st
     assert reasons(bad, newer[0])["17"] == stays
     assert reasons(bad, newer[0], backup("2026-11-19T22:00Z", "suspect"), backup("2026-12-19T22:00Z"))["17"] == stays
     assert reasons(backup("2026-11-15T22:00Z"), backup("2026-11-16T22:00Z"), bad)["17"] == stays
-    found = decisions(bad, *newer)["17"]
-    assert (found.keep, said(found)) == (False, (f"{state}: two newer complete backups",))
+    decision = decisions(bad, *newer)["17"]
+    assert (decision.keep, said(decision)) == (False, (f"{state}: two newer complete backups",))
 
 
 TWO_YEARS = list(every(DAY, "2024-11-20T22:00Z", "2026-11-20T22:00Z"))
@@ -208,7 +208,7 @@ TWO_YEARS = list(every(DAY, "2024-11-20T22:00Z", "2026-11-20T22:00Z"))
 @pytest.mark.parametrize("state", ["suspect", "failed"])
 def test_two_years_of_nights_of_which_none_is_complete_leave_as_many_as_complete_ones_would(state: str) -> None:
     """731 nights of a source path that is missing, each of them with all the other paths."""
-    bad = [replace(one, state=state) for one in TWO_YEARS]
+    bad = [replace(candidate, state=state) for candidate in TWO_YEARS]
     left = pruned_each_time(bad, POLICY, "UTC")
     assert (len(bad), len(left)) == (731, 37)
     assert names(left) == names(prune(TWO_YEARS, POLICY, "UTC", NOW))
@@ -216,12 +216,12 @@ def test_two_years_of_nights_of_which_none_is_complete_leave_as_many_as_complete
 
 def test_after_a_complete_one_the_failed_and_the_suspect_are_thinned_each_for_themselves() -> None:
     nights = [
-        replace(one, state=("complete", "failed")[number > 0] if number % 2 == 0 else "suspect")
-        for number, one in enumerate(TWO_YEARS)
+        replace(candidate, state=("complete", "failed")[number > 0] if number % 2 == 0 else "suspect")
+        for number, candidate in enumerate(TWO_YEARS)
     ]
-    left = {one.name: one for one in pruned_each_time(nights, POLICY, "UTC")}
+    left = {candidate.name: candidate for candidate in pruned_each_time(nights, POLICY, "UTC")}
     assert TWO_YEARS[0].name in left  # the last complete one, which is all that there is to go back to
-    assert {left[one.name].state for one in TWO_YEARS[-2:]} == {"suspect", "failed"}
+    assert {left[candidate.name].state for candidate in TWO_YEARS[-2:]} == {"suspect", "failed"}
     assert 60 < len(left) < 80
 
 
@@ -288,7 +288,7 @@ def test_without_a_policy_every_backup_is_kept_with_that_reason() -> None:
 def test_all_backups_of_a_forgotten_host_are_due_whatever_min_keep_is(policy: Retention) -> None:
     backups = (backup("2026-11-16T22:00Z", hold=Hold()), backup("2026-11-17T22:00Z", in_use=True), backup("2028-11-18T22:00Z"))
     found = decide(backups, policy, ZoneInfo("UTC"), NOW, forgotten=NOW - DAY)
-    assert {(one.keep, said(one), one.expires) for one in found} == {(False, ("host forgotten",), NOW + DAY)}
+    assert {(decision.keep, said(decision), decision.expires) for decision in found} == {(False, ("host forgotten",), NOW + DAY)}
 
 
 @pytest.mark.slow
@@ -297,7 +297,7 @@ def test_a_large_pool_is_decided_in_well_under_its_share_of_two_seconds() -> Non
     hosts = [[backup(NOW - timedelta(days=days, seconds=11 * host)) for days in (*ages, 400)[:34]] for host in range(2800)]
     assert {len(host) for host in hosts} == {34}
     begin = time.process_time()
-    left = sum(one.keep for host in hosts for one in decide(host, POLICY, ZoneInfo("Europe/Berlin"), NOW))
+    left = sum(decision.keep for host in hosts for decision in decide(host, POLICY, ZoneInfo("Europe/Berlin"), NOW))
     assert time.process_time() - begin < 0.6
     assert left > 2800 * 25
 
@@ -379,20 +379,22 @@ def test_retention_deletes_the_last_complete_backup_only_on_request_as_the_last(
     assert not decisions(asked("2026-11-19T22:00Z", last=True))["19"].keep
     assert not decisions(asked("2026-11-18T22:00Z", "failed"), asked("2026-11-19T22:00Z"))["18"].keep
     future = backup(NOW + 100 * DAY)  # what a wrong clock stamped is none that stays
-    assert {one.name: one.keep for one in decide([asked("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)} == {
+    assert {
+        decision.name: decision.keep for decision in decide([asked("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)
+    } == {
         "2026-11-19T220000Z": True,
         future.name: True,
     }
 
 
 def test_a_hold_or_a_run_in_progress_keeps_a_backup_despite_a_requested_deletion() -> None:
-    one = replace(asked("2026-11-19T22:00Z"), hold=Hold(None, "court"))
-    assert said(decisions(backup("2026-11-18T22:00Z"), one)["19"]) == ("held: court",)
-    one = replace(asked("2026-11-19T22:00Z"), in_use=True)
-    assert said(decisions(backup("2026-11-18T22:00Z"), one)["19"]) == ("base of the run in progress",)
+    candidate = replace(asked("2026-11-19T22:00Z"), hold=Hold(None, "court"))
+    assert said(decisions(backup("2026-11-18T22:00Z"), candidate)["19"]) == ("held: court",)
+    candidate = replace(asked("2026-11-19T22:00Z"), in_use=True)
+    assert said(decisions(backup("2026-11-18T22:00Z"), candidate)["19"]) == ("base of the run in progress",)
 
 
 def test_one_that_is_stamped_in_the_future_can_be_asked_to_go() -> None:
     future = replace(backup(NOW + 100 * DAY), expired=NOW, asked=DeletionRequest())
-    found = {one.name: said(one) for one in decide([backup("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)}
+    found = {decision.name: said(decision) for decision in decide([backup("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)}
     assert found[future.name] == ("deleted by hand",)

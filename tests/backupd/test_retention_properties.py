@@ -37,11 +37,11 @@ def histories(draw: st.DrawFn, holds: st.SearchStrategy[Hold | None] = ENDLESS) 
     moment = datetime.fromisoformat(draw(st.sampled_from([text for texts in ODD.values() for text in texts])))
     moment = moment.astimezone(UTC) - timedelta(days=draw(st.integers(0, 60)))
     gaps = st.integers(360, 86400) | st.integers(360, 3 * 86400) | st.sampled_from((86400, 7 * 86400, 31 * 86400, 200 * 86400))
-    found = []
+    candidates = []
     for gap in draw(st.lists(gaps, min_size=1, max_size=30)):
         moment += timedelta(seconds=gap)
-        found.append(backup(moment, draw(STATES), draw(holds)))
-    return found
+        candidates.append(backup(moment, draw(STATES), draw(holds)))
+    return candidates
 
 
 BACKUPS = st.builds(backup, MOMENTS, STATES, HOLDS, st.booleans())
@@ -57,10 +57,10 @@ def complete(backups: Sequence[Candidate]) -> list[Candidate]:
 def pruned_at(backups: Sequence[Candidate], when: Sequence[bool], policy: Retention, zone: str) -> list[Candidate]:
     """What is left after prunings that follow some of the backups, the last one among them."""
     left: list[Candidate] = []
-    for number, one in enumerate(backups):
-        left.append(one)
+    for number, candidate in enumerate(backups):
+        left.append(candidate)
         if number == len(backups) - 1 or when[number % len(when)]:
-            left = prune(left, policy, zone, one.started)
+            left = prune(left, policy, zone, candidate.started)
     return left
 
 
@@ -71,10 +71,10 @@ OFTEN = st.lists(st.booleans(), min_size=1, max_size=30)
 def test_every_backup_gets_one_decision_with_a_reason_oldest_first(
     backups: list[Candidate], policy: Retention, zone: str, now: datetime
 ) -> None:
-    found = decide(backups, policy, ZoneInfo(zone), now)
-    assert [one.name for one in found] == names(backups)
-    assert all(one.reasons and all(map(reason_words, one.reasons)) for one in found)
-    assert all((one.expires is None) is one.keep for one in found)
+    decisions = decide(backups, policy, ZoneInfo(zone), now)
+    assert [decision.name for decision in decisions] == names(backups)
+    assert all(decision.reasons and all(map(reason_words, decision.reasons)) for decision in decisions)
+    assert all((decision.expires is None) is decision.keep for decision in decisions)
 
 
 @given(ANYTHING, POLICIES, ZONES, NOWS)
@@ -92,13 +92,13 @@ def test_however_many_are_suspect_or_failed_no_more_are_left_than_the_policy_has
     states: list[str], backups: list[Candidate], policy: Retention, zone: str
 ) -> None:
     """Of each state, for each of the two complete ones that may be newer; and those that are held."""
-    some = [replace(one, state=states[number % len(states)]) for number, one in enumerate(backups)]
-    left = [one for one in pruned_at(some, [True], policy, zone) if not one.hold]
+    candidates = [replace(candidate, state=states[number % len(states)]) for number, candidate in enumerate(backups)]
+    left = [candidate for candidate in pruned_at(candidates, [True], policy, zone) if not candidate.hold]
     places = policy.daily + policy.weekly + policy.monthly + policy.yearly + policy.min_keep
     assert len(left) <= places * len(set(states))
-    assert not [one for one in some if not one.hold] or left  # never the last one
-    for state in {one.state for one in some if not one.hold}:
-        assert [one for one in some if one.state == state and not one.hold][-1] in left
+    assert not [candidate for candidate in candidates if not candidate.hold] or left  # never the last one
+    for state in {candidate.state for candidate in candidates if not candidate.hold}:
+        assert [candidate for candidate in candidates if candidate.state == state and not candidate.hold][-1] in left
 
 
 @given(ANYTHING, POLICIES, ZONES, NOWS)
@@ -106,16 +106,16 @@ def test_floors_hold_for_any_backups(backups: list[Candidate], policy: Retention
     left = kept(backups, policy, zone, now)
     counted = [one for one in backups if one.started <= now + FUTURE]
     newest = complete(counted)[::-1]
-    assert all(one.name in left for one in newest[: policy.min_keep])
+    assert all(candidate.name in left for candidate in newest[: policy.min_keep])
     assert all(one.name in left for one in backups if one.in_use or one.started > now + FUTURE)
     assert all(one.name in left for one in backups if one.hold and (one.hold.until is None or one.hold.until > now))
-    for one in counted:
-        if one.state == "suspect" and one.name in left:
-            assert all(good.name in left for good in [good for good in newest if good.started < one.started][:1])
-        newer = sum(good.started > one.started for good in newest)
-        if one.state != "complete" and newer < 2:
-            alike = [other for other in counted if other.state == one.state and other.started > one.started]
-            assert one.name in left or sum(not good_between(newest, one, other) for other in alike) >= policy.min_keep
+    for candidate in counted:
+        if candidate.state == "suspect" and candidate.name in left:
+            assert all(good.name in left for good in [good for good in newest if good.started < candidate.started][:1])
+        newer = sum(good.started > candidate.started for good in newest)
+        if candidate.state != "complete" and newer < 2:
+            alike = [other for other in counted if other.state == candidate.state and other.started > candidate.started]
+            assert candidate.name in left or sum(not good_between(newest, candidate, other) for other in alike) >= policy.min_keep
 
 
 @given(ANYTHING, POLICIES, ZONES, NOWS)
@@ -149,10 +149,10 @@ def test_nor_does_it_when_what_goes_stays_for_its_grace(
 ) -> None:
     """Marked ones count until they are deleted, so a mark changes no decision."""
     left: list[Candidate] = []
-    for number, one in enumerate(backups):
-        left.append(one)
+    for number, candidate in enumerate(backups):
+        left.append(candidate)
         if when[number % len(when)]:
-            left = expire(left, policy, zone, one.started)
+            left = expire(left, policy, zone, candidate.started)
     now = backups[-1].started + later
     assert names(prune(left, policy, zone, now)) == names(prune(backups, policy, zone, now))
 
@@ -194,10 +194,10 @@ def test_a_stamp_in_the_future_is_kept_and_never_changes_what_happens_to_others(
     ahead = st.timedeltas(FUTURE + timedelta(microseconds=1), timedelta(days=30000))
     future = data.draw(st.lists(st.builds(lambda by, state: backup(now + by, state), ahead, STATES), min_size=1, unique=True))
     plain = decide([one for one in backups if one.started <= now + FUTURE], policy, ZoneInfo(zone), now)
-    found = decide([*future, *backups], policy, ZoneInfo(zone), now)
-    assert found[: len(plain)] == plain
-    assert all(one.keep for one in found[len(plain) :])
-    assert policy.missing or all(Reason(RetentionCode.IN_FUTURE) in one.reasons for one in found[len(plain) :])
+    decisions = decide([*future, *backups], policy, ZoneInfo(zone), now)
+    assert decisions[: len(plain)] == plain
+    assert all(decision.keep for decision in decisions[len(plain) :])
+    assert policy.missing or all(Reason(RetentionCode.IN_FUTURE) in decision.reasons for decision in decisions[len(plain) :])
 
 
 @given(ANYTHING, POLICIES, ZONES, NOWS, NOWS)
@@ -220,8 +220,8 @@ def test_there_are_never_fewer_complete_ones_than_min_keep_when_there_were(
     backups: list[Candidate], policy: Retention, zone: str
 ) -> None:
     left: list[Candidate] = []
-    for number, one in enumerate(backups, 1):
-        left = prune([*left, one], policy, zone, one.started)
+    for number, candidate in enumerate(backups, 1):
+        left = prune([*left, candidate], policy, zone, candidate.started)
         assert len(complete(left)) >= min(policy.min_keep, len(complete(backups[:number])))
 
 
@@ -236,13 +236,14 @@ def test_more_periods_never_keep_less(backups: list[Candidate], policy: Retentio
 
 @given(ANYTHING, ZONES, NOWS)
 def test_without_a_policy_everything_is_kept(backups: list[Candidate], zone: str, now: datetime) -> None:
-    found = decide(backups, Retention(min_keep=1), ZoneInfo(zone), now)
-    assert all(one.keep and one.reasons[0].code is RetentionCode.NO_POLICY for one in found)
+    decisions = decide(backups, Retention(min_keep=1), ZoneInfo(zone), now)
+    assert all(decision.keep and decision.reasons[0].code is RetentionCode.NO_POLICY for decision in decisions)
 
 
 @given(ANYTHING, ANY_POLICY, ZONES, NOWS)
 def test_of_a_forgotten_host_everything_goes(backups: list[Candidate], policy: Retention, zone: str, now: datetime) -> None:
-    found = decide(backups, policy, ZoneInfo(zone), now, forgotten=now)
+    decisions = decide(backups, policy, ZoneInfo(zone), now, forgotten=now)
     assert all(
-        one.reasons == (Reason(RetentionCode.FORGOTTEN),) and one.expires == now + timedelta(seconds=policy.grace) for one in found
+        decision.reasons == (Reason(RetentionCode.FORGOTTEN),) and decision.expires == now + timedelta(seconds=policy.grace)
+        for decision in decisions
     )

@@ -58,10 +58,10 @@ def step(
 
 
 def test_a_full_pool_needs_one_device_and_raid1_two_and_what_is_unallocated_counts_on_both() -> None:
-    found = plan(FULL, FLOOR)
-    assert (found.count, found.unallocated, found.goal, found.refusal) == (1, MIB, 400 * MIB, None)
-    assert found.is_needed
-    assert found.size >= 2 * GIB
+    room_plan = plan(FULL, FLOOR)
+    assert (room_plan.count, room_plan.unallocated, room_plan.goal, room_plan.refusal) == (1, MIB, 400 * MIB, None)
+    assert room_plan.is_needed
+    assert room_plan.size >= 2 * GIB
     both = plan(RAID1, FLOOR)
     assert (both.count, both.unallocated) == (2, GIB)
     assert not both.is_needed
@@ -80,8 +80,8 @@ def test_a_full_pool_needs_one_device_and_raid1_two_and_what_is_unallocated_coun
     ],
 )
 def test_in_doubt_it_is_refused(reading: RoomReading, refusal: Refusal, details: str) -> None:
-    found = plan(reading, FLOOR)
-    assert (found.refusal, found.details) == (refusal, details)
+    room_plan = plan(reading, FLOOR)
+    assert (room_plan.refusal, room_plan.details) == (refusal, details)
 
 
 def test_the_least_used_is_moved_until_enough_is_unallocated_or_nothing_is_gained() -> None:

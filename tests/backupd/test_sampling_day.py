@@ -75,9 +75,9 @@ def test_the_ratio_is_what_was_written_besides_data_with_all_copies_counted() ->
 def test_less_written_than_data_has_no_ratio_and_a_job_over_the_edge_counts_in_part() -> None:
     samples = every_five_minutes(12)
     jobs = [Job("balance", at(-3), at(1), None, 4 * 9000 * MIB)]
-    found = sums(samples, jobs, phases(jobs, samples, START, at(1)), START, at(1))[1]
-    assert found.data == 9000 * MIB
-    assert (found.metadata, found.ratio) == (None, None)
+    phase_sum = sums(samples, jobs, phases(jobs, samples, START, at(1)), START, at(1))[1]
+    assert phase_sum.data == 9000 * MIB
+    assert (phase_sum.metadata, phase_sum.ratio) == (None, None)
 
 
 def test_hours_are_those_of_the_zones_clock_on_the_day_that_it_changes() -> None:

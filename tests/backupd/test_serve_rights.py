@@ -121,9 +121,9 @@ def test_the_configuration_names_the_verbs_that_there_are(tmp_path: Path) -> Non
     file = tmp_path / "main.toml"
     begin = '[pool]\npath = "/srv/backup"\n[serve]\n'
     file.write_text(begin + 'rates = ["download 60", "run 5"]\nat_once = ["download 4"]\nno_restores = true\n')
-    found = load("main", file).serve
-    assert (found.rates, found.at_once) == ({"download": 60, "run": 5}, {"download": 4})
-    assert (found.no_downloads, found.no_restores) == (False, True)
+    serve_settings = load("main", file).serve
+    assert (serve_settings.rates, serve_settings.at_once) == ({"download": 60, "run": 5}, {"download": 4})
+    assert (serve_settings.no_downloads, serve_settings.no_restores) == (False, True)
     for wrong in ("rates = 7", 'rates = ["dowload 60"]', 'rates = ["download"]', 'rates = ["download 0"]', 'at_once = ["run -1"]'):
         file.write_text(begin + wrong + "\n")
         with pytest.raises(ConfigError):

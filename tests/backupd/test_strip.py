@@ -78,7 +78,7 @@ def test_of_a_days_backups_the_one_that_lasts_longest_is_shown() -> None:
     for place, kind in enumerate(order):
         for other in order[place:]:
             for pair in ((other, kind), (kind, other)):
-                lines = strip([StripBackup(TODAY, one) for one in pair], TODAY, 80)
+                lines = strip([StripBackup(TODAY, strip_letter) for strip_letter in pair], TODAY, 80)
                 assert letters(lines) == {TODAY: kind.letter}
 
 

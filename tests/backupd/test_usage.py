@@ -17,20 +17,20 @@ OWNERS: Mapping[int, Owner] = {257: ("web1", "a"), 258: ("web1", "b"), 259: ("we
 
 @given(draws=st.integers(1, 10**6), share=st.floats(0, 1), space=st.integers(1, 10**15))
 def test_an_interval_lies_around_its_estimate_and_within_the_space(draws: int, share: float, space: int) -> None:
-    found = estimated(round(draws * share), draws, space)
-    assert 0 <= found.low <= found.bytes <= found.high <= space
+    amount = estimated(round(draws * share), draws, space)
+    assert 0 <= amount.low <= amount.bytes <= amount.high <= space
 
 
 def test_more_draws_make_the_interval_narrower() -> None:
-    found = [estimated(draws // 4, draws, 10**12) for draws in (100, 1000, 10_000)]
-    widths = [one.high - one.low for one in found]
+    amounts = [estimated(draws // 4, draws, 10**12) for draws in (100, 1000, 10_000)]
+    widths = [amount.high - amount.low for amount in amounts]
     assert widths == sorted(widths, reverse=True)
 
 
 def test_nothing_met_is_not_nothing_there() -> None:
-    found = estimated(0, 1000, 10**12)
-    assert (found.bytes, found.low) == (0, 0)
-    assert 0 < found.high < 0.005 * 10**12
+    amount = estimated(0, 1000, 10**12)
+    assert (amount.bytes, amount.low) == (0, 0)
+    assert 0 < amount.high < 0.005 * 10**12
     assert estimated(0, 0, 500).high == 500
     assert exactly(5).exact
 
@@ -38,8 +38,8 @@ def test_nothing_met_is_not_nothing_there() -> None:
 def test_ninety_five_of_a_hundred_intervals_hold_the_truth() -> None:
     chance, held = random.Random(1), 0
     for _ in range(1000):
-        found = estimated(sum(chance.random() < 0.03 for _ in range(500)), 500, 10**9)
-        held += found.low <= 0.03 * 10**9 <= found.high
+        amount = estimated(sum(chance.random() < 0.03 for _ in range(500)), 500, 10**9)
+        held += amount.low <= 0.03 * 10**9 <= amount.high
     assert 930 <= held <= 985
 
 
@@ -105,11 +105,11 @@ def test_comparing_extents_is_comparing_sets(backups: list[set[int]]) -> None:
         vaddr = np.array(sorted(extents), np.uint64) * np.uint64(4096)
         comparison.add(vaddr, vaddr + np.uint64(1))
     size = {extent: extent * 4096 + 1 for extent in range(31)}
-    for number, (extents, found) in enumerate(zip(backups, comparison.measured(), strict=True)):
+    for number, (extents, measured_usage) in enumerate(zip(backups, comparison.measured(), strict=True)):
         elsewhere = set().union(*(other for place, other in enumerate(backups) if place != number))
-        assert found.referenced == exactly(sum(size[extent] for extent in extents))
-        assert found.exclusive == exactly(sum(size[extent] for extent in extents - elsewhere))
-        assert found.shared == sum(size[extent] for extent in extents & elsewhere)
+        assert measured_usage.referenced == exactly(sum(size[extent] for extent in extents))
+        assert measured_usage.exclusive == exactly(sum(size[extent] for extent in extents - elsewhere))
+        assert measured_usage.shared == sum(size[extent] for extent in extents & elsewhere)
     assert comparison.total == sum(size[extent] for extent in set().union(*backups))
 
 

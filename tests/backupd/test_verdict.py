@@ -391,8 +391,8 @@ def test_a_host_of_which_not_even_a_list_came_leaves_no_backup() -> None:
 
 def test_the_error_of_a_backup_is_that_of_its_worst_path() -> None:
     paths = {outcome: PathResult(f"/{outcome}", outcome, f"{outcome} because") for outcome in PathOutcome}
-    for one, other in itertools.combinations(PathOutcome, 2):
-        for results in ([paths[one], paths[other]], [paths[other], paths[one]]):
+    for path_outcome, other in itertools.combinations(PathOutcome, 2):
+        for results in ([paths[path_outcome], paths[other]], [paths[other], paths[path_outcome]]):
             assert decide_run(results).error == f"{other} because"
     assert decide_run([PathResult("/a", PathOutcome.COMPLETE)]) == RunVerdict("complete", "complete", None)
 

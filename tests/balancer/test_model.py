@@ -18,29 +18,31 @@ OTHER = Model(Rates(2e6, 0.03, 0.0, 300.0, 5000.0, 10_000.0), Rates(0.3, 6e-9, 0
 
 def steps(count: int, model: Model = OTHER, seed: int = 1, noise: float = 0.0) -> list[MeasuredBalance]:
     """What block groups of all kinds take by this model."""
-    rng, found = random.Random(seed), []
+    rng, measured_balances = random.Random(seed), []
     for _ in range(count):
         moved, extents = rng.randrange(10 * MIB, 1000 * MIB), int(2 ** rng.uniform(0, 14))
         references = extents * rng.randrange(1, 9)
-        said = model.estimate(Cost(extents, references, moved, 0))
+        estimate = model.estimate(Cost(extents, references, moved, 0))
         off = 1 + rng.uniform(-noise, noise)
-        found.append(MeasuredBalance(moved, extents, references, moved + round(said.metadata * off), said.seconds * off))
-    return found
+        measured_balances.append(
+            MeasuredBalance(moved, extents, references, moved + round(estimate.metadata * off), estimate.seconds * off)
+        )
+    return measured_balances
 
 
 def worst(model: Model, some: list[MeasuredBalance]) -> float:
     """The largest relative error of what is said of metadata and seconds."""
     off = []
     for step in some:
-        said = model.estimate(Cost(step.extents, step.references, step.moved, 0))
-        off += [abs(said.metadata / (step.written - step.moved) - 1), abs(said.seconds / step.seconds - 1)]
+        estimate = model.estimate(Cost(step.extents, step.references, step.moved, 0))
+        off += [abs(estimate.metadata / (step.written - step.moved) - 1), abs(estimate.seconds / step.seconds - 1)]
     return max(off)
 
 
 def test_an_estimate_is_the_sum_of_what_each_takes() -> None:
     model = Model(Rates(1000, 0.5, 10, 1, 0.5, 0.25), Rates(1.0, 0.0, 0.0, 0.0, 0.0, 0.0))
-    said = model.estimate(Cost(extents=7, references=20_000, moves=100, largest=50))
-    assert (said.moved, said.metadata, said.seconds) == (100, 1000 + 50 + 70 + 20_000 + 5_000 + 250, 1.0)
+    estimate = model.estimate(Cost(extents=7, references=20_000, moves=100, largest=50))
+    assert (estimate.moved, estimate.metadata, estimate.seconds) == (100, 1000 + 50 + 70 + 20_000 + 5_000 + 250, 1.0)
     assert (FEW, SOME) == (1000, 10_000)
 
 
@@ -65,20 +67,26 @@ def test_the_default_counts_less_with_each_step() -> None:
 def test_one_step_does_not_turn_everything_over() -> None:
     odd = MeasuredBalance(moved=MIB, extents=1, references=1, written=900 * MIB, seconds=500.0)
     for model in (fit([odd]), fit([*steps(20), odd])):
-        said = model.estimate(Cost(700, 3000, 400 * MIB, MIB))
-        assert 0 < said.metadata < 900 * MIB
-        assert 0 < said.seconds < 100
+        estimate = model.estimate(Cost(700, 3000, 400 * MIB, MIB))
+        assert 0 < estimate.metadata < 900 * MIB
+        assert 0 < estimate.seconds < 100
 
 
 @pytest.mark.parametrize("times", [20, 0])
 def test_a_few_steps_that_were_measured_wrong_change_little(times: int) -> None:
     """Others wrote meanwhile; or what was written was counted with the next step."""
-    some = steps(40, noise=0.05)
+    measured_balances = steps(40, noise=0.05)
     wrong = [
-        MeasuredBalance(one.moved, one.extents, one.references, one.moved + (one.written - one.moved) * times, one.seconds * times)
+        MeasuredBalance(
+            measured_balance.moved,
+            measured_balance.extents,
+            measured_balance.references,
+            measured_balance.moved + (measured_balance.written - measured_balance.moved) * times,
+            measured_balance.seconds * times,
+        )
         if number % 10 == 3
-        else one
-        for number, one in enumerate(some)
+        else measured_balance
+        for number, measured_balance in enumerate(measured_balances)
     ]
     assert worst(fit(wrong), steps(100, seed=2)) < 0.1
 

@@ -36,8 +36,8 @@ def test_a_pool_that_says_nothing_has_a_small_budget_and_little_time() -> None:
 
 
 def test_what_a_pool_says_holds_where_no_option_is_given() -> None:
-    said = BalanceSettings(5 * GIB, None, "usage", parse_min_free("3%"), True, None)
-    assert settings(said) == RunSettings(
+    balance_settings = BalanceSettings(5 * GIB, None, "usage", parse_min_free("3%"), True, None)
+    assert settings(balance_settings) == RunSettings(
         "usage", FLOORS["usage"], 5 * GIB, None, min_unallocated=RoomFloor(1 << 62, 0.03), only_to_expiry=True, max_pressure=None
     )
     sized = settings(BalanceSettings(min_unallocated=parse_min_free("30GiB")))
@@ -45,12 +45,12 @@ def test_what_a_pool_says_holds_where_no_option_is_given() -> None:
 
 
 def test_options_win_and_none_lifts_a_limit() -> None:
-    said = BalanceSettings(5 * GIB, 60.0, "usage", parse_min_free("3%"), True, 0.1)
-    found = settings(said, GIB, 30.0, "score", min_unallocated=7 * GIB, yield_to_backups=False, max_pressure=0.9)
-    assert (found.budget, found.time, found.policy, found.max_pressure) == (GIB, 30.0, "score", 0.9)
-    assert (found.min_unallocated, found.yield_to_backups) == (RoomFloor(7 * GIB, 1.0), False)
-    found = settings(said, "none", "none", None, max_pressure="none")
-    assert (found.budget, found.time, found.policy, found.max_pressure) == (None, None, "usage", None)
+    balance_settings = BalanceSettings(5 * GIB, 60.0, "usage", parse_min_free("3%"), True, 0.1)
+    run_settings = settings(balance_settings, GIB, 30.0, "score", min_unallocated=7 * GIB, yield_to_backups=False, max_pressure=0.9)
+    assert (run_settings.budget, run_settings.time, run_settings.policy, run_settings.max_pressure) == (GIB, 30.0, "score", 0.9)
+    assert (run_settings.min_unallocated, run_settings.yield_to_backups) == (RoomFloor(7 * GIB, 1.0), False)
+    run_settings = settings(balance_settings, "none", "none", None, max_pressure="none")
+    assert (run_settings.budget, run_settings.time, run_settings.policy, run_settings.max_pressure) == (None, None, "usage", None)
 
 
 @pytest.fixture

@@ -297,10 +297,15 @@ def test_extents_of_16_mib_and_more_are_large() -> None:
     of_class[[12, 23, 24, 25]] = [4096, 8 << 20, 16 << 20, 32 << 20]
     one, score = np.ones(3, np.uint64), np.array([250.0, 250.5, 3.0])
     counted = FreeExtents(np.full(3, 5), one, np.array([7, 9, 8], np.uint64), score, (of_class > 0).astype(np.int64), of_class)
-    found = sample(ONE, NOW, surveyed(one, one, one, counted, np.array([True, True, False])), 1 << 40)
-    assert (found.free_in_large, found.largest_free, found.bad, found.block_groups) == (48 << 20, 9, 1, 2)
-    assert (found.fragments, found.score, found.unallocated) == (10, 500.5, 1 << 40)
-    assert found.histogram == ((4096, 1, 4096), (8 << 20, 1, 8 << 20), (16 << 20, 1, 16 << 20), (32 << 20, 1, 32 << 20))
+    free_space_score = sample(ONE, NOW, surveyed(one, one, one, counted, np.array([True, True, False])), 1 << 40)
+    assert (free_space_score.free_in_large, free_space_score.largest_free, free_space_score.bad, free_space_score.block_groups) == (
+        48 << 20,
+        9,
+        1,
+        2,
+    )
+    assert (free_space_score.fragments, free_space_score.score, free_space_score.unallocated) == (10, 500.5, 1 << 40)
+    assert free_space_score.histogram == ((4096, 1, 4096), (8 << 20, 1, 8 << 20), (16 << 20, 1, 16 << 20), (32 << 20, 1, 32 << 20))
     none = sample(
         ONE, NOW, surveyed(one, one, one, replace(counted, extents=of_class * 0, bytes=of_class * 0), np.zeros(3, bool)), 0
     )
@@ -340,8 +345,8 @@ def record_a_run(state: Path, steps: list[StepDone], warn: Callable[[str], None]
 
 
 def test_the_catalogue_knows_every_way_in_which_a_run_or_a_step_can_end() -> None:
-    assert {recorded_outcome(one) for one in StopReason} | {"killed"} == set(BALANCE_OUTCOMES)
-    assert {one.value for one in BalanceOutcome} == set(STEP_OUTCOMES)
+    assert {recorded_outcome(stop_reason) for stop_reason in StopReason} | {"killed"} == set(BALANCE_OUTCOMES)
+    assert {balance_outcome.value for balance_outcome in BalanceOutcome} == set(STEP_OUTCOMES)
 
 
 def test_a_run_is_kept_with_its_steps_and_sums(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_room_is_a_size_or_a_share_and_pressure_a_share_or_none() -> None:
 def test_an_option_that_is_not_given_leaves_what_the_policy_has() -> None:
     for policy, floors in choose.FLOORS.items():
         assert settings_of(None, policy=policy) == RunSettings(policy=policy, floors=floors)
-    found = settings_of(
+    run_settings = settings_of(
         None,
         budget=GIB,
         time=60.0,
@@ -114,9 +114,19 @@ def test_an_option_that_is_not_given_leaves_what_the_policy_has() -> None:
         max_pressure="none",
         patience=5.0,
     )
-    assert (found.floors.min_score, found.floors.min_benefit, found.budget, found.time) == (7.0, 0.0, GIB, 60.0)
-    assert (found.yield_to_backups, found.wait_for_others, found.patience, found.max_pressure) == (False, True, 5.0, None)
-    assert found.min_unallocated.of(1000 * GIB) == 30 * GIB
+    assert (run_settings.floors.min_score, run_settings.floors.min_benefit, run_settings.budget, run_settings.time) == (
+        7.0,
+        0.0,
+        GIB,
+        60.0,
+    )
+    assert (run_settings.yield_to_backups, run_settings.wait_for_others, run_settings.patience, run_settings.max_pressure) == (
+        False,
+        True,
+        5.0,
+        None,
+    )
+    assert run_settings.min_unallocated.of(1000 * GIB) == 30 * GIB
     assert settings_of(None, min_unallocated=0).min_unallocated == RoomFloor(0, 1.0)
     assert settings_of(None, min_unallocated=500 * GIB).min_unallocated.of(1000 * GIB) == 500 * GIB
 
@@ -142,9 +152,9 @@ def test_help_knows_the_policies_without_numpy() -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_value_that_is_not_understood_is_one_line_and_a_hint(words: list[str], error: str) -> None:
-    said = balancer(*words, check=False)
-    assert (said.returncode, said.stdout) == (2, "")
-    first, second = said.stderr.splitlines()
+    process = balancer(*words, check=False)
+    assert (process.returncode, process.stdout) == (2, "")
+    first, second = process.stderr.splitlines()
     assert first.startswith("error: ")
     assert error in first
     assert second.startswith("hint: ")

@@ -66,9 +66,9 @@ def test_half_a_block_group_in_pieces_is_bad_and_in_one_hole_is_not() -> None:
     tally = FreeSpaceTally(u64([0, GIB]), u64([GIB, GIB]))
     pieces = 2 * MIB * np.arange(512, dtype=np.uint64)
     tally.add(np.append(pieces, u64([GIB])), np.append(np.full(512, MIB, np.uint64), u64([512 * MIB])))
-    found = tally.finish()
-    assert found.score.tolist() == pytest.approx([512 * (1 - 0.5 / 9.5), 1 / 9.5])
-    assert found.free.tolist() == [512 * MIB] * 2
+    free_extents = tally.finish()
+    assert free_extents.score.tolist() == pytest.approx([512 * (1 - 0.5 / 9.5), 1 / 9.5])
+    assert free_extents.free.tolist() == [512 * MIB] * 2
 
 
 @st.composite
@@ -105,17 +105,17 @@ def tallied(groups: list[Span], free: list[Span], cuts: list[int]) -> FreeExtent
 @given(filesystems())
 def test_what_is_added_up_in_batches_is_what_one_at_a_time_gives(filesystem: tuple[list[Span], list[Span], list[int]]) -> None:
     groups, free, cuts = filesystem
-    found = tallied(groups, free, cuts)
+    free_extents = tallied(groups, free, cuts)
     inside = [[one for one in free if vaddr <= one[0] < vaddr + length] for vaddr, length in groups]
     runs = [joined_slowly(some) for some in inside]
-    assert found.fragments.tolist() == [len(some) for some in inside]
-    assert found.free.tolist() == [sum(length for _, length in some) for some in inside]
-    assert found.largest.tolist() == [max(some, default=0) for some in runs]
+    assert free_extents.fragments.tolist() == [len(some) for some in inside]
+    assert free_extents.free.tolist() == [sum(length for _, length in some) for some in inside]
+    assert free_extents.largest.tolist() == [max(some, default=0) for some in runs]
     scores = [score_of(some, length) for some, (_, length) in zip(inside, groups, strict=True)]
-    assert found.score.tolist() == pytest.approx(scores, abs=1e-9)
+    assert free_extents.score.tolist() == pytest.approx(scores, abs=1e-9)
     wanted = histogram(length for some in runs for length in some)
     there = {one["at_least"].bit_length() - 1: (one["extents"], one["bytes"]) for one in wanted}
-    pairs = zip(found.extents.tolist(), found.bytes.tolist(), strict=True)
+    pairs = zip(free_extents.extents.tolist(), free_extents.bytes.tolist(), strict=True)
     assert list(pairs) == [there.get(number, (0, 0)) for number in range(SIZES)]
 
 
@@ -130,15 +130,15 @@ def test_scores_are_added_in_the_order_of_addresses_as_python_btrfs_adds_them() 
     rng = np.random.default_rng(5)
     sizes = rng.choice([4 * KIB, 12 * KIB, 100 * KIB, MIB, 3 * MIB], 3000)
     free = [(int(begin), int(size)) for begin, size in zip(np.cumsum(sizes) - sizes + SECTOR * np.arange(3000), sizes, strict=True)]
-    found = tallied([(0, 4 * GIB)], free, [1, 1000, 2500])
-    assert found.score.tolist() == [score_of(free, 4 * GIB)]
+    free_extents = tallied([(0, 4 * GIB)], free, [1, 1000, 2500])
+    assert free_extents.score.tolist() == [score_of(free, 4 * GIB)]
 
 
 def test_free_is_no_more_than_the_block_group_when_the_tree_changed_meanwhile() -> None:
     """An extent that was seen before it became bitmaps, and then the bitmaps: `used` must not fall below zero."""
-    found = tallied([(0, 8 * MIB)], [(0, 8 * MIB), (4 * MIB, MIB)], [1])
-    assert found.free.tolist() == [8 * MIB]
-    assert found.largest.tolist() == [8 * MIB]
+    free_extents = tallied([(0, 8 * MIB)], [(0, 8 * MIB), (4 * MIB, MIB)], [1])
+    assert free_extents.free.tolist() == [8 * MIB]
+    assert free_extents.largest.tolist() == [8 * MIB]
 
 
 @given(st.integers(1, 63), st.integers(-SECTOR, SECTOR))
@@ -155,8 +155,8 @@ def test_runs_join_within_a_block_group_and_not_across() -> None:
 
 def test_nothing_at_all_is_nothing() -> None:
     for free in ([], [(4096, 4096)]):
-        found = tallied([], free, [])
-        assert (len(found.score), found.extents.sum()) == (0, 0)
+        free_extents = tallied([], free, [])
+        assert (len(free_extents.score), free_extents.extents.sum()) == (0, 0)
     assert tallied([(0, GIB)], [], []).fragments.tolist() == [0]
 
 
@@ -178,10 +178,10 @@ def peak(batches: int) -> int:
     tracemalloc.start()
     for number in range(batches):
         tally.add(each + number * 5000 * 8192, np.full(5000, 4096, np.uint64))
-    found = tally.finish()
+    free_extents = tally.finish()
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert found.fragments.tolist() == [5000 * batches]
+    assert free_extents.fragments.tolist() == [5000 * batches]
     return most
 
 

@@ -107,8 +107,8 @@ class ThroughLink(Sender):
         link = Listed(self.below(b"x"), S_IFLNK | 0o777, len(target), target)
         folder = Listed(self.below(b"x"), S_IFDIR | 0o755)
         file = Listed(self.below(b"x/evil"), size=len(self.content))
-        found = [link, folder, file] if self.folder_too else [link, file]
-        return [found[at] for at in self.order if at < len(found)]
+        listeds = [link, folder, file] if self.folder_too else [link, file]
+        return [listeds[at] for at in self.order if at < len(listeds)]
 
 
 @attack

@@ -73,8 +73,8 @@ def folders_of(name: str) -> list[Path]:
 
 def dead_sessions() -> set[str]:
     """Names of sessions of this user that were killed and whose folders are still there."""
-    found = (path for place in places() for path in place.glob(f"{PREFIX}*"))
-    names = {path.name for path in found if _NAME.fullmatch(path.name) and _is_ours(path)}
+    paths = (path for place in places() for path in place.glob(f"{PREFIX}*"))
+    names = {path.name for path in paths if _NAME.fullmatch(path.name) and _is_ours(path)}
     return {name for name in names if not is_alive(name) or _is_orphan(name)}
 
 

@@ -86,9 +86,9 @@ class Attempts:
     def descriptors(self) -> None:
         """All that it was given, and that the first process of the cell has, but pipes and sockets: success changes nothing."""
         for number in (0, *inherited()):
-            found = os.fstat(number)
-            if not stat.S_ISFIFO(found.st_mode) and not stat.S_ISSOCK(found.st_mode):
-                self._descriptor(number, found)
+            status = os.fstat(number)
+            if not stat.S_ISFIFO(status.st_mode) and not stat.S_ISSOCK(status.st_mode):
+                self._descriptor(number, status)
         for entry in Path("/proc/1/fd").iterdir() if TARGETS["cell"] else ():
             if not entry.is_fifo() and not entry.is_socket():
                 self.attempt(f"open {entry}", partial(opened, entry, os.O_RDWR))

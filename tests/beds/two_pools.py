@@ -114,8 +114,8 @@ class TwoPools:
 
     def differences(self, name: str) -> str:
         """What rsync, which knows nothing of us, finds different between the two copies of a backup, by checksums."""
-        one, other = (pool / "hosts/web1" / name for pool in (self.first.pool, self.second.pool))
-        return work("rsync", "-n", "-aHAXc", "--delete", "-i", f"{one}/", f"{other}/").stdout
+        path, other = (pool / "hosts/web1" / name for pool in (self.first.pool, self.second.pool))
+        return work("rsync", "-n", "-aHAXc", "--delete", "-i", f"{path}/", f"{other}/").stdout
 
 
 def shown(path: Path) -> dict[str, str]:

@@ -122,7 +122,7 @@ def test_the_record_stays_small_and_loses_nothing_that_is_new(small: Pool) -> No
     kept = list(read_actions(small))
     assert len(kept) > LARGEST / (LONGEST + 200)
     for who in "abc":  # the newest of each, without a gap
-        seconds = [(one.at - NOW).total_seconds() for one in kept if one.by == who]
+        seconds = [(user_action.at - NOW).total_seconds() for user_action in kept if user_action.by == who]
         assert seconds == list(range(each - 1, each - 1 - len(seconds), -1))
 
 

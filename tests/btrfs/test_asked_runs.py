@@ -239,11 +239,11 @@ def test_who_has_the_turn_and_goes_no_further_holds_up_the_others_for_a_while_on
     """As one that was stopped with Ctrl-Z."""
     monkeypatch.setattr("backupd.run.slots._LOOK", 0.01)
     monkeypatch.setattr("backupd.run.slots._PATIENCE", 5)
-    said, looks = list[Slots](), count()
+    slots_of_hosts, looks = list[Slots](), count()
     with take_lock(tmp_path / "slot-turn", "a run", "now"), HeldSlots(tmp_path, "another", "now") as places:
-        assert asyncio.run(places.wait([Slots("slot", 1, "")], RunCancellation(), lambda: next(looks) > 50, said.append))
+        assert asyncio.run(places.wait([Slots("slot", 1, "")], RunCancellation(), lambda: next(looks) > 50, slots_of_hosts.append))
         assert is_locked(tmp_path / "slot-0")
-    assert len(said) == 1
+    assert len(slots_of_hosts) == 1
     assert not is_locked(tmp_path / "slot-0")
 
 
@@ -253,6 +253,6 @@ def test_relative_paths_are_those_of_the_folder_it_was_started_in(
     monkeypatch.chdir(tmp_path)
     Path("main.toml").symlink_to(nights.config)
     Path("main.d").symlink_to(nights.config.with_suffix(".d"))
-    with serving(Path("main.toml"), socket=Path("here.sock")) as found:
-        assert found.agent().ask("jobs") is not None
+    with serving(Path("main.toml"), socket=Path("here.sock")) as service:
+        assert service.agent().ask("jobs") is not None
     assert not (tmp_path / "here.sock").exists()

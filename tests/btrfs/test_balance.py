@@ -169,10 +169,10 @@ def test_a_run_balances_what_is_worth_it_and_reports_what_python_btrfs_sees(make
 def truth(point: Path) -> tuple[Any, ...]:
     work("btrfs", "filesystem", "sync", point)
     found = theirs(point).values()
-    runs = [length for one in found for length in one.joined]
+    runs = [length for seen in found for length in seen.joined]
     large = sum(one["bytes"] for one in histogram(runs) if one["at_least"] >= 16 << 20)
-    numbers = sum(one.length for one in found), sum(one.used for one in found), sum(one.fragments for one in found)
-    return len(found), *numbers, pytest.approx(sum(one.score for one in found)), max(runs), large
+    numbers = sum(seen.length for seen in found), sum(seen.used for seen in found), sum(seen.fragments for seen in found)
+    return len(found), *numbers, pytest.approx(sum(seen.score for seen in found)), max(runs), large
 
 
 def counts(numbers: SpaceNumbers) -> tuple[Any, ...]:
@@ -194,10 +194,10 @@ def sectors_written(disk: str) -> int:
 def test_a_budget_is_never_exceeded_and_what_fits_is_done(bed: Path) -> None:
     budget = planned(bed)[0].used + (1 << 20)
     expected = planned(bed, budget=budget)
-    within = [one for one in expected if one.is_within]
-    assert sum(one.used for one in within) == within[-1].moved_so_far <= budget
+    within = [group for group in expected if group.is_within]
+    assert sum(group.used for group in within) == within[-1].moved_so_far <= budget
     rehearsed, before = balance(bed, budget=budget, dry_run=True), groups(bed)
-    assert [one.vaddr for one in rehearsed.planned] == [one.vaddr for one in expected]
+    assert [group.vaddr for group in rehearsed.planned] == [group.vaddr for group in expected]
     report = balance(bed, budget=budget)
     gone = set(before) - set(groups(bed))
     assert 0 < report.moved <= budget

@@ -265,7 +265,7 @@ def test_backups_that_begin_cancel_it_and_a_lock_of_a_moment_does_not(bed: Path,
 
 
 def test_pressure_on_the_disks_is_waited_for_and_then_ends_it(bed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = tmp_path / "io"
+    path = tmp_path / "io"
     total = iter(range(0, 10**12, 10**9))  # much more each time it is read: far beyond all of the time
     monkeypatch.setattr(IoPressure, "total", lambda _self: next(total))
     monkeypatch.setattr(run, "_LOOK_AGAIN", 0.05)
@@ -273,11 +273,11 @@ def test_pressure_on_the_disks_is_waited_for_and_then_ends_it(bed: Path, tmp_pat
     assert (report.reason, report.steps) == (StopReason.PRESSURE, ())
     assert "waits" in seen.events()
     monkeypatch.undo()
-    assert IoPressure(told).share() is None
-    told.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    assert IoPressure(path).share() is None
+    path.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
     clock = [1000.0]
     monkeypatch.setattr("btrkeep.procfs.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    pressure = IoPressure(told)
+    pressure = IoPressure(path)
     clock[0] += 0.05
-    told.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1020000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    path.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1020000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
     assert pressure.share() == pytest.approx(0.4)

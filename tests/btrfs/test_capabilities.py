@@ -30,11 +30,11 @@ def test_the_names_of_bits_are_those_of_the_kernels_header() -> None:
 
 
 def test_a_user_namespace_has_no_rights_over_the_machines_filesystems() -> None:
-    known = parse_capabilities(status((1 << 41) - 1), NAMESPACE)
-    assert known is not None
-    assert known.namespace
-    assert [need.capability for need in missing_privileges(known)] == ["CAP_SYS_ADMIN", "CAP_MKNOD"]
-    texts = [privilege_finding.text for privilege_finding in privilege_findings(known, root=True)]
+    capabilities = parse_capabilities(status((1 << 41) - 1), NAMESPACE)
+    assert capabilities is not None
+    assert capabilities.namespace
+    assert [need.capability for need in missing_privileges(capabilities)] == ["CAP_SYS_ADMIN", "CAP_MKNOD"]
+    texts = [privilege_finding.text for privilege_finding in privilege_findings(capabilities, root=True)]
     assert any("user namespace" in text for text in texts)
 
 
@@ -55,9 +55,9 @@ def test_reading_is_also_permitted_by_the_capability_to_override() -> None:
 
 
 def test_those_of_this_process_are_what_the_kernel_permits_it() -> None:
-    known = read_capabilities()
-    assert known is not None
-    assert known.has("CAP_CHOWN") == (os.geteuid() == 0)
+    capabilities = read_capabilities()
+    assert capabilities is not None
+    assert capabilities.has("CAP_CHOWN") == (os.geteuid() == 0)
 
 
 @pytest.mark.btrfs

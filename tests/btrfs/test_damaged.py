@@ -195,8 +195,8 @@ def test_words_of_several_kernels_are_understood() -> None:
         "BTRFS warning (device sdb1): header error at logical 4096 on dev /dev/sdb1, physical 1: metadata leaf (level 0) in tree 7",
         "BTRFS error (device sdb1): fixed up error at logical 131072 on dev /dev/sdb1 physical 131072",
     ]
-    found = faults(lines, frozenset({"sdb1"}))
-    assert (found.vaddrs, found.trees, found.lines) == ((4096, 65536), (TreeBlock(4096, 7, 0),), 3)
+    scrub_faults = faults(lines, frozenset({"sdb1"}))
+    assert (scrub_faults.vaddrs, scrub_faults.trees, scrub_faults.lines) == ((4096, 65536), (TreeBlock(4096, 7, 0),), 3)
     assert faults([], frozenset({"sdb1"})).vaddrs == ()
 
 

@@ -101,9 +101,9 @@ def test_what_is_damaged_in_the_base_is_fetched_again(make_btrfs: Callable[..., 
     (first,) = nights.names("web")
     damage(nights.top, content[: 4 * KIB])
     now = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
-    found = [Damage("web", first, f"{tree}/{one}", 0, 0, "verify", now) for one in (name, "linked", "gone", "gone/too")]
+    damages = [Damage("web", first, f"{tree}/{one}", 0, 0, "verify", now) for one in (name, "linked", "gone", "gone/too")]
     with Catalogue.open(nights.state) as catalogue:
-        catalogue.put_damages([*found, replace(found[0], path=f"{tree}/other", fate="mended")])
+        catalogue.put_damages([*damages, replace(damages[0], path=f"{tree}/other", fate="mended")])
     killed(nights, "after", "damaged files removed", "run", "web")
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert nights.differences("web", tree) == []

@@ -208,7 +208,7 @@ class Sharing:
 
     def done(self) -> dict[str, SharedBackup]:
         backups = [one for host in ("web1", "web2") for one in restorable(self.pool, host)]
-        return {f"{one.backup.host} {one.backup.name}": one for one in self._deduper.share(backups)}
+        return {f"{backup.backup.host} {backup.backup.name}": backup for backup in self._deduper.share(backups)}
 
 
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["verified", "stopped"])
@@ -239,7 +239,7 @@ def test_a_backup_that_is_deleted_before_its_turn_is_left_and_the_others_share(n
             work("btrfs", "subvolume", "delete", gone)
         return nullcontext()
 
-    left = {name: one.left for name, one in Sharing(nights, alone, lambda: None).done().items() if one.left}
+    left = {name: backup.left for name, backup in Sharing(nights, alone, lambda: None).done().items() if backup.left}
     assert [*left] == [f"web1 {gone.name}"]
     assert "was deleted" in left[f"web1 {gone.name}"] or "gone" in left[f"web1 {gone.name}"]
     assert len(addresses(files(nights, "of web?"))) == 1
@@ -287,9 +287,9 @@ def test_what_a_verify_finds_while_it_waits_stays_known(nights: Nights) -> None:
     night_in_the_middle(nights, f"spoil {victim}; backupd verify web1@{backup.name}")
     said = (nights.top / "said").read_text()
     assert "1 file damaged" in said
-    found = victim.stat()
-    with Checksums(nights.pool / "hosts/web1") as known:
-        record = known.find(key_of(found.st_ino, found.st_ctime_ns, found.st_size))
+    status = victim.stat()
+    with Checksums(nights.pool / "hosts/web1") as checksums:
+        record = checksums.find(key_of(status.st_ino, status.st_ctime_ns, status.st_size))
     assert record
     assert record.damaged
     assert len(addresses([backup / victim.parent / name for name in ("once", "zz")])) == 1, said  # it went on
@@ -360,7 +360,7 @@ def test_what_is_only_in_memory_is_shared_with_nobody(nights: Nights) -> None:
     """The file that keeps its data was whole when it was read, and its disk has damaged it since; the other one is good."""
     nights.backupd("verify")
     source, other = nights.backup("web1"), nights.backup("web2")
-    ours, theirs = (next(one.glob("data/**/of web?")) for one in (source, other))
+    ours, theirs = (next(path.glob("data/**/of web?")) for path in (source, other))
     content = theirs.read_bytes()
     assert ours.read_bytes() == content  # from here on it is in memory
     spoil(nights, ours, content)
@@ -374,13 +374,13 @@ def test_what_is_only_in_memory_is_shared_with_nobody(nights: Nights) -> None:
 def test_a_file_that_verify_found_damaged_stays_so(nights: Nights) -> None:
     """Of one whose content is wrong there is no digest, though it can be read."""
     once = nights.backup("web1") / "data" / str(nights.source)[1:] / "web1" / "once"
-    found, folder = once.stat(), nights.pool / "hosts" / "web1"
-    key = key_of(found.st_ino, found.st_ctime_ns, found.st_size)
-    with Checksums(folder) as known:
-        known.write({key: ReadBefore(1, True, NO_DIGEST)}, None)
+    status, folder = once.stat(), nights.pool / "hosts" / "web1"
+    key = key_of(status.st_ino, status.st_ctime_ns, status.st_size)
+    with Checksums(folder) as checksums:
+        checksums.write({key: ReadBefore(1, True, NO_DIGEST)}, None)
     deduped(nights, *SMALL)
-    with Checksums(folder) as known:
-        assert known.find(key) == ReadBefore(1, True, NO_DIGEST)
+    with Checksums(folder) as checksums:
+        assert checksums.find(key) == ReadBefore(1, True, NO_DIGEST)
 
 
 def test_a_full_pool_gets_room(nights: Nights) -> None:

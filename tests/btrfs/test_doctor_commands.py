@@ -39,9 +39,9 @@ def tried(*rules: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def finding_of(facts: DoctorFacts, name: str) -> Finding:
-    found = [finding for finding in examine(facts).findings if finding.check == name]
-    assert found, f"{name} is not found"
-    return found[0]
+    findings = [finding for finding in examine(facts).findings if finding.check == name]
+    assert findings, f"{name} is not found"
+    return findings[0]
 
 
 def follow(point: Path, name: str, look: Look = facts_of, new: str = "") -> None:

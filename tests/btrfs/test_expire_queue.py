@@ -109,8 +109,8 @@ def test_nothing_is_deleted_while_others_fill_the_queue_and_it_goes_on_when_they
 
 def test_who_waits_for_the_cleaner_waits_for_no_backup_in_which_somebody_stands_and_names_him(pool: Expiries) -> None:
     names = pool.left("h0")[:3]
-    there = pool.backup("h0", names[0]) / "data"
-    process = subprocess.Popen(["sleep", "1000"], cwd=there)
+    path = pool.backup("h0", names[0]) / "data"
+    process = subprocess.Popen(["sleep", "1000"], cwd=path)
     try:
         with (pool.backup("h0", names[1]) / "backup.json").open():
             done = pool.expire(LATER, "--wait", status=1)

@@ -37,8 +37,8 @@ def summed(backup: Path) -> set[str]:
     """What is in SHA256SUMS, by sha256sum's own reading, which compares each."""
     if not (backup / "SHA256SUMS").exists():
         return set()
-    said = work("sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS", cwd=backup)
-    assert said.stdout == ""
+    process = work("sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS", cwd=backup)
+    assert process.stdout == ""
     return {path.decode("utf-8", "surrogateescape").rsplit("/", 1)[1] for path in read_sums(backup)}
 
 

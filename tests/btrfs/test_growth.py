@@ -32,11 +32,11 @@ def base(shared_btrfs: Path) -> Path:
 
 
 def test_all_names_and_all_data_of_a_new_subvolume_are_new(base: Path) -> None:
-    found = grown(base)
-    assert found == grown(base, 1 << 20)
-    assert found.names == len(work("find", base, "-mindepth", "1").stdout.splitlines()) == 1003
+    subvolume_growth = grown(base)
+    assert subvolume_growth == grown(base, 1 << 20)
+    assert subvolume_growth.names == len(work("find", base, "-mindepth", "1").stdout.splitlines()) == 1003
     inline = [number for number in range(1000) if number <= 2048]
-    assert sum(inline) + (1 << 20) <= found.bytes < sum(inline) + (1 << 20) + 1000 * 4096
+    assert sum(inline) + (1 << 20) <= subvolume_growth.bytes < sum(inline) + (1 << 20) + 1000 * 4096
 
 
 def test_of_a_snapshot_only_what_was_written_since_is_new(base: Path) -> None:

@@ -163,16 +163,16 @@ def test_a_first_backup_that_was_cut_keeps_broken_links_apart_too(nights: Nights
 
 
 def test_links_of_one_source_path_stay_when_another_path_is_tried_again(nights: Nights) -> None:
-    one, two = nights.source / "one", nights.source / "two"
-    link(one, "a", "b")
+    path, two = nights.source / "one", nights.source / "two"
+    link(path, "a", "b")
     link(two, "a", "b", size=3_000_000)
-    nights.host("web", one, two, attempts=2)
+    nights.host("web", path, two, attempts=2)
     nights.run("web")
     content(two / "a")
     nights.in_the_middle(1_000_000, end=f"dies-once:{nights.top}/once")
     (result,) = nights.night("web")
     assert result.outcome == "complete"
-    assert nights.differences("web", one) == []
+    assert nights.differences("web", path) == []
     assert nights.differences("web", two) == []
 
 

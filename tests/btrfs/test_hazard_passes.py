@@ -93,11 +93,11 @@ def test_a_large_file_is_still_written_in_place_and_a_small_one_anew(nights: Nig
         with (tree / name).open("r+b") as file:
             file.write(b"changed")
     nights.run("web")
-    there = nights.data("web", tree)
-    assert (there / "large").stat().st_ino == numbers["large"]
-    assert (there / "small").stat().st_ino != numbers["small"]
+    path = nights.data("web", tree)
+    assert (path / "large").stat().st_ino == numbers["large"]
+    assert (path / "small").stat().st_ino != numbers["small"]
     assert MIB // 2 <= exclusive_bytes(nights.backup("web")) < MIB
-    work("cmp", tree / "large", there / "large")
+    work("cmp", tree / "large", path / "large")
 
 
 def test_what_is_unreadable_counts_once_in_two_passes_and_the_second_is_made_also_when_it_is_too_much(

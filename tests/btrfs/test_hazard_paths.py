@@ -35,19 +35,19 @@ def see_failed(nights: Nights, broken: Path, good: Path) -> None:
 def test_a_missing_source_path_fails_the_backup_but_the_others_are_fetched_and_nobody_else_suffers(
     nights: Nights, address: str | None
 ) -> None:
-    there, gone = grow(nights.source / "there"), grow(nights.source / "a-gone")
+    path, gone = grow(nights.source / "there"), grow(nights.source / "a-gone")
     other = grow(nights.source / "other")
     nights.settings("backup", concurrency=1)
-    nights.host("web", gone, there, address=address)
+    nights.host("web", gone, path, address=address)
     nights.host("zzz", other, address=address)
     nights.run()
     good = nights.names("web")[0]
     gone.rename(nights.source / "aside")
-    grow(there, "three")
+    grow(path, "three")
     results = nights.run(status=1)
     assert {name: result["outcome"] for name, result in results.items()} == {"web": "failed", "zzz": "complete"}
     assert "is missing" in results["web"]["error"]
-    see_failed(nights, gone, there)
+    see_failed(nights, gone, path)
     assert nights.status("web")["state"] == "failing"
 
     (nights.source / "aside").rename(gone)

@@ -213,7 +213,7 @@ def test_a_pool_that_came_into_a_snapshot_without_its_backups_is_not_begun_anew(
         work("mount", "-o", "subvol=@rolled-back", device, place)
         for words in (("run", "web1"), ("rebuild",)):
             done = nights.backupd(*words, check=False)
-            assert (done.returncode, "the pool is a snapshot" in done.stderr) == (4, True), (words, done)
+            assert (done.returncode, "this pool is itself a snapshot" in done.stderr) == (4, True), (words, done)
         assert len(nights.names("web1")) == 1
         work("umount", place)
         work("mount", "-o", "subvol=@", device, place)

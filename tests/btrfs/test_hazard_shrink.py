@@ -150,10 +150,10 @@ def test_each_host_has_its_own_limit(nights: Nights) -> None:
 
 
 def test_what_one_path_gained_does_not_hide_what_another_lost(nights: Nights) -> None:
-    one, two = fill(nights.source / "one"), fill(nights.source / "two")
-    nights.host("web", one, two)
+    path, two = fill(nights.source / "one"), fill(nights.source / "two")
+    nights.host("web", path, two)
     nights.run("web")
-    empty(one)
+    empty(path)
     fill(two, 100)
     assert nights.run("web", status=1)["web"]["outcome"] == "suspect"
 

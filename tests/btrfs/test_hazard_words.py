@@ -28,9 +28,9 @@ def tree(nights: Nights) -> Path:
 
 def says(nights: Nights, text: bytes, times: int | str = 1) -> str:
     """rsync_path of a host that says it, so many times; see tests/beds/sayer.py."""
-    said = nights.top / "said"
-    said.write_bytes(text)
-    return shlex.join([sys.executable, str(SAYER), str(times), str(said), "rsync"])
+    path = nights.top / "said"
+    path.write_bytes(text)
+    return shlex.join([sys.executable, str(SAYER), str(times), str(path), "rsync"])
 
 
 def measured_run(nights: Nights) -> tuple[dict[str, Any], int]:

@@ -45,7 +45,7 @@ def said_by_all(nights: Nights) -> dict[str, dict[str, str]]:
         "check": {SUBJECTS.get(one["subject"], one["subject"]): one["level"] for one in check if one["level"] in bad},
         "doctor": {one["name"]: one["severity"] for one in doctor["findings"] if one["severity"] in bad},
         "status": {one["check"]: one["level"] for one in status["findings"]},
-        "metrics": {one.labels["check"]: {1: "warning", 2: "error"}[int(one.value)] for one in health if one.value},
+        "metrics": {sample.labels["check"]: {1: "warning", 2: "error"}[int(sample.value)] for sample in health if sample.value},
         "dashboard": {one["check"]: one["level"] for one in kept["findings"]},
     }
     return {who: {check: level for check, level in said.items() if check in OF_POOL} for who, said in found.items()}

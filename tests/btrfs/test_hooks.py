@@ -25,11 +25,11 @@ def hook(nights: Nights, name: str, script: str) -> str:
 
 
 def test_a_hook_gets_the_host_and_its_address_and_runs_before_the_transfer(nights: Nights, tree: Path) -> None:
-    said = nights.top / "said"
-    before = hook(nights, "before", f'echo "$@" >> {said}; env >> {said}; echo dumped > {tree}/dump')
+    path = nights.top / "said"
+    before = hook(nights, "before", f'echo "$@" >> {path}; env >> {path}; echo dumped > {tree}/dump')
     nights.host("web", tree, address="root@web1.example.org", before=[before, "{address}", "{host}", "x{host}y", "{other}", "a b"])
     nights.run("web")
-    lines = said.read_text().splitlines()
+    lines = path.read_text().splitlines()
     assert lines[0] == "root@web1.example.org web xweby {other} a b"
     assert "BTRKEEP_HOST=web" in lines
     assert "BTRKEEP_ADDRESS=root@web1.example.org" in lines
@@ -38,28 +38,28 @@ def test_a_hook_gets_the_host_and_its_address_and_runs_before_the_transfer(night
 
 
 def test_the_hook_after_is_told_how_it_went_and_runs_after_a_transfer_that_failed_too(nights: Nights, tree: Path) -> None:
-    said = nights.top / "said"
-    after = hook(nights, "after", f'echo "$1 $BTRKEEP_STATE" >> {said}')
+    path = nights.top / "said"
+    after = hook(nights, "after", f'echo "$1 $BTRKEEP_STATE" >> {path}')
     nights.host("web", tree, after=[after, "{host}"])
     nights.run("web")
     nights.host("web", tree, nights.source / "missing", after=[after, "{host}"])
     nights.run("web", status=1)
     nights.ssh("sh -c 'exit 255' ssh")
     nights.run("web", status=1)
-    assert said.read_text().splitlines()[:2] == ["web complete", "web failed"]
-    assert len(said.read_text().splitlines()) == 3
+    assert path.read_text().splitlines()[:2] == ["web complete", "web failed"]
+    assert len(path.read_text().splitlines()) == 3
 
 
 def test_a_hook_that_ends_with_75_skips_the_host_and_that_is_no_failure(nights: Nights, tree: Path) -> None:
-    said = nights.top / "said"
+    path = nights.top / "said"
     before = hook(nights, "before", "echo the laptop sleeps >&2; exit 75")
-    nights.host("web", tree, before=[before], after=[hook(nights, "after", f"touch {said}")])
+    nights.host("web", tree, before=[before], after=[hook(nights, "after", f"touch {path}")])
     result = nights.run("web")["web"]
     assert result["outcome"] == "skipped"
     assert "the laptop sleeps" in result["error"]
     assert nights.json("log", "web")[0]["outcome"] == "skipped"
     assert not (nights.pool / "hosts" / "web").exists()
-    assert not said.exists()
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("script", ["echo the database is down; exit 1", "kill -9 $$", "exit 74"])

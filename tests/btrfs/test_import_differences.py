@@ -125,11 +125,11 @@ def test_of_the_tree_before_only_the_folders_are_read_that_are_not_as_they_were(
     work("cp", "-al", first, second)
     (second / "other/new").write_text("new")
     os.utime(second / "touched", ns=(1, 1))
-    known = look_at(first, None, lambda: True).digests
+    folder_digests = look_at(first, None, lambda: True).digests
     work("rm", "-r", first / "same/deep")
     os.utime(first / "same", ns=(2, 2))
-    found = look_at(second, first, lambda: True, known)
-    assert (sorted(found.changed), found.gone, sorted(found.folders)) == ([b"other/new"], [], [b"other", b"touched"])
+    tree_links = look_at(second, first, lambda: True, folder_digests)
+    assert (sorted(tree_links.changed), tree_links.gone, sorted(tree_links.folders)) == ([b"other/new"], [], [b"other", b"touched"])
     without = look_at(second, first, lambda: True)
     assert {b"same", b"same/deep"} <= set(without.folders)
 

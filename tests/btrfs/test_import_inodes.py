@@ -28,11 +28,11 @@ def mounts() -> Iterator[ExitStack]:
 def overlay(stack: ExitStack, place: Path, *options: str) -> Path:
     """A folder of two layers that are filesystems of their own, in which the same inode numbers occur."""
     lower, upper, shown = (place / name for name in ("lower", "upper", "dated"))
-    for one in (lower, upper, shown):
-        one.mkdir()
-    for one in (lower, upper):
-        work("mount", "-t", "tmpfs", "none", one)
-        stack.callback(work, "umount", one)
+    for path in (lower, upper, shown):
+        path.mkdir()
+    for path in (lower, upper):
+        work("mount", "-t", "tmpfs", "none", path)
+        stack.callback(work, "umount", path)
     tree = lower / "2026-03-01"
     tree.mkdir()
     for number in range(30):

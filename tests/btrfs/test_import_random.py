@@ -103,18 +103,18 @@ def _is_folder(path: bytes) -> bool:
 
 def history(place: Path, chance: random.Random, days: int) -> list[Path]:
     """Dated trees. In each, rsync was deceived once: another content with the same size and time."""
-    source, root, found = Source(place / "src", chance), place / "dated", list[Path]()
+    source, root, paths = Source(place / "src", chance), place / "dated", list[Path]()
     root.mkdir()
     for _ in range(4):
         source.day()
     for number in range(1, days + 1):
         source.day()
         tree = root / f"2026-03-{number:02}"
-        link = (f"--link-dest={found[-1]}",) if found else ()
+        link = (f"--link-dest={paths[-1]}",) if paths else ()
         work("rsync", "-aHAXS", "--numeric-ids", "--modify-window=-1", *link, f"{place / 'src'}/", f"{tree}/")
         _deceive(tree, chance)
-        found.append(tree)
-    return found
+        paths.append(tree)
+    return paths
 
 
 def _deceive(tree: Path, chance: random.Random) -> None:

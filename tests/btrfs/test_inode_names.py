@@ -72,8 +72,8 @@ def test_snapshots_that_differ_in_a_name_have_each_its_own(shared_btrfs: Path) -
     for number in range(200):
         (first / f"data/srv/{number:03}").write_bytes(os.urandom(100))
     (first / "data/srv/far/last").touch()
-    for one in (alike, renamed, moved, linked):
-        work("btrfs", "subvolume", "snapshot", first, one)
+    for path in (alike, renamed, moved, linked):
+        work("btrfs", "subvolume", "snapshot", first, path)
     (renamed / "data/srv/050").rename(renamed / "data/srv/5x0")
     (moved / "data/srv").rename(moved / "data/vrs")
     os.link(linked / "data/srv/050", linked / "data/srv/far/other")

@@ -209,8 +209,8 @@ class History:
     def look(self) -> None:
         """Every backup in every pool is what its machine had; no folder has those of two machines, and nothing is half there."""
         for server, nights in self.servers.items():
-            there = self.found(server)
-            for one in there:
+            founds = self.found(server)
+            for one in founds:
                 if one.content not in self.truth:
                     self._keep(server, one)
                 machine, truth = self.truth[one.content]
@@ -219,11 +219,11 @@ class History:
                     data = one.path / "data" / str(self.machines[machine].source).strip("/")
                     said = work("rsync", "-n", "-aHAXci", "--delete", f"{truth}/", f"{data}/").stdout
                     assert said == "", f"{self}\n{server}: {one.path}\n{said}"
-            for host in {one.host for one in there}:
-                owners = {self.truth[one.content][0] for one in there if one.host == host}
+            for host in {one.host for one in founds}:
+                owners = {self.truth[one.content][0] for one in founds if one.host == host}
                 assert len(owners) == 1, f"{self}\n{server}: {host} is of {owners}"
             assert not list(nights.pool.glob("hosts/*/.receiving")), self
-            lost = {content for name, content in self.held if name == server} - {one.content for one in there}
+            lost = {content for name, content in self.held if name == server} - {one.content for one in founds}
             assert not lost, f"{self}\n{server}: a held backup is gone: {lost}"
 
     def _keep(self, server: str, one: Found) -> None:
@@ -251,9 +251,9 @@ class History:
             mark, host = json.loads(path.read_text()).get("replica"), path.parent.name
             if not mark or mark["name"] != source or host in failed:
                 continue
-            there = [one for one in self.found(source) if one.host == host and one.name < latest]
+            founds = [one for one in self.found(source) if one.host == host and one.name < latest]
             wanted = max(
-                (one for one in there if (server, one.content) not in self.deleted), key=lambda one: one.name, default=None
+                (one for one in founds if (server, one.content) not in self.deleted), key=lambda one: one.name, default=None
             )
             here = max((one.name for one in self.found(server) if one.host == host), default="")
             why = f"{self}\n{server}: {wanted} did not come from {source}, and no reason was told"

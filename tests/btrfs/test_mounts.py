@@ -247,10 +247,10 @@ def diskstats(devices: list[str]) -> int:
 
 
 def test_written_bytes_are_those_of_all_devices(make_btrfs: Callable[..., Path]) -> None:
-    one = make_btrfs(size="512M", options="commit=300")
+    path = make_btrfs(size="512M", options="commit=300")
     two = make_btrfs(size="512M", devices=2, mkfs=("-d", "raid1", "-m", "raid1"), options="commit=300")
-    (one / "folder").mkdir()
-    for point, copies in ((one, 1), (two, 2)):
+    (path / "folder").mkdir()
+    for point, copies in ((path, 1), (two, 2)):
         work("btrfs", "filesystem", "sync", point)
         before = written_bytes(point)
         assert before == diskstats(devices_of(point))
@@ -259,7 +259,7 @@ def test_written_bytes_are_those_of_all_devices(make_btrfs: Callable[..., Path])
         grown = written_bytes(point) - before
         assert copies * (8 << 20) <= grown < copies * (12 << 20)
         assert before + grown == diskstats(devices_of(point))
-    assert written_bytes(one / "folder") == written_bytes(one)
+    assert written_bytes(path / "folder") == written_bytes(path)
 
 
 def test_of_a_device_that_was_removed_nothing_is_counted(make_btrfs: Callable[..., Path]) -> None:

@@ -395,9 +395,9 @@ def test_a_retention_with_a_key_that_cannot_delete_is_told(far: Offsite) -> None
             far.run("--now", f"2026-03-0{day}T23:00:00Z")
         far.night.tables["offsite.far.retention"] = {"daily": 1, "weekly": 0, "monthly": 0, "yearly": 0, "min_keep": 1}
         far.night.write()
-        said = far.offsite("run", "--now", "2026-03-05T00:00:00Z", status=1)
-        assert KEY not in said.stderr + said.stdout
-        assert "cannot delete" in said.stderr
+        process = far.offsite("run", "--now", "2026-03-05T00:00:00Z", status=1)
+        assert KEY not in process.stderr + process.stdout
+        assert "cannot delete" in process.stderr
     assert len(far.there()) == 2
 
 

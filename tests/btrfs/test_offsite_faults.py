@@ -70,8 +70,8 @@ def test_a_snapshot_that_is_not_whole_never_counts_whatever_comes_next(far: Offs
 def test_a_snapshot_that_lacks_files_is_known_as_such_when_the_catalogue_is_lost(far: Offsite, may_delete: bool) -> None:
     damaged_night(far)
     # a key that cannot delete: the tagged snapshot is written beside the first one
-    there = far.repository / "snapshots"
-    keeps = f'cp -a {there} {there}.kept; "$REAL" "$@"; cp -an {there}.kept/. {there}; exit 1'
+    path = far.repository / "snapshots"
+    keeps = f'cp -a {path} {path}.kept; "$REAL" "$@"; cp -an {path}.kept/. {path}; exit 1'
     env = None if may_delete else instead(far, f'case "$1" in tag) {keeps};; esac\nexec "$REAL" "$@"')
     far.offsite("run", "--now", "2026-03-01T23:00:00Z", status=1, env=env)
     shutil.rmtree(far.night.state)

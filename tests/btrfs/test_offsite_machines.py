@@ -149,12 +149,12 @@ def test_a_tag_that_was_killed_leaves_no_snapshot_twice(far: Offsite) -> None:
     without_machines(far)
     old = list((far.repository / "snapshots").iterdir())
     before = left(far)
-    for one in old:
-        work("chattr", "+i", one)
+    for path in old:
+        work("chattr", "+i", path)
     far.backup("2026-03-04T22:00:00Z")
     far.offsite("run", "--now", "2026-03-04T23:00:00Z", status=1)
-    for one in old:
-        work("chattr", "-i", one)
+    for path in old:
+        work("chattr", "-i", path)
     assert len(left(far)) > len(before) + 1
     far.run("--now", "2026-03-04T23:30:00Z")
     assert sorted(set(left(far))) == sorted(left(far))
@@ -206,9 +206,9 @@ def test_a_host_that_is_worked_on_for_long_is_left_to_the_next_run(new: Offsite)
         restic = restic_of(settings, config.pool.state, config.pool.path)
         sinks: ProgressSinks[OffsiteEvent] = ProgressSinks(lambda event: waits.append(event) if type(event) is Waiting else None)
         run = OffsiteRun(config, open_pool(config.pool.path), catalogue, settings, restic, now, sinks, patience=1.0)
-        summary, there, sendings = run.plan([])
-        run.send(summary, there, sendings)
-    assert [one.host for one in summary.sent] == ["web3"]
+        summary, snapshots, sendings = run.plan([])
+        run.send(summary, snapshots, sendings)
+    assert [sent.host for sent in summary.sent] == ["web3"]
     (failed,) = summary.failed
     assert failed.host == "web2"
     assert "the lock is held" in failed.error

@@ -71,7 +71,7 @@ def test_a_host_of_several_paths_is_logged_in_to_once(nights: Nights, sshd: ssh.
 
 
 def test_a_connection_that_is_gone_is_made_again_and_ends_with_the_run(sshd: ssh.Sshd) -> None:
-    there, before = folders(), logins(sshd)
+    paths, before = folders(), logins(sshd)
 
     async def use() -> None:
         connection = shared(sshd)
@@ -92,16 +92,16 @@ def test_a_connection_that_is_gone_is_made_again_and_ends_with_the_run(sshd: ssh
 
     asyncio.run(asyncio.wait_for(use(), 60))
     assert logins(sshd) - before == 2
-    assert_nothing_left(there)
+    assert_nothing_left(paths)
 
 
 def test_a_host_that_refuses_the_key_is_asked_once_and_the_reason_is_sshs(sshd: ssh.Sshd, tmp_path: Path) -> None:
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other")
-    there = folders()
+    paths = folders()
     with pytest.raises(NotConnected) as caught:
         asyncio.run(shared(sshd, tmp_path / "other").socket(Cancellation()))
     assert meaning(255, caught.value.printed.decode().splitlines()).cause is ExitCause.KEY_REFUSED
-    assert_nothing_left(there)
+    assert_nothing_left(paths)
 
 
 def test_what_one_file_system_leaves_out_is_asked_over_the_same_connection(nights: Nights, sshd: ssh.Sshd) -> None:

@@ -101,16 +101,16 @@ def test_a_replay_is_each_disk_as_it_was_at_a_flush(shared_btrfs: Path) -> None:
     images, log = [shared_btrfs / "one", shared_btrfs / "two"], shared_btrfs / "log"
     for image in images:
         image.write_bytes(bytes(8192))
-    one, two = record(log, images)
-    one.write(0, b"a" * 4096)
-    one.flush()  # before the first mark, so nobody asks for it
-    one.mark(0, "before it")
+    recorder, two = record(log, images)
+    recorder.write(0, b"a" * 4096)
+    recorder.flush()  # before the first mark, so nobody asks for it
+    recorder.mark(0, "before it")
     two.write(4096, b"b" * 4096)
     two.flush()
-    one.mark(1, "after it")
-    one.write(0, b"c" * 100)
-    one.flush()
-    one.write(0, b"never flushed")
+    recorder.mark(1, "after it")
+    recorder.write(0, b"c" * 100)
+    recorder.flush()
+    recorder.write(0, b"never flushed")
     found = list(flushes(log))
     assert [(flush.step, flush.moment) for flush in found] == [(0, "before it"), (1, "after it")]
     replay, copies = Replay(entries(log), [base_of(image) for image in images]), [shared_btrfs / "first", shared_btrfs / "second"]

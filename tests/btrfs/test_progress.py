@@ -310,12 +310,12 @@ def test_what_is_not_known_is_shown_as_unknown() -> None:
     assert shown["rate"] == shown["time left"] == "unknown"
     assert shown["dropping"].startswith("unknown")
     assert dict(rows(seen(idle=True)))["dropping"] == "nothing"
-    one = Dropping(Drop(300, (6660, 108, 0), 1), datetime(2026, 11, 20, tzinfo=UTC), 75.0, False, None, None)
-    shown = dict(rows(seen(dropping=one)))
+    dropping = Dropping(Drop(300, (6660, 108, 0), 1), datetime(2026, 11, 20, tzinfo=UTC), 75.0, False, None, None)
+    shown = dict(rows(seen(dropping=dropping)))
     assert shown["dropping"] == "root 300 for 1m 15s"
     assert shown["done of it"] == "unknown"
-    assert "done of it: unknown" in line(seen(dropping=one))
-    assert dict(rows(seen(dropping=replace(one, from_before=True))))["dropping"] == "root 300 for at least 1m 15s"
+    assert "done of it: unknown" in line(seen(dropping=dropping))
+    assert dict(rows(seen(dropping=replace(dropping, from_before=True))))["dropping"] == "root 300 for at least 1m 15s"
 
 
 def test_the_time_left_is_told_with_its_uncertainty() -> None:
@@ -325,8 +325,8 @@ def test_the_time_left_is_told_with_its_uncertainty() -> None:
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
 def test_the_screen_fits_and_loses_no_word(columns: int) -> None:
-    one = Dropping(Drop(300, (6660, 108, 0), 1), datetime(2026, 11, 20, tzinfo=UTC), 7500.0, True, 29, 100)
-    full = seen(waiting=12345, held=17, dropping=one, rate=Rate(1234.5, 300.0), left=TimeLeft(2e5, 1e5, 3e5))
+    dropping = Dropping(Drop(300, (6660, 108, 0), 1), datetime(2026, 11, 20, tzinfo=UTC), 7500.0, True, 29, 100)
+    full = seen(waiting=12345, held=17, dropping=dropping, rate=Rate(1234.5, 300.0), left=TimeLeft(2e5, 1e5, 3e5))
     text = screen(full, "/srv/a-folder-with-a-long-name/and-another-one/backup", columns).plain
     assert max(map(len, text.split("\n"))) < max(columns, 21)
     together = re.sub(r"\s", "", "".join(row[12:] for row in text.split("\n")))

@@ -16,11 +16,11 @@ LEVELS = 10_000  # of ten times the depth at which Python's calls end, and with 
 
 @pytest.fixture
 def data(shared_btrfs: Path) -> Path:
-    (found := shared_btrfs / "data").mkdir()
+    (path := shared_btrfs / "data").mkdir()
     for name in ("srv/www", "srv/old", "old"):
-        (found / name).mkdir(parents=True)
-    (found / "srv/www/kept").write_text("kept")
-    return found
+        (path / name).mkdir(parents=True)
+    (path / "srv/www/kept").write_text("kept")
+    return path
 
 
 def test_a_folder_of_any_depth_goes(data: Path) -> None:

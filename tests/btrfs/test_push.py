@@ -287,8 +287,8 @@ def test_by_ssh_the_key_takes_backups_and_does_nothing_else_and_check_says_so(tw
     assert [one["backup"] for one in two.push()["sent"]] == [name]
     assert two.differences(name) == ""
     for line in ("cat /etc/passwd", json.dumps({"verb": "send", "host": "web1"})):
-        said = work(*sshd.ssh(key), sshd.address, "cat", "/etc/passwd", input=line + "\n", check=False)
-        assert "root:" not in said.stdout
+        process = work(*sshd.ssh(key), sshd.address, "cat", "/etc/passwd", input=line + "\n", check=False)
+        assert "root:" not in process.stdout
     assert two.names(two.second.pool) == [name]
     two.first.tables["push.backup2"]["port"] = 1
     two.first.write()

@@ -219,9 +219,9 @@ def test_nothing_is_switched_on_before_its_costs_are_said(nights: Nights) -> Non
     assert "1 host has a quota that does not hold" in nights.backupd("doctor", check=False).stdout
     assert "simple quotas are not switched on" in nights.backupd("check", check=False).stdout
     for words in (("--dry-run",), ()):
-        said = nights.backupd("quota", "enable", *words, check=False)
-        assert "btrfstune --remove-simple-quota" in said.stdout
-        assert said.returncode == (0 if words else 2)
+        process = nights.backupd("quota", "enable", *words, check=False)
+        assert "btrfstune --remove-simple-quota" in process.stdout
+        assert process.returncode == (0 if words else 2)
         assert work("btrfs", "qgroup", "show", nights.top, check=False).returncode != 0
     pool = open_pool(nights.pool)
     quota.limit(pool, quota.group_number(5, 256), 1)  # as when simple quotas are switched off while a host's run has just begun

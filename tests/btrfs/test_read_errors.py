@@ -186,9 +186,9 @@ def test_what_was_counted_since_is_what_grew_or_all_after_a_reset(before: dict[i
 
 
 def test_what_no_line_names_adds_up() -> None:
-    one = seen_now(SeenErrors(), {1: 5}, 3, "boot", 70, NOW)
-    assert (one.unnamed, one.since, one.message) == (2, NOW, 70)
-    assert seen_now(one, {1: 6}, 4, "boot", 80, NOW).unnamed == 2
+    seen_errors = seen_now(SeenErrors(), {1: 5}, 3, "boot", 70, NOW)
+    assert (seen_errors.unnamed, seen_errors.since, seen_errors.message) == (2, NOW, 70)
+    assert seen_now(seen_errors, {1: 6}, 4, "boot", 80, NOW).unnamed == 2
     assert seen_now(SeenErrors(), {1: 1}, 1, "boot", 1, NOW).since is None
     many = SeenErrors()
     for number in range(1, 500):
@@ -205,8 +205,8 @@ def test_a_look_at_some_forgets_what_it_counted_itself_and_nothing_from_before(
     seen = SeenErrors({}, "boot", 1, tuple(zip(moments[1:], (3, 2, 4), strict=True)))
     with Catalogue.open(tmp_path) as catalogue:
         forget_own(catalogue, seen, moments[since], own)
-        told = read_seen(catalogue)
-        assert (told.unnamed, told.unexplained[:since]) == (left, seen.unexplained[:since])
+        seen_errors = read_seen(catalogue)
+        assert (seen_errors.unnamed, seen_errors.unexplained[:since]) == (left, seen.unexplained[:since])
 
 
 @pytest.mark.parametrize(
@@ -223,8 +223,8 @@ def test_a_look_at_everything_forgets_what_was_counted_before_it_began_and_what_
         seen = seen_now(seen, {1: total}, 0, "boot", number, moments[number])
     with Catalogue.open(tmp_path) as catalogue:
         forget_unnamed(catalogue, seen, None if until is None else moments[until], own)
-        told = read_seen(catalogue)
-        assert (told.unnamed, told.counters, told.since is None) == (left, {1: 9}, left == 0)
+        seen_errors = read_seen(catalogue)
+        assert (seen_errors.unnamed, seen_errors.counters, seen_errors.since is None) == (left, {1: 9}, left == 0)
 
 
 @pytest.mark.btrfs

@@ -160,8 +160,8 @@ def test_space_is_needed_now(old: Expiries, typist: Typist) -> None:
     typist.type(line.replace("HOST", "many"), more=" ".join(at(NOW)))
     assert len(old.left("many")) == 3
     back = LAST - timedelta(hours=3)
-    said = refused(old, "delete", f"many@{old.left('many')[0]}", *at(back))
-    typist.follow(said, "backupd expire --dry-run", status=1, more=" ".join(at(back)))
+    process = refused(old, "delete", f"many@{old.left('many')[0]}", *at(back))
+    typist.follow(process, "backupd expire --dry-run", status=1, more=" ".join(at(back)))
 
 
 @types("backupd expire")
@@ -179,9 +179,9 @@ def test_below_min_free_the_expiry_that_is_named_makes_space(make_btrfs: Callabl
     nights.settings("pool", min_free="450MiB")
     nights.backupd("delete", f"web1@{first}", *at(NOW + timedelta(days=1)))
     later = at(NOW + timedelta(days=3))
-    said = prints(nights, "check", *later)
-    assert "no transfer starts any more" in said.stdout, said.stdout
-    typist.follow(said, "backupd expire", more=" ".join(later))
+    process = prints(nights, "check", *later)
+    assert "no transfer starts any more" in process.stdout, process.stdout
+    typist.follow(process, "backupd expire", more=" ".join(later))
     work("btrfs", "subvolume", "sync", nights.pool)
     assert nights.names("web1") == [last]
     assert "no transfer starts any more" not in prints(nights, "check", *later).stdout
@@ -205,8 +205,8 @@ def test_from_nothing_to_the_first_backup(shared_btrfs: Path, typist: Typist) ->
     line = typist.find(listed, "backupd host add NAME")
     added = typist.type(line.replace("NAME", "web1"), more=f"--path {nights.source}")
     typist.follow(added, "backupd run {}")
-    said = prints(nights, "host", "set", "web1", "address=root@127.0.0.1", "port=1")
-    typist.follow(said, "backupd host test {}", status=1)  # nobody answers there
+    process = prints(nights, "host", "set", "web1", "address=root@127.0.0.1", "port=1")
+    typist.follow(process, "backupd host test {}", status=1)  # nobody answers there
 
 
 @types("backupd init {}")
@@ -230,8 +230,8 @@ def test_a_catalogue_is_made_again(web1: Nights, typist: Typist, fault: str, tmp
         with closing(sqlite3.connect(catalogue)) as connection, connection:
             changed = connection.execute(change).rowcount
             assert fault == "newer" or changed == 1, connection.execute("select * from about").fetchall()
-    said = prints(web1, "check")
-    line = typist.find(said, "backupd rebuild")
+    process = prints(web1, "check")
+    line = typist.find(process, "backupd rebuild")
     if fault == "newer":  # "move the catalogue away and run"
         shutil.move(catalogue, tmp_path / "newer")
     typist.type(line)
@@ -275,10 +275,10 @@ def test_a_path_with_a_blank_is_asked_for_as_it_is_printed(pool: Nights, typist:
 
 @types("backupd verify HOST", "backupd host list", "backupd status", "backupd list HOST")
 def test_the_lists_that_are_named(web1: Nights, typist: Typist) -> None:
-    said = refused(web1, "verify", "--after-crash", "web1")
-    typist.type(typist.find(said, "backupd verify HOST").replace("HOST", "web1"))
-    said = refused(web1, "delete", "web1")
-    typist.type(typist.find(said, "backupd list HOST").replace("HOST", "web1"))
+    process = refused(web1, "verify", "--after-crash", "web1")
+    typist.type(typist.find(process, "backupd verify HOST").replace("HOST", "web1"))
+    process = refused(web1, "delete", "web1")
+    typist.type(typist.find(process, "backupd list HOST").replace("HOST", "web1"))
     typist.follow(refused(web1, "run", "x*"), "backupd host list")
     typist.follow(refused(web1, "status", "nobody9"), "backupd status")
 
@@ -378,9 +378,9 @@ def test_a_filesystem_that_is_mounted_read_only_is_mounted_writable_as_printed(
 ) -> None:
     point = make_btrfs(size="300M")
     work("mount", "-o", "remount,ro", point)
-    said = typist.type(f"btrfs-balancer run {point}", status=None)
-    assert said.returncode != 0
-    typist.follow(said, "mount -o remount,rw {}")
+    process = typist.type(f"btrfs-balancer run {point}", status=None)
+    assert process.returncode != 0
+    typist.follow(process, "mount -o remount,rw {}")
     assert "read-only" not in typist.type(f"btrfs-balancer run {point}", status=None).stderr
 
 
@@ -388,12 +388,12 @@ def test_a_filesystem_that_is_mounted_read_only_is_mounted_writable_as_printed(
 def test_states_and_scores_that_are_not_there_yet_are_recorded(pool: Nights, typist: Typist, tmp_path: Path) -> None:
     pictures = tmp_path / "my pictures"
     pictures.mkdir()
-    said = typist.type(f"btrfs-heatmap timelapse '{pictures}' -o '{tmp_path}/out.gif'", status=None)
-    line = typist.find(said, "btrfs-heatmap --record MOUNTPOINT").replace("MOUNTPOINT", f"-o '{pictures}/' '{pool.pool}'")
+    process = typist.type(f"btrfs-heatmap timelapse '{pictures}' -o '{tmp_path}/out.gif'", status=None)
+    line = typist.find(process, "btrfs-heatmap --record MOUNTPOINT").replace("MOUNTPOINT", f"-o '{pictures}/' '{pool.pool}'")
     typist.type(line)
     typist.type(f"btrfs-heatmap timelapse '{pictures}' -o '{tmp_path}/out.gif'")
     assert (tmp_path / "out.gif").exists()
-    said = typist.type(f"btrfs-balancer history --config '{pool.config}'", status=None)
-    (line,) = [text.strip() for text in said.stdout.splitlines() if "score --record" in text]
+    process = typist.type(f"btrfs-balancer history --config '{pool.config}'", status=None)
+    (line,) = [text.strip() for text in process.stdout.splitlines() if "score --record" in text]
     typist.type(line)
     assert "--record" not in typist.type(f"btrfs-balancer history --config '{pool.config}'", status=None).stderr

@@ -163,15 +163,15 @@ def test_a_folder_that_is_named_serves_only_what_was_recorded(make_btrfs: Callab
     nights, first, second, third = spoilt(make_btrfs(size="300M"), tree)
     nights.backupd("delete", f"web@{third}", "--now-without-grace")
     rescue = tmp_path / "rescue"
-    there = rescue / str(tree).strip("/")
-    there.mkdir(parents=True)
-    (there / "database").symlink_to(tree / "database")
-    (there / "other name").write_bytes(os.urandom(MIB))
-    os.utime(there / "other name", ns=(10**18, 10**18 + 7))
+    path = rescue / str(tree).strip("/")
+    path.mkdir(parents=True)
+    (path / "database").symlink_to(tree / "database")
+    (path / "other name").write_bytes(os.urandom(MIB))
+    os.utime(path / "other name", ns=(10**18, 10**18 + 7))
     refused = repair(nights, "--yes", "--unproven", "--from", str(rescue), status=1)
     assert fates(refused) == {name: [("no-copy", None, None)] * 2 for name in (first, second)}
-    (there / "database").unlink()
-    (there / "database").write_bytes((tree / "database").read_bytes())  # its time is another: the checksum says more
+    (path / "database").unlink()
+    (path / "database").write_bytes((tree / "database").read_bytes())  # its time is another: the checksum says more
     done = repair(nights, f"web@{second}", "--yes", "--from", str(rescue))
     assert fates(done) == {second: [("repaired", str(rescue), "checksum")] * 2}  # the other name is one of the same file
     (copy,) = (one["repaired_in"] for one in done["backups"])
@@ -188,14 +188,14 @@ def test_a_folder_that_is_named_may_have_other_filesystems_in_it(
     """As the disks of a host that was rescued, mounted into each other."""
     nights, _, second, third = spoilt(make_btrfs(size="300M"), tree)
     nights.backupd("delete", f"web@{third}", "--now-without-grace")
-    there = tmp_path / "rescue" / str(tree).strip("/")
-    there.mkdir(parents=True)
-    work("mount", "-t", "tmpfs", "tmpfs", there)
+    path = tmp_path / "rescue" / str(tree).strip("/")
+    path.mkdir(parents=True)
+    work("mount", "-t", "tmpfs", "tmpfs", path)
     try:
-        (there / "database").write_bytes((tree / "database").read_bytes())
+        (path / "database").write_bytes((tree / "database").read_bytes())
         done = repair(nights, f"web@{second}", "--yes", "--from", str(tmp_path / "rescue"))
     finally:
-        work("umount", there)
+        work("umount", path)
     assert fates(done) == {second: [("repaired", str(tmp_path / "rescue"), "checksum")] * 2}
 
 
@@ -325,9 +325,9 @@ def unproven_site(top: Path, tree: Path, given: Path, bad: slice) -> tuple[Night
     nights = Nights(top, "--rehearsal")
     nights.tables["verify"] = {"new_files": "none"}
     content = os.urandom(200_000)
-    there = given / str(tree)[1:]
-    there.mkdir(parents=True)
-    for folder, wrong in ((tree, content[bad]), (there, os.urandom(4096))):
+    path = given / str(tree)[1:]
+    path.mkdir(parents=True)
+    for folder, wrong in ((tree, content[bad]), (path, os.urandom(4096))):
         (folder / "F").write_bytes(content[: bad.start] + wrong + content[bad.stop :])
         os.utime(folder / "F", (1_600_000_000, 1_600_000_000))
     nights.host("web", tree)
@@ -336,7 +336,7 @@ def unproven_site(top: Path, tree: Path, given: Path, bad: slice) -> tuple[Night
     assert nights.backupd("verify", check=False).returncode == 1
     (tree / "F").unlink()
     night(nights, 1)
-    return nights, (there / "F").read_bytes()
+    return nights, (path / "F").read_bytes()
 
 
 @pytest.mark.parametrize("block", [0, 1, 7])

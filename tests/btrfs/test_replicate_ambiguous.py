@@ -45,10 +45,10 @@ def require_same(two: TwoPools, pool: Nights, names: list[str]) -> None:
     """The pool has exactly these backups, each with the content that it has in the first one, each a copy that is not writable."""
     assert pool.names("web1") == names
     for name in names:
-        one, other = two.first.backup("web1", name), pool.backup("web1", name)
-        assert work("rsync", "-n", "-aHAXc", "--delete", "-i", f"{one}/", f"{other}/").stdout == "", name
+        path, other = two.first.backup("web1", name), pool.backup("web1", name)
+        assert work("rsync", "-n", "-aHAXc", "--delete", "-i", f"{path}/", f"{other}/").stdout == "", name
         here = shown(other)
-        origin = shown(one)
+        origin = shown(path)
         assert here["Received UUID"] in (origin["UUID"], origin["Received UUID"])
         assert here["Flags"] == "readonly"
     assert not (pool.pool / "hosts/web1/.receiving").exists()

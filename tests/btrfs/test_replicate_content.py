@@ -41,9 +41,9 @@ def require_same(two: TwoPools, *names: str) -> None:
     """Compares the copies with the backups, and with the mark that btrfs gives a received subvolume."""
     for name in names:
         assert two.differences(name) == ""
-        here, there = two.second.backup("web1", name), two.first.backup("web1", name)
-        assert differences(manifest(there), manifest(here)) == []
-        assert shown(here)["Received UUID"] == shown(there)["UUID"]
+        here, path = two.second.backup("web1", name), two.first.backup("web1", name)
+        assert differences(manifest(path), manifest(here)) == []
+        assert shown(here)["Received UUID"] == shown(path)["UUID"]
         assert shown(here)["Flags"] == "readonly"
 
 

@@ -194,9 +194,9 @@ def test_by_ssh_the_key_lists_and_sends_and_does_nothing_else(two: TwoPools, ssh
     ]
     sending = "rsync --server --sender -logDtprXe.iLsfxCIvu . /etc/passwd"
     for line, command in [*((line, "cat /etc/passwd") for line in asked), (asked[0], sending)]:
-        said = work(*sshd.ssh(key), sshd.address, command, input=line + "\n", check=False)
-        assert "root:" not in said.stdout
-        assert "error" in said.stdout
+        process = work(*sshd.ssh(key), sshd.address, command, input=line + "\n", check=False)
+        assert "root:" not in process.stdout
+        assert "error" in process.stdout
     assert two.names(two.first.pool) == [first]
 
 

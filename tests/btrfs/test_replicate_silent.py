@@ -228,8 +228,8 @@ def test_a_server_that_asks_for_nothing_more_of_a_push_is_given_up_and_the_next_
     two.push()
     for host in ("web1", "web2"):
         (name,) = two.names(two.second.pool, host)
-        one, other = (pool / "hosts" / host / name for pool in (two.first.pool, two.second.pool))
-        assert work("rsync", "-n", "-aHAXci", "--delete", f"{one}/", f"{other}/").stdout == ""
+        path, other = (pool / "hosts" / host / name for pool in (two.first.pool, two.second.pool))
+        assert work("rsync", "-n", "-aHAXci", "--delete", f"{path}/", f"{other}/").stdout == ""
     assert two.copies(first=True)["state"] == "ok"
 
 

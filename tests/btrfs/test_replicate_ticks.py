@@ -15,7 +15,7 @@ def test_what_changed_from_one_backup_to_the_next_has_another_time_in_the_copies
     names = [two.night(f"2026-03-{day:02}T22:00:00Z", chr(96 + day)) for day in range(1, 13)]
     two.fetch()
     inner = Path("data", *two.source.parts[1:], "changed")
-    found = [(two.second.pool / "hosts/web1" / name / inner).stat() for name in names]
-    assert len({one.st_ino for one in found}) == len({one.st_size for one in found}) == 1
-    assert len({one.st_ctime_ns for one in found}) == len(names)
+    stat_results = [(two.second.pool / "hosts/web1" / name / inner).stat() for name in names]
+    assert len({status.st_ino for status in stat_results}) == len({status.st_size for status in stat_results}) == 1
+    assert len({status.st_ctime_ns for status in stat_results}) == len(names)
     assert two.second.backupd("verify", "--now", "2026-03-20T12:00:00Z").returncode == 0

@@ -119,9 +119,9 @@ def test_a_host_whose_copy_cannot_be_read_is_not_backed_up_here(two: TwoPools) -
     work("btrfs", "property", "set", "-f", copy, "ro", "false")
     (copy / "backup.json").write_text("{")
     two.second.host("web1", two.source)
-    said = two.second.backupd("run", "web1", "--now", "2026-03-20T22:00:00Z", check=False)
-    assert said.returncode == 1
-    assert "its backups are copies" in said.stdout + said.stderr
+    process = two.second.backupd("run", "web1", "--now", "2026-03-20T22:00:00Z", check=False)
+    assert process.returncode == 1
+    assert "its backups are copies" in process.stdout + process.stderr
 
 
 def test_a_sender_that_is_killed_leaves_nothing_and_the_next_one_fetches_it(two: TwoPools, tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def test_of_two_first_servers_with_a_host_of_the_same_name_the_first_has_it(two:
     assert mark(two) == has
     origin = two if has == "office" else other
     (name,) = two.names(two.second.pool)
-    one, copy = (pool.pool / "hosts/web1" / name for pool in (origin.first, two.second))
-    assert work("rsync", "-n", "-aHAXc", "--delete", "-i", f"{one}/", f"{copy}/").stdout == ""
+    path, copy = (pool.pool / "hosts/web1" / name for pool in (origin.first, two.second))
+    assert work("rsync", "-n", "-aHAXc", "--delete", "-i", f"{path}/", f"{copy}/").stdout == ""
 
 
 def test_a_replica_that_has_another_name_now_keeps_its_hosts(two: TwoPools) -> None:

@@ -141,11 +141,11 @@ def test_only_what_shares_the_damaged_part_inherits_it(make_btrfs: Callable[...,
     (data / "replaced").unlink()
     (data / "replaced").write_bytes(os.urandom(200_000))
     work("btrfs", "filesystem", "sync", nights.top)
-    found = [
+    damages = [
         Damage("web", backup, str(nights.source / name), 8192, 4096 if name in ("begin", "end") else 0, "scrub", parse_time(at(1)))
         for name in names
     ]
-    replace_damaged(pool, "web", backup, found)
+    replace_damaged(pool, "web", backup, damages)
     inherited = {
         Path(inherited_damage.path).name for inherited_damage in inherited_damages(pool, "web", backup, "2026-03-09T000000Z", new)
     }

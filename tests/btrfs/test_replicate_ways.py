@@ -164,9 +164,9 @@ def test_how_many_backups_another_retention_lets_expire_is_said_first(taken_over
     two.first.tables["replica.back.retention"] = {"daily": 1, "min_keep": 1}
     two.first.write()
     now = ("--now", "2026-03-04T12:00:00Z")
-    said = two.first.backupd("demote", "back", "web1", *now, check=False)  # nobody to confirm it; the common one stays
-    assert said.returncode == 2
-    assert "the retention of replica back keeps 2 of 3 backups here" in said.stdout
+    process = two.first.backupd("demote", "back", "web1", *now, check=False)  # nobody to confirm it; the common one stays
+    assert process.returncode == 2
+    assert "the retention of replica back keeps 2 of 3 backups here" in process.stdout
     two.first.tables["replica.back.retention"]["daily"] = 7
     two.first.write()
     assert "keeps" not in two.first.backupd("demote", "back", "web1", *now, check=False).stdout

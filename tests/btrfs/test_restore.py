@@ -106,7 +106,7 @@ def test_parents_keeps_whole_paths_and_the_folders_above_look_as_they_did(nights
     there = out / str(contents).strip("/")
     assert {path.name for path in there.iterdir()} == {"below", "empty"}
     for real, copy in ((contents, there), (contents.parent, there.parent)):
-        (was, now) = (one.stat() for one in (real, copy))
+        (was, now) = (path.stat() for path in (real, copy))
         assert (was.st_uid, was.st_gid, was.st_mode, was.st_mtime_ns) == (now.st_uid, now.st_gid, now.st_mode, now.st_mtime_ns)
 
 
@@ -213,7 +213,7 @@ def test_a_symlink_that_is_swapped_in_while_it_restores_leads_nowhere(backed_up:
     with Tree(backed_up.backup("web1")) as tree:
         request = RestoreRequest("web1", "", (path,), str(out))
         doing = LocalRestore(tree, request, reflinks=True)
-        found = doing.preview()
+        preview = doing.preview()
 
         def swap(progress: Any) -> None:
             below = out / "contents" / "below"
@@ -222,7 +222,7 @@ def test_a_symlink_that_is_swapped_in_while_it_restores_leads_nowhere(backed_up:
                 (out / "contents" / "below").symlink_to(outside)
 
         doing._tell = swap
-        done = doing.run(found)
+        done = doing.run(preview)
     assert list(outside.iterdir()) == []
     assert not done.good
     assert any(b"below" in place for place, _ in (*done.problems.samples, *done.differences.samples))
@@ -233,14 +233,14 @@ def test_a_name_is_given_only_where_nothing_is_or_what_was_looked_at(tmp_path: P
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
         (tmp_path / "name").write_text("theirs")
-        there = look(folder, b"name", b"/name")
+        entry = look(folder, b"name", b"/name")
         (tmp_path / "new").write_text("ours")
         with pytest.raises(Occupied):
             put(folder, b"new", b"name", None)
         (tmp_path / "other").write_text("theirs, changed")
         (tmp_path / "other").rename(tmp_path / "name")
         with pytest.raises(Occupied):
-            put(folder, b"new", b"name", there)
+            put(folder, b"new", b"name", entry)
         assert (tmp_path / "name").read_text() == "theirs, changed"
         put(folder, b"new", b"name", look(folder, b"name", b"/name"))
         assert (tmp_path / "name").read_text() == "ours"
@@ -253,9 +253,9 @@ def test_what_comes_there_after_the_look_is_not_overwritten(backed_up: Nights, o
     with Tree(backed_up.backup("web1")) as tree:
         request = RestoreRequest("web1", "", (path,), str(out))
         doing = LocalRestore(tree, request, reflinks=True)
-        found = doing.preview()
+        preview = doing.preview()
         write(out / "contents" / "binary", "came meanwhile")
-        done = doing.run(found)
+        done = doing.run(preview)
     assert (out / "contents" / "binary").read_text() == "came meanwhile"
     assert [place for place, _ in done.problems.samples] == [os.fsencode(out / "contents" / "binary")]
 

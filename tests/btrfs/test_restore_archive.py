@@ -127,9 +127,9 @@ def test_info_zip_extracts_files_folders_and_symlinks_with_modes_times_and_owner
     work("unzip", "-qXK", tmp_path / "zip", "-d", tmp_path / "out")
     found = manifest(tmp_path / "out" / "srv")
     parts = (b"owners_and_modes", b"contents", b"special", b"times")
-    names = {name for name, one in wanted.items() if name.split(b"/")[0] in parts and one.kind in "fdl"}
+    names = {name for name, entry in wanted.items() if name.split(b"/")[0] in parts and entry.kind in "fdl"}
     assert {name for name in found if name} == names
-    assert done.left_out_count == len([one for name, one in wanted.items() if name.split(b"/")[0] in parts]) - len(names) > 3
+    assert done.left_out_count == len([entry for name, entry in wanted.items() if name.split(b"/")[0] in parts]) - len(names) > 3
     for name in names:
         was, now = wanted[name], found[name]
         assert (was.kind, was.sha256, was.target) == (now.kind, now.sha256, now.target)

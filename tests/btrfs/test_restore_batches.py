@@ -129,10 +129,10 @@ def test_a_small_file_that_changes_before_the_comparison_is_named(nights: Nights
 
     def change(progress: RestoreProgress) -> None:
         if progress.phase == "syncing":
-            found = name.stat()
+            status = name.stat()
             with name.open("r+b") as file:
                 file.write(b"!")
-            os.utime(name, ns=(0, found.st_mtime_ns if content else 1))
+            os.utime(name, ns=(0, status.st_mtime_ns if content else 1))
 
     with Tree(nights.backup("web1")) as tree:
         request = RestoreRequest("web1", "", (os.fsencode(top),), str(out), content=content)
@@ -195,8 +195,8 @@ def test_what_is_swapped_in_before_the_contents_are_compared_is_named_and_ends_n
     source, to, files = tmp_path / "source", tmp_path / "to", []
     for number in range(3):
         path = write(source / f"file{number}", "text")
-        found = path.stat()
-        files.append(PlainFile(os.fsencode(path.name), 4, 4096, found.st_mode & 0o7777, 0, 0, found.st_mtime_ns))
+        status = path.stat()
+        files.append(PlainFile(os.fsencode(path.name), 4, 4096, status.st_mode & 0o7777, 0, 0, status.st_mtime_ns))
     work("cp", "-a", source, to)
     look = plain_files._same_metadata
 

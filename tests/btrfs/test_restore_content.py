@@ -186,16 +186,16 @@ def test_equal_places_on_two_disks_are_not_taken_for_the_same_data(make_btrfs: C
     write(srv / "db").write_bytes(b"G" * 1_000_000)
     nights.host("web1", srv)
     nights.run("web1")
-    good, probe, there = nights.data("web1", srv) / "db", other / "probe", other / "srv" / "db"
+    good, probe, path = nights.data("web1", srv) / "db", other / "probe", other / "srv" / "db"
     probe.write_bytes(b"P" * 4096 * 256)
     (other / "filler").write_bytes(b"F" * 4096 * (begins(good) - begins(probe) - 256))
     work("sync", other / "filler")
-    write(there).write_bytes(b"B" * 1_000_000)
-    os.utime(there, ns=(0, (srv / "db").stat().st_mtime_ns))
-    assert begins(there) == begins(good)
+    write(path).write_bytes(b"B" * 1_000_000)
+    os.utime(path, ns=(0, (srv / "db").stat().st_mtime_ns))
+    assert begins(path) == begins(good)
     out = top / "out"
     (out / "srv").mkdir(parents=True)
-    work("mount", "--bind", there.parent, out / "srv")
+    work("mount", "--bind", path.parent, out / "srv")
     try:
         seen = restore(nights, "web1", srv, "--to", out, "--dry-run", "--overwrite=all")
         assert [one["why"] for one in seen["overwritten"]["samples"]] == ["differs: content"]
@@ -251,10 +251,10 @@ def test_the_holes_of_a_file_take_no_memory_while_it_is_compared(shared_btrfs: P
         work("sync", "-f", folder)
     with Tree(shared_btrfs) as tree, Destination(tmp_path, make=True) as to:
         names = walk(tree, b"/sponge")  # its end closes the folder of what it gives
-        found = next(names)
+        entry = next(names)
         comparer = FileComparer(to, False, lambda _: None)
         tracemalloc.start()
-        assert comparer.same(Visit(found.entry, found.folder, found.name, (b"sponge",), False))
+        assert comparer.same(Visit(entry.entry, entry.folder, entry.name, (b"sponge",), False))
         used = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert used < 100 << 10
@@ -292,9 +292,9 @@ def test_a_byte_that_differs_is_found_in_data_and_in_holes(
     threads = threading.active_count()
     with Tree(shared_btrfs) as tree, Destination(tmp_path, make=True) as to:
         names = walk(tree, b"/holey")  # its end closes the folder of what it gives
-        found = next(names)
+        entry = next(names)
         comparer = FileComparer(to, False, lambda _: None)
-        assert comparer.same(Visit(found.entry, found.folder, found.name, (b"holey",), False)) == (at is None)
+        assert comparer.same(Visit(entry.entry, entry.folder, entry.name, (b"holey",), False)) == (at is None)
     assert at is not None or comparer.read == (3 << 20) + (200 << 13)  # holes are not read
     assert threading.active_count() == threads  # else no process is forked any more
 
@@ -308,8 +308,8 @@ def test_a_large_file_is_compared_without_a_thread_where_none_can_be_started(
     work("sync", "-f", tmp_path)
     with Tree(shared_btrfs) as tree, Destination(tmp_path, make=True) as to:
         names = walk(tree, b"/holey")
-        found = next(names)
-        visit = Visit(found.entry, found.folder, found.name, (b"holey",), False)
+        entry = next(names)
+        visit = Visit(entry.entry, entry.folder, entry.name, (b"holey",), False)
         assert FileComparer(to, False, lambda _: None).same(visit)
         with (tmp_path / "holey").open("r+b") as copy:
             copy.write(b"changed")

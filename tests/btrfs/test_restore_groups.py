@@ -234,7 +234,7 @@ def test_a_walk_without_links_keeps_the_order_of_names_and_has_only_files_with_o
     random_tree(tmp_path / "tree", 7, names=600)
     names, grouped = list[bytes](), list[bytes]()
     with Tree.of_folder(tmp_path / "tree") as tree:
-        wanted = [found.entry.path for found in walk(tree, b"/") if not found.left]
+        wanted = [entry.entry.path for entry in walk(tree, b"/") if not entry.left]
         for visit in walk_grouped(tree, b"/"):
             if isinstance(visit, PlainFiles):
                 assert all(file.links == 1 and not file.is_symlink for file in visit.files)
@@ -297,9 +297,9 @@ def test_what_is_mounted_on_a_file_meanwhile_is_never_taken_for_the_backup(night
     try:
         with Tree(nights.backup("web1")) as tree:
             doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False)
-            found = doing.preview()
+            preview = doing.preview()
             work("mount", "--bind", theirs, at)
-            done = doing.run(found)
+            done = doing.run(preview)
     finally:
         work("umount", at)
     assert f"{name}: " in done.failure

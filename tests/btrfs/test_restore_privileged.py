@@ -119,8 +119,8 @@ def test_a_tar_holds_all_of_it_for_who_extracts_it_with_modes(nights: Nights, tm
 
 
 def modes(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid
+    status = path.stat()
+    return stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
 
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite=all",)])

@@ -111,10 +111,10 @@ def test_a_full_filesystem_ends_it_with_whole_files_only_and_it_can_go_on(nights
         with Tree(nights.backup("web1")) as tree:
             request = RestoreRequest("web1", "", (os.fsencode(top),), str(point / "out"))
             doing = LocalRestore(tree, request, reflinks=False)
-            found = doing.preview()
+            preview = doing.preview()
             (point / "filler").write_bytes(bytes(45_000_000))
             with pytest.raises(OperatorError, match="No space left"):
-                doing.run(found)
+                doing.run(preview)
             assert {path.stat().st_size for path in (point / "out").rglob("*") if path.is_file()} == {1_000_000}
             (point / "filler").unlink()
             again = LocalRestore(tree, request, reflinks=False)
@@ -210,10 +210,10 @@ def test_folders_that_a_full_filesystem_has_in_part_are_counted_too(nights: Nigh
     try:
         with Tree(nights.backup("web1")) as tree:
             doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(point)), reflinks=False)
-            found = doing.preview()
-            found.free = None  # else it does not begin
+            preview = doing.preview()
+            preview.free = None  # else it does not begin
             with pytest.raises(OperatorError) as ended:
-                doing.run(found)
+                doing.run(preview)
         assert f"No space left on device; {len(list(point.rglob('*')))} names had been restored" in str(ended.value)
     finally:
         work("umount", point)

@@ -359,10 +359,10 @@ def test_what_is_mounted_on_a_folder_meanwhile_is_never_taken_for_the_backup(nig
     try:
         with Tree(nights.backup("web1")) as tree:
             doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=False, tell=mount)
-            found = doing.preview()
+            preview = doing.preview()
             doing.progress.phase = "begun"
             mount(doing.progress)
-            done = doing.run(found)
+            done = doing.run(preview)
     finally:
         work("umount", at)
     assert not done.good

@@ -88,9 +88,9 @@ def test_a_changed_host_key_is_tried_once_and_nothing_is_fetched(nights: Nights,
     over_ssh(nights, sshd, trees[0])
     stranger = nights.top / "stranger"
     sshbed._make_key(stranger)
-    known = nights.top / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{sshd.port} {Path(f'{stranger}.pub').read_text()}")
-    nights.settings("ssh", known_hosts=str(known))
+    path = nights.top / "known_hosts"
+    path.write_text(f"[127.0.0.1]:{sshd.port} {Path(f'{stranger}.pub').read_text()}")
+    nights.settings("ssh", known_hosts=str(path))
     (result,) = nights.night("web")
     assert (result.outcome, result.attempts) == ("failed", 1)
     assert "host key" in str(result.error)

@@ -54,8 +54,8 @@ def run(nights: Nights, *names: str) -> tuple[int, dict[str, dict[str, str]], st
 def room(point: Path) -> int:
     """What df says, once everything is written."""
     subprocess.run(["btrfs", "filesystem", "sync", point], check=True)
-    found = os.statvfs(point)
-    return found.f_bavail * found.f_frsize
+    statvfs_result = os.statvfs(point)
+    return statvfs_result.f_bavail * statvfs_result.f_frsize
 
 
 def test_the_transfer_that_grows_fastest_is_stopped_and_the_others_come_to_their_end(tight: Nights) -> None:

@@ -132,8 +132,13 @@ def test_a_pool_that_is_not_there_is_not_scrubbed(nights: Nights) -> None:
 
 
 def test_what_was_never_scrubbed_has_no_state() -> None:
-    found = parse("UUID:  x\n\tno stats available\n", "Total to scrub:   315588608\nError summary:    no errors found\n")
-    assert (found.status, found.scrubbed, found.total, set(found.errors.values())) == ("", 0, 315588608, {0})
+    scrub_state = parse("UUID:  x\n\tno stats available\n", "Total to scrub:   315588608\nError summary:    no errors found\n")
+    assert (scrub_state.status, scrub_state.scrubbed, scrub_state.total, set(scrub_state.errors.values())) == (
+        "",
+        0,
+        315588608,
+        {0},
+    )
 
 
 def test_without_a_device_each_scrub_reads_the_others_as_a_whole_and_names_it(nights: Nights) -> None:

@@ -385,8 +385,8 @@ def test_slow_downloads_leave_room_for_others(pool: Nights, service: Service) ->
             service.agent(next_one).stream("download", **words)
         assert refused.value.kind == "busy"
     assert browse(service, base(pool))["total"]
-    for one in held:
-        one.close()
+    for stream in held:
+        stream.close()
 
 
 # --- its own life
@@ -423,8 +423,8 @@ def test_the_filesystem_can_be_unmounted_while_it_is_there(make_btrfs: Callable)
 
 
 def test_a_socket_that_somebody_listens_at_is_left_to_him(pool: Nights, service: Service, tmp_path: Path) -> None:
-    told = pool.backupd("serve", "--socket", service.socket, check=False)
-    assert (told.returncode, "another process listens" in told.stderr) == (2, True)
+    process = pool.backupd("serve", "--socket", service.socket, check=False)
+    assert (process.returncode, "another process listens" in process.stderr) == (2, True)
     (tmp_path / "file").write_text("mine")
     assert pool.backupd("serve", "--socket", tmp_path / "file", check=False).returncode == 2
     assert (tmp_path / "file").read_text() == "mine"

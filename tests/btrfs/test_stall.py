@@ -144,9 +144,9 @@ def watched(tmp_path: Path, *command: str, stall: float = 1.0) -> RsyncEnd:
 
 
 def test_silence_without_any_work_is_a_stall(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
-    found = watched(tmp_path, called_rsync("sleep"), "30")
-    assert found.stopped == Cause(CauseCode.STALLED, facts={"seconds": 1.0})
-    assert found.seconds < 20
+    rsync_end = watched(tmp_path, called_rsync("sleep"), "30")
+    assert rsync_end.stopped == Cause(CauseCode.STALLED, facts={"seconds": 1.0})
+    assert rsync_end.seconds < 20
 
 
 def test_reading_a_file_in_silence_is_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
@@ -154,26 +154,26 @@ def test_reading_a_file_in_silence_is_progress(tmp_path: Path, called_rsync: Cal
     feed, rsync = tmp_path / "feed", called_rsync("cat")
     os.mkfifo(feed)
     feeder = subprocess.Popen(["/bin/sh", "-c", f"for i in 1 2 3 4 5 6 7 8; do sleep 0.8; head -c 4000 /dev/zero; done > {feed}"])
-    found = watched(tmp_path, "/bin/sh", "-c", f"{rsync} {feed} > /dev/null", stall=3.0)
+    rsync_end = watched(tmp_path, "/bin/sh", "-c", f"{rsync} {feed} > /dev/null", stall=3.0)
     feeder.wait()
-    assert found.stopped is None
-    assert found.seconds > 6
+    assert rsync_end.stopped is None
+    assert rsync_end.seconds > 6
 
 
 def test_less_than_a_kilobyte_is_a_keep_alive_and_no_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
     feed, rsync = tmp_path / "feed", called_rsync("cat")
     os.mkfifo(feed)
     feeder = subprocess.Popen(["/bin/sh", "-c", f"for i in 1 2 3 4 5 6 7 8; do sleep 0.4; printf '1234'; done > {feed}"])
-    found = watched(tmp_path, "/bin/sh", "-c", f"{rsync} {feed} > /dev/null")
+    rsync_end = watched(tmp_path, "/bin/sh", "-c", f"{rsync} {feed} > /dev/null")
     feeder.wait()
-    assert found.stopped == Cause(CauseCode.STALLED, facts={"seconds": 1.0})
+    assert rsync_end.stopped == Cause(CauseCode.STALLED, facts={"seconds": 1.0})
 
 
 def test_working_in_silence_is_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
     """As a long deletion: nothing is read either, but time is used."""
-    found = watched(tmp_path, called_rsync("bash"), "-c", "while (( SECONDS < 3 )); do :; done")
-    assert found.stopped is None
-    assert found.seconds > 1.5
+    rsync_end = watched(tmp_path, called_rsync("bash"), "-c", "while (( SECONDS < 3 )); do :; done")
+    assert rsync_end.stopped is None
+    assert rsync_end.seconds > 1.5
 
 
 def test_a_long_comparison_by_a_real_rsync_is_no_stall(nights: Nights, tree: Path) -> None:

@@ -78,7 +78,9 @@ def test_hosts_that_cannot_be_reached_leave_open_files_to_the_others(nights: Nig
     def night() -> None:
         most = len(list(Path("/proc/self/fd").iterdir())) + 60  # it cannot be raised again, so this is a process of its own
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        result.write_text(json.dumps({one.host: one.error or one.outcome for one in nights.night()}))
+        result.write_text(
+            json.dumps({host_result.host: host_result.error or host_result.outcome for host_result in nights.night()})
+        )
 
     child = multiprocessing.get_context("fork").Process(target=night)
     child.start()

@@ -53,7 +53,7 @@ def exclusive(folder: Path) -> int:
 
 def test_snapshots_of_btrbk_are_taken_over_and_the_next_night_goes_on_from_them(nights: Nights) -> None:
     made = snapshots(nights, *TIMES)
-    before = [manifest(one) for one in made]
+    before = [manifest(path) for path in made]
     planned = imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1", "--path", "/srv/home", "--dry-run")
     assert [(one["host"], one["backups"]) for one in planned["hosts"]] == [("web1", 3)]
     told = imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1", "--path", "/srv/home", "--verify", "all")
@@ -63,7 +63,7 @@ def test_snapshots_of_btrbk_are_taken_over_and_the_next_night_goes_on_from_them(
     for snapshot, name in zip(made, names, strict=True):
         assert differing(snapshot, data(nights, "web1", name) / "srv/home") == ""
         assert exclusive(nights.backup("web1", name)) <= 16 << 10  # backup.json
-    assert [manifest(one) for one in made] == before
+    assert [manifest(path) for path in made] == before
     assert imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1")["here_already"] == 3
 
     source = nights.source / "srv"

@@ -260,7 +260,7 @@ def test_each_path_can_be_typed_as_it_is_and_as_it_is_shown(site: Nights, tmp_pa
         for name in ODD_IN_BACKUPS:
             path = b"/d/" + name
             done = [typed(site, command, text) for text in (os.fsdecode(path), shown(path))]
-            assert [(one.returncode, one.stderr) for one in done] == [(0, "")] * 2, (command, name, done)
+            assert [(process.returncode, process.stderr) for process in done] == [(0, "")] * 2, (command, name, done)
             assert done[0].stdout == done[1].stdout
             assert shown(name) in done[0].stdout
     for name in ODD:

@@ -196,10 +196,10 @@ def test_what_a_host_says_and_calls_its_files_is_escaped_wherever_it_is_shown(
     odd_tree(public_folder)
     for name in os.listdir(os.fsencode(public_folder)):  # noqa: PTH208 - bytes
         os.chmod(os.fsencode(public_folder) + b"/" + name, 0)  # noqa: PTH101
-    said = nights.top / "said"
-    said.write_bytes(b"".join(name + b"\n" for name in SAYS if b"(28)" not in name) + b"no newline \x1b[5m")
+    path = nights.top / "said"
+    path.write_bytes(b"".join(name + b"\n" for name in SAYS if b"(28)" not in name) + b"no newline \x1b[5m")
     host = nights.top / "host"
-    host.write_text(f'#!/bin/sh\nsetpriv --reuid=65534 --regid=65534 --clear-groups "$@"\ncode=$?\ncat {said} >&2\nexit $code\n')
+    host.write_text(f'#!/bin/sh\nsetpriv --reuid=65534 --regid=65534 --clear-groups "$@"\ncode=$?\ncat {path} >&2\nexit $code\n')
     host.chmod(0o755)
     nights.host("web", public_folder, rsync_path=f"{host} rsync")
     nights.run("web", status=1)

@@ -84,11 +84,11 @@ def test_what_is_exclusive_to_a_backup_is_what_btrfs_filesystem_du_says(pool: Ni
     found = [backup.measured.exclusive.bytes for backup in use.backups if backup.measured]
     assert sum(found) > MIB
     # du goes by the pieces that files refer to; an extent of which a piece was written over is still there as a whole
-    for one, ours in zip(use.backups, found, strict=True):
-        extents = dumped(pool, one.subvolume_id or 0)
-        elsewhere = {vaddr for other in use.backups if other != one for vaddr in dumped(pool, other.subvolume_id or 0)}
+    for backup_use, ours in zip(use.backups, found, strict=True):
+        extents = dumped(pool, backup_use.subvolume_id or 0)
+        elsewhere = {vaddr for other in use.backups if other != backup_use for vaddr in dumped(pool, other.subvolume_id or 0)}
         assert ours == sum(length for vaddr, length in extents.items() if vaddr not in elsewhere)
-        assert abs(ours - du(pool, "web1", one.name)) <= MIB
+        assert abs(ours - du(pool, "web1", backup_use.name)) <= MIB
 
 
 def test_a_host_has_on_disk_what_its_trees_refer_to_each_extent_once(pool: Nights) -> None:
@@ -103,9 +103,9 @@ def test_a_host_has_on_disk_what_its_trees_refer_to_each_extent_once(pool: Night
 
 
 def test_a_backup_without_neighbours_is_exact_to_the_byte(pool: Nights) -> None:
-    (one,) = by_extents(open_pool(pool.pool), uses(pool, "web2"), 60).backups
-    assert one.measured
-    assert one.measured.referenced.bytes == 6 * MIB == shares(pool.backup("web2") / "data").total
+    (backup_use,) = by_extents(open_pool(pool.pool), uses(pool, "web2"), 60).backups
+    assert backup_use.measured
+    assert backup_use.measured.referenced.bytes == 6 * MIB == shares(pool.backup("web2") / "data").total
 
 
 def inside(amount: Amount, truth: int, slack: float) -> bool:
@@ -125,12 +125,12 @@ def test_random_places_find_what_du_finds(pool: Nights) -> None:
         assert inside(host.measured.referenced, truth[host.host], 0.6), host
         shared = 3 * MIB if host.host == "web2" else 0  # what the other subvolume refers to as well
         assert inside(host.measured.exclusive, truth[host.host] - shared, 0.6), host
-    for one, known in zip(use.backups, exact.backups, strict=True):
+    for one, backup_use in zip(use.backups, exact.backups, strict=True):
         assert one.measured
-        assert known.measured
-        assert inside(one.measured.referenced, known.measured.referenced.bytes, 0.6), one
+        assert backup_use.measured
+        assert inside(one.measured.referenced, backup_use.measured.referenced.bytes, 0.6), one
         if one.host == "web1":
-            assert inside(one.measured.exclusive, known.measured.exclusive.bytes, 0.6), one
+            assert inside(one.measured.exclusive, backup_use.measured.exclusive.bytes, 0.6), one
     of_backups = {vaddr for backup in use.backups for vaddr in dumped(pool, backup.subvolume_id or 0)}
     of_others = dumped(pool, 5) | dumped(pool, subvolume_id_of(pool.top / "mine"))  # the sources lie in the top one
     reserve = (pool.pool / ".btrkeep" / "reserve").stat().st_blocks * 512  # allocated, and never written
@@ -186,9 +186,9 @@ def test_compressed_data_counts_as_it_lies_on_the_disk(make_btrfs: Callable[...,
     (source / "log").write_bytes(b"the same line, again and again\n" * 200_000)
     nights.host("web1", source)
     nights.run("web1")
-    (one,) = by_extents(open_pool(nights.pool), uses(nights), 60).backups
-    assert one.measured
-    assert one.measured.referenced.bytes == sum(dumped(nights, one.subvolume_id or 0).values()) < one.size / 10  # type: ignore[operator]
+    (backup_use,) = by_extents(open_pool(nights.pool), uses(nights), 60).backups
+    assert backup_use.measured
+    assert backup_use.measured.referenced.bytes == sum(dumped(nights, backup_use.subvolume_id or 0).values()) < backup_use.size / 10  # type: ignore[operator]
 
 
 def test_when_the_time_is_over_it_says_so_and_claims_nothing(pool: Nights) -> None:

@@ -83,14 +83,14 @@ def test_a_backup_that_is_deleted_before_its_turn_ends_nothing(make_btrfs: Calla
         (tree / str(number)).write_bytes(os.urandom(5000))
         nights.run("web")
     first, second, third = nights.names("web")
-    said = nights.top / "said"
-    done = does_at(nights, delete(nights, second, said), "before", "verified.json replaced", "verify")
-    assert nights.names("web") == [first, third], said.read_text()
+    path = nights.top / "said"
+    done = does_at(nights, delete(nights, second, path), "before", "verified.json replaced", "verify")
+    assert nights.names("web") == [first, third], path.read_text()
     assert done.returncode == 0, done.stderr
     assert "was deleted" in done.stderr
     assert f"{third}: 1 file read" in done.stdout or f"{third}: 2 files read" in done.stdout
-    done = does_at(nights, delete(nights, first, said), "before", "verified.json replaced", "verify", f"web@{first}")
-    assert "is being restored from" in said.read_text()
+    done = does_at(nights, delete(nights, first, path), "before", "verified.json replaced", "verify", f"web@{first}")
+    assert "is being restored from" in path.read_text()
     assert done.returncode == 0, done.stderr
 
 

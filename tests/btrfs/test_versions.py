@@ -378,9 +378,9 @@ def test_a_planted_symlink_and_a_broken_record_leave_the_others_to_be_told(night
 
 def test_a_backup_that_is_deleted_meanwhile_is_passed_over(nights: Nights) -> None:
     names = lineage(nights, nothing, nothing)
-    found = list(restorable(open_pool(nights.pool), "h1"))
+    restorables = list(restorable(open_pool(nights.pool), "h1"))
     work("btrfs", "subvolume", "delete", nights.backup("h1", names[1]))
-    history = versions(found, b"/f")
+    history = versions(restorables, b"/f")
     assert [backup.name for backup in history.backups] == [names[0], names[2]]
     assert [version.backups for version in history.versions] == [2]
 

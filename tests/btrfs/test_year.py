@@ -204,8 +204,8 @@ def test_a_forked_command_says_and_does_what_a_started_one_does(nights: Nights) 
     with preloaded() as forked:
         for words in (["run", "web"], ["status", "nobody"], ["run", "--no-such-option"], ["list", "--all"], ["--version"]):
             ours = ["--config", str(nights.config), *words]
-            one, other = forked(*ours, status=None), backupd(*ours, check=False, as_printed=True)
-            assert (one.returncode, *_timeless(one)) == (other.returncode, *_timeless(other))
+            process, other = forked(*ours, status=None), backupd(*ours, check=False, as_printed=True)
+            assert (process.returncode, *_timeless(process)) == (other.returncode, *_timeless(other))
     assert len(nights.names("web")) == 2
     assert disagreements(nights) == []
 

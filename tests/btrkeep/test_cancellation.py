@@ -49,8 +49,8 @@ def test_a_hangup_that_was_ignored_from_the_start_stays_so() -> None:
 
 
 def test_a_hangup_is_told_as_terminated() -> None:
-    found = [signal_status(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    assert found == [Exit.INTERRUPTED, Exit.TERMINATED, Exit.TERMINATED]
+    exits = [signal_status(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert exits == [Exit.INTERRUPTED, Exit.TERMINATED, Exit.TERMINATED]
 
 
 def test_cancelling_ends_the_group_under_way_and_who_waits() -> None:
@@ -67,5 +67,5 @@ def test_cancelling_ends_the_group_under_way_and_who_waits() -> None:
     status, waited = asyncio.run(cancelled())
     assert status == -signal.SIGTERM
     assert waited < 100
-    found = subprocess.run(("pgrep", "-P", str(os.getpid()), "-f", f"^sleep {SECONDS}$"), check=False, capture_output=True)
-    assert not found.stdout
+    process = subprocess.run(("pgrep", "-P", str(os.getpid()), "-f", f"^sleep {SECONDS}$"), check=False, capture_output=True)
+    assert not process.stdout

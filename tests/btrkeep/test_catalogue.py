@@ -216,12 +216,12 @@ def test_a_rebuild_replaces_every_backup_and_keeps_the_history(catalogue: Catalo
     begin(catalogue, "gone")
     catalogue.put_backup(replace(BACKUP, host="gone"))
     catalogue.put_backup(WORKING)
-    found = [replace(BACKUP, host=f"host{number % 40}", name=f"n{number:04}") for number in range(1300)]
-    assert catalogue.replace_backups("the-pool", iter(found)) == 1300
-    assert set(sql.execute("SELECT host, name FROM backup")) == {(each.host, each.name) for each in found}
+    backups = [replace(BACKUP, host=f"host{number % 40}", name=f"n{number:04}") for number in range(1300)]
+    assert catalogue.replace_backups("the-pool", iter(backups)) == 1300
+    assert set(sql.execute("SELECT host, name FROM backup")) == {(each.host, each.name) for each in backups}
     assert sql.execute("SELECT count(*) FROM backup_detail").fetchone() == (1300,)
     assert (catalogue.pool_id(), one_row(sql, "run")["host"]) == ("the-pool", "gone")
-    assert catalogue.hosts() == sorted({each.host for each in found} | {"gone"})
+    assert catalogue.hosts() == sorted({each.host for each in backups} | {"gone"})
     assert catalogue.replace_backups("other", []) == 0
     assert (list(catalogue.backups()), catalogue.pool_id()) == ([], "other")
 

@@ -50,7 +50,7 @@ def start(catalogue: Catalogue, filesystem: str = ONE, at: datetime = EVENING) -
 
 
 def ids(found: list[Balance]) -> list[int]:
-    return [one.id for one in found]
+    return [balance.id for balance in found]
 
 
 def test_a_score_comes_back_as_it_went_in(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
@@ -168,9 +168,9 @@ def test_a_step_comes_with_its_sums_or_not_at_all(catalogue: Catalogue, sql: sql
         (replace(step, number=2), {"colour": "red"}, TypeError),
         (replace(step, number=2), {"finished": EVENING, "outcome": "splendid"}, IntegrityError),
     ]
-    for one, sums, error in wrong:
+    for balance_step, sums, error in wrong:
         with pytest.raises(error):
-            catalogue.add_step(one, **sums)
+            catalogue.add_step(balance_step, **sums)
     assert catalogue.steps(number) == [step]
     assert sql.execute("SELECT moved, finished FROM balance").fetchall()[0]["moved"] == 0
     for place, outcome in enumerate(STEP_OUTCOMES, 2):
@@ -182,10 +182,10 @@ def test_measured_are_the_last_that_were_done_on_a_filesystem(catalogue: Catalog
     for balance in (second, other, first):
         for place, outcome in enumerate(("done", "gone", "no space", "done", "cancelled", "failed"), 1):
             catalogue.add_step(replace(STEP, balance=balance, number=place, outcome=outcome))
-    found = [(one.balance, one.number) for one in catalogue.measured(ONE)]
+    found = [(balance_step.balance, balance_step.number) for balance_step in catalogue.measured(ONE)]
     assert found == [(second, 4), (second, 1), (first, 4), (first, 1)]
-    assert [(one.balance, one.number) for one in catalogue.measured(ONE, limit=3)] == found[:3]
-    assert {one.outcome for one in catalogue.measured(ONE)} == {"done"}
+    assert [(balance_step.balance, balance_step.number) for balance_step in catalogue.measured(ONE, limit=3)] == found[:3]
+    assert {balance_step.outcome for balance_step in catalogue.measured(ONE)} == {"done"}
 
 
 def test_a_rebuild_loses_neither_scores_nor_balances(catalogue: Catalogue) -> None:

@@ -53,8 +53,8 @@ def test_a_held_and_an_expired_backup_come_back_as_they_went_in(catalogue: Catal
 
 def test_states_tell_what_sqlite3_tells_by_host_and_start(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
     odd = b"caf\xe9\\".decode("utf-8", "surrogateescape")
-    for one in reversed([*nights(3, odd), *nights(3), WORKING]):
-        catalogue.put_backup(one)
+    for backup in reversed([*nights(3, odd), *nights(3), WORKING]):
+        catalogue.put_backup(backup)
     catalogue.put_backup(replace(BACKUP, name="a name that sorts first", started=EVENING + 9 * DAY))
     catalogue.put_backup(replace(BACKUP, name="n2", started=EVENING + 2 * DAY, state="expired", expired=EVENING, held_why=""))
     rows = sql.execute(
@@ -67,11 +67,13 @@ def test_states_tell_what_sqlite3_tells_by_host_and_start(catalogue: Catalogue, 
         for host, started, name, state, outcome, until, why, expired, number, uuid, base, sealed
         in sorted(rows, key=lambda row: row[:3])
     ]  # fmt: skip
-    found = list(catalogue.states())
-    assert [tuple(one) for one in found] == expected
-    assert {type(one) for one in found} == {BackupState}
-    assert [(one.host, one.name, one.base) for one in found if one.base] == [("web1", None, "n1")]
-    assert {one.host for one in found} == {odd, "web1"}
+    backup_states = list(catalogue.states())
+    assert [tuple(backup_state) for backup_state in backup_states] == expected
+    assert {type(backup_state) for backup_state in backup_states} == {BackupState}
+    assert [(backup_state.host, backup_state.name, backup_state.base) for backup_state in backup_states if backup_state.base] == [
+        ("web1", None, "n1")
+    ]
+    assert {backup_state.host for backup_state in backup_states} == {odd, "web1"}
 
 
 def test_states_can_be_read_while_they_are_changed(catalogue: Catalogue) -> None:
@@ -99,8 +101,8 @@ def test_states_that_are_left_half_way_do_not_look_like_all(tmp_path: Path) -> N
 
 
 def test_states_are_set_for_those_that_are_given_and_are_there(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
-    for one in (*nights(3), *nights(3, "web2"), WORKING):
-        catalogue.put_backup(one)
+    for backup in (*nights(3), *nights(3, "web2"), WORKING):
+        catalogue.put_backup(backup)
     at = datetime(2026, 11, 25, 1, tzinfo=timezone(timedelta(hours=1)))
     assert catalogue.set_states([("web1", "n1", "expired", at), ("web2", "n3", "expired", at), ("gone", "n1", "expired", at)]) == 2
     assert catalogue.set_states(iter(())) == 0
@@ -124,8 +126,8 @@ def test_setting_states_changes_all_or_nothing(catalogue: Catalogue, sql: sqlite
 
 
 def test_a_backup_is_marked_before_it_is_deleted_and_goes_with_its_detail(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
-    for one in (*nights(3), WORKING, replace(BACKUP, host="web2")):
-        catalogue.put_backup(one)
+    for backup in (*nights(3), WORKING, replace(BACKUP, host="web2")):
+        catalogue.put_backup(backup)
     catalogue.set_states([("web1", "n1", "expired", EVENING)])
     assert catalogue.mark_deleting([("web1", "n1"), ("web1", "n2"), ("web1", "never was")]) == 2
     deleting = {key: value for key, value in states_of(sql).items() if value[0] == "deleting"}
@@ -141,8 +143,8 @@ def begin(catalogue: Catalogue, host: str) -> int:
 
 
 def test_a_host_is_dropped_with_all_its_backups_and_its_history_stays(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
-    for one in (*nights(3), WORKING, replace(BACKUP, host="web2"), replace(BACKUP, host="no-run")):
-        catalogue.put_backup(one)
+    for backup in (*nights(3), WORKING, replace(BACKUP, host="web2"), replace(BACKUP, host="no-run")):
+        catalogue.put_backup(backup)
     begin(catalogue, "web1")
     assert [catalogue.drop_host(name) for name in ("web1", "no-run", "never was")] == [4, 1, 0]
     assert (set(states_of(sql)), sql.execute("SELECT host FROM run").fetchall()) == ({("web2", "n1")}, [("web1",)])

@@ -43,8 +43,8 @@ def settled(state: Path) -> None:
 
 
 def looks_of(path: Path) -> tuple[int, ...]:
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mode, found.st_mtime_ns, found.st_ctime_ns
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mode, status.st_mtime_ns, status.st_ctime_ns
 
 
 def elsewhere(code: str, state: Path) -> str:

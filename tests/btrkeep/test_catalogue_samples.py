@@ -169,15 +169,15 @@ def test_jobs_are_those_that_ran_at_any_time_between(catalogue: Catalogue) -> No
     for filesystem in (FILESYSTEM, "another"):
         balance = catalogue.start_balance(filesystem, "/srv", at(0.5), 9, None, policy="benefit", budget=None, moved=50)
         catalogue.finish_balance(balance, finished=at(0.8), outcome="done")
-    found = catalogue.jobs(FILESYSTEM, NOW, at(1))
-    assert [(job.kind, job.started, job.finished, job.data) for job in found] == [
+    jobs = catalogue.jobs(FILESYSTEM, NOW, at(1))
+    assert [(job.kind, job.started, job.finished, job.data) for job in jobs] == [
         ("backup", at(-1), at(0.5), 1000),
         ("backup", at(0.2), at(0.4), 1000),
         ("balance", at(0.5), at(0.8), 50),
         ("expire", at(0.6), None, 0),
         ("backup", at(0.9), None, None),
     ]
-    assert [(job.pid, job.pid_started, job.updated) for job in found[3:]] == [(8, None, at(0.7)), (7, "99", None)]
+    assert [(job.pid, job.pid_started, job.updated) for job in jobs[3:]] == [(8, None, at(0.7)), (7, "99", None)]
 
 
 def test_activities_and_types_of_block_groups_are_read_back_from_the_text_that_is_stored() -> None:

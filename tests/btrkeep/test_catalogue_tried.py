@@ -19,9 +19,9 @@ SINCE = make_catalogue.LAST_NIGHT - timedelta(days=3)
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("tried")
-    make_catalogue.make(found, HOSTS, 6)
-    return found
+    path = tmp_path_factory.mktemp("tried")
+    make_catalogue.make(path, HOSTS, 6)
+    return path
 
 
 @pytest.fixture
@@ -32,24 +32,24 @@ def catalogue(state: Path) -> Iterator[Catalogue]:
 
 @pytest.fixture
 def sql(state: Path) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(f"file:{state}/catalogue.sqlite?mode=ro", uri=True)) as found:
-        yield found
+    with closing(sqlite3.connect(f"file:{state}/catalogue.sqlite?mode=ro", uri=True)) as connection:
+        yield connection
 
 
 @pytest.mark.slow
 def test_runs_since_a_moment_are_those_that_began_then_or_later(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
-    found = catalogue.runs_since(SINCE)
+    runs = catalogue.runs_since(SINCE)
     rows = sql.execute("select id, host, outcome, backup from run where started >= '2026-11-16T22:00:00' order by id").fetchall()
-    assert [(one.id, one.host, one.outcome, one.backup) for one in found] == rows
+    assert [(run.id, run.host, run.outcome, run.backup) for run in runs] == rows
     assert len(rows) == 4 * HOSTS
-    assert all(one.started >= SINCE and one.started.tzinfo is UTC for one in found)
+    assert all(run.started >= SINCE and run.started.tzinfo is UTC for run in runs)
 
 
 @pytest.mark.slow
 def test_of_some_hosts_or_of_many_only_theirs_come_in_the_same_order(catalogue: Catalogue) -> None:
     every = catalogue.runs_since(SINCE)
     for names in (catalogue.hosts()[5:8], catalogue.hosts()[:650], []):
-        assert catalogue.runs_since(SINCE, names) == [one for one in every if one.host in set(names)]
+        assert catalogue.runs_since(SINCE, names) == [run for run in every if run.host in set(names)]
     assert catalogue.runs_since(SINCE, ["nobody"]) == []
     assert catalogue.runs_since(make_catalogue.LAST_NIGHT + timedelta(days=9)) == []
 
@@ -68,8 +68,8 @@ def test_what_began_under_a_clock_that_was_set_back_is_found_by_what_the_clock_s
     plain = make_catalogue.run_of(make_catalogue.backup_of(1, 0, later))
     with Catalogue.open(tmp_path) as catalogue:
         add_runs(catalogue, (replace(plain, started=moment, finished=moment + timedelta(minutes=1)) for moment in (later, earlier)))
-        assert [one.started for one in catalogue.runs_since(later)] == [later]
-        assert [one.started for one in catalogue.runs_since(earlier)] == [later, earlier]
+        assert [run.started for run in catalogue.runs_since(later)] == [later]
+        assert [run.started for run in catalogue.runs_since(earlier)] == [later, earlier]
 
 
 def test_final_backups_are_counted_and_told_by_host(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
@@ -83,8 +83,8 @@ def test_final_backups_are_counted_and_told_by_host(catalogue: Catalogue, sql: s
 
 
 def test_a_working_is_no_backup_yet(tmp_path: Path) -> None:
-    one = make_catalogue.backup_of(1, 0, make_catalogue.LAST_NIGHT)
+    backup = make_catalogue.backup_of(1, 0, make_catalogue.LAST_NIGHT)
     with Catalogue.open(tmp_path) as catalogue:
-        catalogue.put_backup(replace(one, name=None, state="partial", detail={}))
+        catalogue.put_backup(replace(backup, name=None, state="partial", detail={}))
         assert catalogue.backup_counts() == {}
-        assert catalogue.backup_outcomes([one.host]) == []
+        assert catalogue.backup_outcomes([backup.host]) == []

@@ -34,8 +34,8 @@ def test_a_cause_comes_back_from_json_and_has_words(cause: Cause) -> None:
     st.sampled_from(CauseCode), st.dictionaries(st.sampled_from(["path", *{name for of in FACTS.values() for name in of}]), JSON)
 )
 def test_what_is_no_cause_is_none_and_what_is_one_has_words(code: CauseCode, facts: dict[str, Any]) -> None:
-    if found := cause_of({"code": code.value, **facts}):
-        assert isinstance(cause_words(found), str)
+    if cause := cause_of({"code": code.value, **facts}):
+        assert isinstance(cause_words(cause), str)
 
 
 @pytest.mark.parametrize("found", [None, [], {}, "stopped", ["stopped", {}], {"code": "from-next-year"}, {"code": ["stopped"]}])

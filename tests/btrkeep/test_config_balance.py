@@ -26,23 +26,29 @@ def test_without_a_word_a_run_is_limited_and_makes_way(loaded: Load) -> None:
 
 
 def test_every_key_is_taken(loaded: Load) -> None:
-    found = loaded(
+    balance_settings = loaded(
         'budget = "100GiB"\ntime = "6h"\npolicy = "usage"\nmin_unallocated = "3%"\nwhile_backups = true\nmax_pressure = "25%"'
     ).balance
-    assert (found.budget, found.time, found.policy, found.while_backups, found.max_pressure) == (
+    assert (
+        balance_settings.budget,
+        balance_settings.time,
+        balance_settings.policy,
+        balance_settings.while_backups,
+        balance_settings.max_pressure,
+    ) == (
         100 << 30,
         21600.0,
         "usage",
         True,
         0.25,
     )
-    assert found.min_unallocated
-    assert found.min_unallocated.bytes_of(1000) == 30
+    assert balance_settings.min_unallocated
+    assert balance_settings.min_unallocated.bytes_of(1000) == 30
 
 
 def test_none_is_no_limit(loaded: Load) -> None:
-    found = loaded('budget = "none"\ntime = "none"\nmax_pressure = "none"').balance
-    assert (found.budget, found.time, found.max_pressure) == (None, None, None)
+    balance_settings = loaded('budget = "none"\ntime = "none"\nmax_pressure = "none"').balance
+    assert (balance_settings.budget, balance_settings.time, balance_settings.max_pressure) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -189,9 +189,11 @@ def test_what_is_kept_is_for_root_alone_and_holds_the_last_valid_state(files: Fi
         os.umask(before)
     assert stat.S_IMODE((files.state / LAST_VALID).stat().st_mode) == 0o600
     files.write(f"{GOOD}[retention]\ndaily = 'x'\n")
-    found = load_for_reports(file=files.main)
-    assert (set(found.config.hosts), found.kept) == ({"good"}, NOW)
-    assert found.faults == (f'{files.main}:8: retention.daily = "x": expected a whole number from 0, such as 14, without quotes',)
+    reporting_config = load_for_reports(file=files.main)
+    assert (set(reporting_config.config.hosts), reporting_config.kept) == ({"good"}, NOW)
+    assert reporting_config.faults == (
+        f'{files.main}:8: retention.daily = "x": expected a whole number from 0, such as 14, without quotes',
+    )
 
 
 def test_of_a_file_with_a_mistake_the_text_before_it_is_kept(files: Files) -> None:
@@ -220,15 +222,15 @@ def test_reports_go_where_todays_notify_says_as_far_as_it_can_be_read(files: Fil
     files.write(f'{GOOD}[notify]\nurls = ["json://before"]\nused_limit = "80%"\n')
     keep_valid(files.usable(), NOW)
     files.write(f"{GOOD}{broken}")
-    found = load_for_reports(file=files.main)
-    assert [url.text for url in found.config.notify.urls] == urls
-    assert (found.config.notify.used_limit, found.error is not None) == (0.8, True)
+    reporting_config = load_for_reports(file=files.main)
+    assert [url.text for url in reporting_config.config.notify.urls] == urls
+    assert (reporting_config.config.notify.used_limit, reporting_config.error is not None) == (0.8, True)
 
 
 def test_without_an_earlier_state_there_is_still_notify(files: Files) -> None:
     files.write('[retention]\nx = 1\n[notify]\nurls = ["json://today"]\n')
-    found = load_for_reports(file=files.main)
-    assert (found.is_bare, [url.text for url in found.config.notify.urls]) == (True, ["json://today"])
+    reporting_config = load_for_reports(file=files.main)
+    assert (reporting_config.is_bare, [url.text for url in reporting_config.config.notify.urls]) == (True, ["json://today"])
     files.write("[retention]\nx = 1\n")
     with pytest.raises(ConfigError):
         load_for_reports(file=files.main)

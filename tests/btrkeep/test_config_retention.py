@@ -48,7 +48,7 @@ def test_a_host_takes_each_key_from_itself_its_group_or_the_pool(loaded: Load) -
         "[group.g.retention]\nweekly = 20\nmonthly = 30\nyearly = 40\nmin_keep = 7\n"
         f"[group.plain]\n{''.join(hosts)}"
     )
-    assert {name: one.retention for name, one in config.hosts.items()} == {
+    assert {name: host_config.retention for name, host_config in config.hosts.items()} == {
         "own": Retention(daily=1, weekly=20, monthly=300, yearly=0, min_keep=7, grace=2 * DAY),
         "grouped": Retention(daily=1, weekly=20, monthly=30, yearly=40, min_keep=7, grace=2 * DAY),
         "plain": config.retention,

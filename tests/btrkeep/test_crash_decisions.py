@@ -58,7 +58,11 @@ def test_whatever_is_known_of_its_end_nothing_of_its_last_minutes_is_left_out(
     """What was seen was before the crash, or in the present boot; what was written in the ten minutes before is in doubt."""
     before = of(*(ago for ago in written if ago >= crash))
     found = written_last(before, [NOW - ago * MINUTE for ago in signs if ago >= crash or ago < 20], None, MARGIN, BEGUN, NOW)
-    last = {(one.host, one.name) for one in before if one.written > NOW - crash * MINUTE - MARGIN}
+    last = {
+        (written_backup.host, written_backup.name)
+        for written_backup in before
+        if written_backup.written > NOW - crash * MINUTE - MARGIN
+    }
     assert last <= found
 
 
@@ -73,10 +77,10 @@ class Facts(dict[str, str | None]):
 
 
 def test_what_is_in_doubt_is_kept_for_those_who_cannot_look_into_the_pool() -> None:
-    facts, found = Facts(), BackupsInDoubt(NOW, frozenset({("web", "n1"), ("db", "n2")}))
-    note_in_doubt(facts, found)
-    assert read_in_doubt(facts) == found
-    assert in_doubt_words(found).startswith("2 backups written last")
+    facts, backups_in_doubt = Facts(), BackupsInDoubt(NOW, frozenset({("web", "n1"), ("db", "n2")}))
+    note_in_doubt(facts, backups_in_doubt)
+    assert read_in_doubt(facts) == backups_in_doubt
+    assert in_doubt_words(backups_in_doubt).startswith("2 backups written last")
     note_in_doubt(facts, None)
     assert read_in_doubt(facts) is None
     for text in ("[]", '{"since": 1, "backups": []}', "none of ours"):

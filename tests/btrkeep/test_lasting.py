@@ -14,10 +14,10 @@ KEY = ConditionKey(ConditionKind.UNREADABLE, "/srv", "/srv/mount")
 
 def after(*nights: tuple[timedelta, bool]) -> tuple[tuple[Condition, ...], datetime]:
     """What is remembered after backups at these times, and whether each had the condition."""
-    found: tuple[Condition, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     for offset, has_it in nights:
-        found = follow(found, [KEY] if has_it else [], START + offset)
-    return found, START + nights[-1][0]
+        conditions = follow(conditions, [KEY] if has_it else [], START + offset)
+    return conditions, START + nights[-1][0]
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ def after(*nights: tuple[timedelta, bool]) -> tuple[tuple[Condition, ...], datet
     ],
 )
 def test_three_nights_running_are_an_alarm(nights: list[tuple[timedelta, bool]], lasts: bool) -> None:
-    found, newest = after(*nights)
-    assert bool(lasting(found, newest)) == lasts
+    conditions, newest = after(*nights)
+    assert bool(lasting(conditions, newest)) == lasts
     if lasts:
-        assert found[0].since == START
-        assert found[0].times == len(nights)
+        assert conditions[0].since == START
+        assert conditions[0].times == len(nights)
 
 
 def test_a_memory_of_the_future_is_begun_again() -> None:
@@ -47,11 +47,11 @@ def test_a_hostile_host_cannot_fill_it_nor_push_out_skipped_deletions() -> None:
     many = [ConditionKey(ConditionKind.UNREADABLE, "/srv", f"/srv/{'x' * 5000}{number}") for number in range(5)]
     many += [ConditionKey(ConditionKind.VANISHED, "/srv", f"/srv/{number}") for number in range(1000)]
     skipped = ConditionKey(ConditionKind.DELETIONS_SKIPPED, "/srv")
-    found = follow((), [*many, skipped], START)
-    assert len(found) == MOST
-    assert found[0].key == skipped
-    assert max(len(condition.key.name) for condition in found) <= LONGEST_NAME + 3
-    assert conditions_of([condition.as_json() for condition in found]) == found
+    conditions = follow((), [*many, skipped], START)
+    assert len(conditions) == MOST
+    assert conditions[0].key == skipped
+    assert max(len(condition.key.name) for condition in conditions) <= LONGEST_NAME + 3
+    assert conditions_of([condition.as_json() for condition in conditions]) == conditions
 
 
 def test_what_the_configuration_leaves_out_is_no_alarm_and_pushes_nothing_out() -> None:

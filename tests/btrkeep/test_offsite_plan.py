@@ -21,31 +21,31 @@ def there(host: str, *days: int) -> list[OffsiteSnapshot]:
 
 def test_what_is_not_there_is_sent_and_those_behind_the_longest_first() -> None:
     newest = {host: backup_name(NOW) for host in ("new", "old", "far-behind", "there")}
-    found = [*there("old", 2, 1), *there("far-behind", 9), *there("there", 0), *there("new", 0)]
-    assert [host for host, _ in to_send(newest, found, {"new-0"})] == ["new", "far-behind", "old"]
-    assert newest_there(found, {"old-1"})["old"] == backup_name(NOW - timedelta(days=2))
+    snapshots = [*there("old", 2, 1), *there("far-behind", 9), *there("there", 0), *there("new", 0)]
+    assert [host for host, _ in to_send(newest, snapshots, {"new-0"})] == ["new", "far-behind", "old"]
+    assert newest_there(snapshots, {"old-1"})["old"] == backup_name(NOW - timedelta(days=2))
 
 
 def test_what_the_policy_does_not_keep_goes_host_by_host() -> None:
-    found = [*there("web1", 0, 1, 2, 3), *there("db1", 7)]
-    removal = to_remove(found, (), DAILY, ZoneInfo("UTC"), NOW, NOBODY)
-    assert [one.id for one in removal.going] == ["web1-2", "web1-3"]
+    snapshots = [*there("web1", 0, 1, 2, 3), *there("db1", 7)]
+    removal = to_remove(snapshots, (), DAILY, ZoneInfo("UTC"), NOW, NOBODY)
+    assert [snapshot.id for snapshot in removal.going] == ["web1-2", "web1-3"]
 
 
 def test_a_machine_is_known_by_its_id_and_not_by_the_name_that_it_has() -> None:
     renamed, gone, nameless = (there("web1", *days) for days in ((9, 8), (5, 4), (2, 1)))
-    renamed, gone = ([replace(one, machine=id_) for one in some] for some, id_ in ((renamed, "r"), (gone, "g")))
-    found = placed([*renamed, *gone, *nameless], {"old1": "r", "web1": None})
-    assert [(one.host, one.label, one.former) for one in found] == [
+    renamed, gone = ([replace(snapshot, machine=id_) for snapshot in some] for some, id_ in ((renamed, "r"), (gone, "g")))
+    snapshots = placed([*renamed, *gone, *nameless], {"old1": "r", "web1": None})
+    assert [(snapshot.host, snapshot.label, snapshot.former) for snapshot in snapshots] == [
         *[("old1", "web1", False)] * 2,
         *[("web1", "", True)] * 2,
         *[("web1", "", False)] * 2,
     ]
-    assert newest_there(found, ()) == {"web1": backup_name(NOW - timedelta(days=1))}
+    assert newest_there(snapshots, ()) == {"web1": backup_name(NOW - timedelta(days=1))}
     newest = {"old1": renamed[1].name, "web1": gone[1].name}
-    assert to_send(newest, found, ()) == [("old1", renamed[1].name), ("web1", gone[1].name)]
-    removal = to_remove([*found, *there("web1", 3)], (), replace(DAILY, daily=1), ZoneInfo("UTC"), NOW, EVERYBODY)
-    assert [one.id for one in removal.going] == ["web1-9", "web1-5", "web1-2", "web1-3"]
+    assert to_send(newest, snapshots, ()) == [("old1", renamed[1].name), ("web1", gone[1].name)]
+    removal = to_remove([*snapshots, *there("web1", 3)], (), replace(DAILY, daily=1), ZoneInfo("UTC"), NOW, EVERYBODY)
+    assert [snapshot.id for snapshot in removal.going] == ["web1-9", "web1-5", "web1-2", "web1-3"]
 
 
 def test_without_a_rule_nothing_goes() -> None:
@@ -53,31 +53,31 @@ def test_without_a_rule_nothing_goes() -> None:
 
 
 def test_what_is_not_whole_counts_for_nothing_and_goes_once_a_whole_one_is_newer() -> None:
-    found = there("web1", 0, 1, 2, 3)
-    removal = to_remove(found, {"web1-0", "web1-3"}, DAILY, ZoneInfo("UTC"), NOW, NOBODY)
-    assert [one.id for one in removal.going] == ["web1-3"]
+    snapshots = there("web1", 0, 1, 2, 3)
+    removal = to_remove(snapshots, {"web1-0", "web1-3"}, DAILY, ZoneInfo("UTC"), NOW, NOBODY)
+    assert [snapshot.id for snapshot in removal.going] == ["web1-3"]
 
 
 def test_too_much_of_a_host_at_once_stays_until_it_is_asked_for() -> None:
-    found = [*there("web1", *range(13)), *there("db1", 0, 1, 2)]
-    removal = to_remove(found, (), DAILY, ZoneInfo("UTC"), NOW, NOBODY)
-    assert ([one.id for one in removal.going], list(removal.guarded.left_out)) == (["db1-2"], ["web1"])
-    assert len(to_remove(found, (), DAILY, ZoneInfo("UTC"), NOW, EVERYBODY).going) == 12
+    snapshots = [*there("web1", *range(13)), *there("db1", 0, 1, 2)]
+    removal = to_remove(snapshots, (), DAILY, ZoneInfo("UTC"), NOW, NOBODY)
+    assert ([snapshot.id for snapshot in removal.going], list(removal.guarded.left_out)) == (["db1-2"], ["web1"])
+    assert len(to_remove(snapshots, (), DAILY, ZoneInfo("UTC"), NOW, EVERYBODY).going) == 12
 
 
 def test_too_much_of_all_at_once_removes_nothing() -> None:
-    found = [one for number in range(60) for one in there(f"web{number}", 0, 1, 2, 3)]
-    removal = to_remove(found, (), DAILY, ZoneInfo("UTC"), NOW, NOBODY)
+    snapshots = [snapshot for number in range(60) for snapshot in there(f"web{number}", 0, 1, 2, 3)]
+    removal = to_remove(snapshots, (), DAILY, ZoneInfo("UTC"), NOW, NOBODY)
     assert (removal.going, bool(removal.guarded.stop)) == ((), True)
 
 
 def test_copies_of_a_former_machine_do_not_make_room_for_more_to_go_of_the_one_that_has_its_name() -> None:
     """The limit is a share of what may go: 12 of 20 is too much at once, however many are there of another machine."""
-    former = [replace(one, machine="f") for one in there("web1", *(100 + 31 * month for month in range(25)))]
-    present = [replace(one, machine="p") for one in there("web1", *range(20))]
+    former = [replace(snapshot, machine="f") for snapshot in there("web1", *(100 + 31 * month for month in range(25)))]
+    present = [replace(snapshot, machine="p") for snapshot in there("web1", *range(20))]
     policy = Retention(daily=7, monthly=60, min_keep=1)
-    for found in (present, [*former, *present]):
-        removal = to_remove(placed(found, {"web1": "p"}), (), policy, ZoneInfo("UTC"), NOW, NOBODY)
+    for snapshots in (present, [*former, *present]):
+        removal = to_remove(placed(snapshots, {"web1": "p"}), (), policy, ZoneInfo("UTC"), NOW, NOBODY)
         assert removal.going == ()
         share = removal.guarded.left_out["web1"]
         assert share.going / share.total > 0.5
@@ -85,9 +85,11 @@ def test_copies_of_a_former_machine_do_not_make_room_for_more_to_go_of_the_one_t
 
 def test_a_folder_that_somebody_has_copied_with_its_notes_gives_away_no_copies() -> None:
     """Both hosts have one id then. Each keeps what is there by its name, and a history of its own."""
-    found = [replace(one, machine="m") for one in (*there("web1", 9, 8), *there("web2", 2, 1))]
-    both = placed(found, {"web1": "m", "web2": "m"})
-    assert [(one.host, one.label, one.former) for one in both] == [("web1", "", False)] * 2 + [("web2", "", False)] * 2
+    snapshots = [replace(snapshot, machine="m") for snapshot in (*there("web1", 9, 8), *there("web2", 2, 1))]
+    both = placed(snapshots, {"web1": "m", "web2": "m"})
+    assert [(snapshot.host, snapshot.label, snapshot.former) for snapshot in both] == [("web1", "", False)] * 2 + [
+        ("web2", "", False)
+    ] * 2
     assert to_remove(both, (), DAILY, ZoneInfo("UTC"), NOW, EVERYBODY).going == ()
-    moved = placed(found, {"old1": "m", "web2": "m"})
-    assert [(one.host, one.label) for one in moved] == [("web1", "")] * 2 + [("web2", "")] * 2
+    moved = placed(snapshots, {"old1": "m", "web2": "m"})
+    assert [(snapshot.host, snapshot.label) for snapshot in moved] == [("web1", "")] * 2 + [("web2", "")] * 2

@@ -214,13 +214,13 @@ def test_a_subvolume_is_described_as_btrfs_shows_it(shared_btrfs: Path) -> None:
     snapshot(shared_btrfs / "origin", shared_btrfs / "copy")
     set_read_only(shared_btrfs / "copy")
     for name in ("origin", "copy"):
-        found, told = describe(shared_btrfs / name), shown(shared_btrfs / name)
-        assert found
-        assert (str(found.id), found.uuid, found.parent_uuid or "-", str(found.generation)) == (
+        subvolume, told = describe(shared_btrfs / name), shown(shared_btrfs / name)
+        assert subvolume
+        assert (str(subvolume.id), subvolume.uuid, subvolume.parent_uuid or "-", str(subvolume.generation)) == (
             told["Subvolume ID"], told["UUID"], told["Parent UUID"], told["Generation"],
         )  # fmt: skip
-        assert found.read_only == ("readonly" in told["Flags"])
-        assert str(found.created) == told["Gen at creation"]
+        assert subvolume.read_only == ("readonly" in told["Flags"])
+        assert str(subvolume.created) == told["Gen at creation"]
 
 
 def test_a_snapshot_holds_what_its_origin_held_and_leaves_it_alone(shared_btrfs: Path) -> None:
@@ -280,9 +280,9 @@ def test_only_the_root_folder_of_a_subvolume_is_one(shared_btrfs: Path) -> None:
 @pytest.mark.parametrize("name", ["plain", "a b", "tab\t", "\udcff\udcfe", "x" * 255])
 def test_names_are_bytes(shared_btrfs: Path, name: str) -> None:
     create(shared_btrfs / name)
-    found = describe(shared_btrfs / name)
-    assert found
-    assert str(found.id) in listed(shared_btrfs)
+    subvolume = describe(shared_btrfs / name)
+    assert subvolume
+    assert str(subvolume.id) in listed(shared_btrfs)
 
 
 def test_what_is_read_only_cannot_be_written_also_not_by_root(shared_btrfs: Path) -> None:
@@ -330,9 +330,9 @@ def test_a_symlink_is_never_followed_to_what_is_made_read_only_or_snapshotted(sh
         set_read_only(shared_btrfs / "link")
     with pytest.raises(OSError, match=os.strerror(errno.ENOTDIR)):
         snapshot(shared_btrfs / "link", shared_btrfs / "copy")
-    found = describe(shared_btrfs / "victim")
-    assert found
-    assert not found.read_only
+    subvolume = describe(shared_btrfs / "victim")
+    assert subvolume
+    assert not subvolume.read_only
 
 
 def committed_generation(image: Path) -> int:

@@ -275,10 +275,10 @@ def test_several_groups_in_one_loop_do_not_mix() -> None:
 def test_members_are_those_that_pgrep_finds(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     process = sleeper("sh", "-c", "sleep 60 & sleep 60 & (sleep 60; true) & wait")
     wait_for(lambda: len(work("pgrep", "-g", str(process.pid)).stdout.split()) == 5)
-    found = members(process.pid)
-    assert {member.pid for member in found} == set(map(int, work("pgrep", "-g", str(process.pid)).stdout.split()))
+    group_members = members(process.pid)
+    assert {member.pid for member in group_members} == set(map(int, work("pgrep", "-g", str(process.pid)).stdout.split()))
     told = [line.split() for line in work("ps", "-o", "pid=,ppid=,comm=", "-g", str(process.pid)).stdout.splitlines()]
-    assert sorted((member.pid, member.parent, member.name) for member in found) == sorted(
+    assert sorted((member.pid, member.parent, member.name) for member in group_members) == sorted(
         (int(pid), int(parent), name) for pid, parent, name in told
     )
 

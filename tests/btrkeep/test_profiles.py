@@ -66,5 +66,5 @@ def test_some_that_can_be_counted_by_hand(profile: str, sizes: tuple[int, ...], 
 
 def test_a_new_chunk_needs_as_many_devices_as_its_profile() -> None:
     assert [devices_needed(name) for name in ("single", "raid1", "raid1c3", "raid1c4", "raid6")] == [1, 2, 3, 4, 3]
-    assert all(data_that_fits(name, [GIB] * (known.least - 1)) == 0 for name, known in PROFILES.items())
-    assert all(data_that_fits(name, [GIB] * known.least) > 0 for name, known in PROFILES.items())
+    assert all(data_that_fits(name, [GIB] * (profile.least - 1)) == 0 for name, profile in PROFILES.items())
+    assert all(data_that_fits(name, [GIB] * profile.least) > 0 for name, profile in PROFILES.items())

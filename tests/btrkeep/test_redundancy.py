@@ -101,8 +101,8 @@ def test_a_device_that_was_not_read_as_a_whole_is_named(
     scrubs: dict[int, DeviceScrub], missing: set[int], expected: dict[int, UnreadReason]
 ) -> None:
     unread = unread_devices(scrubs, {1, 2} - missing, missing, {1: MIB, 2: MIB}, BEGUN)
-    assert {one.devid: one.why for one in unread} == expected
-    assert all(f"device {one.devid} " in unread_words(one) for one in unread)
+    assert {unread_device.devid: unread_device.why for unread_device in unread} == expected
+    assert all(f"device {unread_device.devid} " in unread_words(unread_device) for unread_device in unread)
 
 
 def test_a_device_without_data_has_nothing_to_be_read_and_an_unknown_one_has() -> None:

@@ -44,9 +44,9 @@ def here(*days: int, mark: ReplicaMark | None = MARK, refused: tuple[int, ...] =
 def planned(
     far: list[FarBackup], near: NearHost, policy: Retention = EVERYTHING, *, newest_only: bool = False
 ) -> list[tuple[str, str | None]]:
-    found = plan_fetches("web1", far, near, MARK, policy, ZoneInfo("UTC"), NOW, newest_only=newest_only)
-    assert found.obstacle is None
-    return [(fetch.backup.name, fetch.parent.name if fetch.parent else None) for fetch in found.fetches]
+    host_fetches = plan_fetches("web1", far, near, MARK, policy, ZoneInfo("UTC"), NOW, newest_only=newest_only)
+    assert host_fetches.obstacle is None
+    return [(fetch.backup.name, fetch.parent.name if fetch.parent else None) for fetch in host_fetches.fetches]
 
 
 def test_each_is_a_difference_to_the_one_before_it_that_both_have_by_then() -> None:
@@ -91,8 +91,8 @@ def test_what_has_no_name_of_a_backup_is_not_fetched() -> None:
 
 
 def with_parents(near: NearHost, *, damaged: bool = False) -> list[tuple[str, str | None]]:
-    found = plan_fetches("web1", there(1, 2, 3, 4), near, MARK, EVERYTHING, ZoneInfo("UTC"), NOW, damaged=damaged)
-    return [(fetch.backup.name, fetch.parent.name if fetch.parent else None) for fetch in found.fetches]
+    host_fetches = plan_fetches("web1", there(1, 2, 3, 4), near, MARK, EVERYTHING, ZoneInfo("UTC"), NOW, damaged=damaged)
+    return [(fetch.backup.name, fetch.parent.name if fetch.parent else None) for fetch in host_fetches.fetches]
 
 
 def test_what_is_known_to_be_damaged_is_a_parent_only_without_another_one() -> None:
@@ -112,13 +112,17 @@ def test_what_comes_again_is_no_difference_to_what_is_damaged() -> None:
 
 
 def test_after_a_parent_was_passed_over_the_next_nearest_one_is_taken() -> None:
-    found = plan_fetches("web1", there(1, 2, 3, 4), replace(here(1, 2), damaged={name(1)}), MARK, EVERYTHING, ZoneInfo("UTC"), NOW)
-    left = found.parents.without(there(2)[0])
-    assert [(one.backup.name, one.parent.name if one.parent else None) for one in planned_again(found.fetches, left)] == [
+    host_fetches = plan_fetches(
+        "web1", there(1, 2, 3, 4), replace(here(1, 2), damaged={name(1)}), MARK, EVERYTHING, ZoneInfo("UTC"), NOW
+    )
+    left = host_fetches.parents.without(there(2)[0])
+    assert [
+        (fetch.backup.name, fetch.parent.name if fetch.parent else None) for fetch in planned_again(host_fetches.fetches, left)
+    ] == [
         (name(3), name(1)),
         (name(4), name(3)),
     ]
-    assert planned_again(found.fetches, left.without(there(1)[0]))[0].parent is None
+    assert planned_again(host_fetches.fetches, left.without(there(1)[0]))[0].parent is None
 
 
 def test_planned_once_more_each_backup_still_comes_once_and_a_damaged_one_again() -> None:
@@ -146,8 +150,8 @@ def test_the_newest_alone() -> None:
     ],
 )
 def test_what_stands_in_the_way(near: NearHost, far: list[FarBackup], obstacle: Obstacle) -> None:
-    found = plan_fetches("web1", far, near, MARK, Retention(), ZoneInfo("UTC"), NOW)
-    assert (found.obstacle, found.fetches) == (obstacle, ())
+    host_fetches = plan_fetches("web1", far, near, MARK, Retention(), ZoneInfo("UTC"), NOW)
+    assert (host_fetches.obstacle, host_fetches.fetches) == (obstacle, ())
 
 
 @pytest.mark.parametrize(
@@ -188,8 +192,8 @@ def test_only_a_host_that_was_renamed_there_has_a_former_name_here() -> None:
 
 
 def test_the_newest_that_both_have_is_named() -> None:
-    found = plan_fetches("web1", there(1, 2, 3), here(1, 2), MARK, Retention(), ZoneInfo("UTC"), NOW)
-    assert found.common == name(2)
+    host_fetches = plan_fetches("web1", there(1, 2, 3), here(1, 2), MARK, Retention(), ZoneInfo("UTC"), NOW)
+    assert host_fetches.common == name(2)
 
 
 def test_copies_are_known_by_what_they_are_and_not_by_a_name_that_another_host_has_now() -> None:
@@ -221,8 +225,8 @@ def test_a_host_that_is_no_copy_of_the_other_pools_is_not_renamed_after_it(near:
 
 
 def test_hosts_that_have_changed_names_are_renamed_one_after_the_other() -> None:
-    one, two = there(1), [FarBackup(name(2), "two", "complete")]
-    far = {"b": (("a", "aside"), one), "a": (("b",), two)}
+    far_backups, two = there(1), [FarBackup(name(2), "two", "complete")]
+    far = {"b": (("a", "aside"), far_backups), "a": (("b",), two)}
     a, b = here(1), NearHost([NearBackup(name(2), "two", "complete")], MARK, known=True)
     assert misplaced(far, {"a": a, "b": b}, "pool-1")[0] == {"a": "b", "b": "a"}
     assert misplaced(far, {"aside": a, "b": b}, "pool-1")[0] == {"aside": "b", "b": "a"}

@@ -377,8 +377,11 @@ def test_device_extents_are_told_from_a_device_s_other_items(play: Any) -> None:
 def test_a_block_group_that_was_removed_meanwhile_is_left_out_and_its_neighbours_keep_their_figures(play: Any) -> None:
     items = [((number * MIB, 192, MIB), struct.pack("=QQQ", number * 5, 256, 1 << number)) for number in (1, 3)]
     play(Kernel(tree2=[((MIB, 168, SECTOR), bytes(53)), *items]))
-    found = looked_up(0, np.array([1, 2, 3], "<u8") * MIB, np.full(3, MIB, "<u8"))
-    assert rows_of(found.vaddr, found.length, found.used, found.flags) == [(MIB, MIB, 5, 2), (3 * MIB, MIB, 15, 8)]
+    block_groups = looked_up(0, np.array([1, 2, 3], "<u8") * MIB, np.full(3, MIB, "<u8"))
+    assert rows_of(block_groups.vaddr, block_groups.length, block_groups.used, block_groups.flags) == [
+        (MIB, MIB, 5, 2),
+        (3 * MIB, MIB, 15, 8),
+    ]
     nothing = looked_up(0, np.array([2], "<u8") * MIB, np.full(1, MIB, "<u8"))
     assert [len(column) for column in (nothing.vaddr, nothing.length, nothing.used, nothing.flags)] == [0] * 4
 

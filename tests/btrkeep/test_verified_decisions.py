@@ -291,9 +291,9 @@ def test_the_catalogue_counts_states_as_they_are_decided_one_by_one(
         doubtful = frozenset(("web1", name) for name, one in zip(names, cases, strict=True) if one.in_doubt)
         note_in_doubt(catalogue, BackupsInDoubt(NOW, doubtful) if doubtful else None)
         one_by_one = VerifiedBackups(catalogue, NOW)
-        assert [str(one_by_one.of(one).state) for one in every] == [truth(case, scrub) for case in cases]
+        assert [str(one_by_one.of(backup).state) for backup in every] == [truth(case, scrub) for case in cases]
         assert verification_counts(catalogue, NOW) == Counter(truth(case, scrub) for case in cases)
-        assert [one_by_one.of(one).damaged for one in every] == ["/0" if case.damages else "" for case in cases]
+        assert [one_by_one.of(backup).damaged for backup in every] == ["/0" if case.damages else "" for case in cases]
 
 
 def test_a_failed_backup_with_nothing_in_it_puts_off_no_look(tmp_path: Path) -> None:

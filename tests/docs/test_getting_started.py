@@ -100,7 +100,7 @@ def test_who_follows_the_page_has_backups_and_gets_a_file_back(page: Read, make_
     place = Path(tempfile.mkdtemp(prefix="apart-", dir=session.folder()))
     done = run_apart([f"cd $PLACE; {step}" for step in steps.values()], make_btrfs(size="1G"), place)
     told = dict(zip(steps, done, strict=True))
-    assert [str(one) for name, one in told.items() if one.status and not (name in ATTENTION and one.status == 1)] == []
+    assert [str(done) for name, done in told.items() if done.status and not (name in ATTENTION and done.status == 1)] == []
 
     assert len(re.findall(r"^ok ", told["check"].out, re.MULTILINE)) >= 4
     assert not re.search(r"^error ", told["check"].out, re.MULTILINE)

@@ -113,7 +113,7 @@ def test_who_follows_the_page_has_the_host_back(page: Read, make_btrfs: Callable
     place = Path(tempfile.mkdtemp(prefix="apart-", dir=session.folder()))
     done = run_apart([f"cd $PLACE; {step}" for step in steps.values()], pool, place)
     told = dict(zip(steps, done, strict=True))
-    assert [str(one) for one in told.values() if one.status] == []
+    assert [str(done) for done in told.values() if done.status] == []
 
     assert "may only read" in told["refused"].err
     assert " new" in told["look"].out

@@ -51,8 +51,8 @@ FOLLOWS = {
 
 def test_the_tables_of_rsyncs_exit_statuses_and_of_sshs_words_are_the_codes(page: Read) -> None:
     section = page("states-and-exit-codes").section("What rsync's exit status means")
-    assert section.table() == [[str(status), one.words, FOLLOWS[one.kind]] for status, one in MEANING.items()]
-    assert section.table(1) == [[one.words, FOLLOWS[one.kind]] for _, one in (*_SSH_SAYS, *_SHELL_SAYS, *_RSYNC_SAYS)]
+    assert section.table() == [[str(status), meaning.words, FOLLOWS[meaning.kind]] for status, meaning in MEANING.items()]
+    assert section.table(1) == [[meaning.words, FOLLOWS[meaning.kind]] for _, meaning in (*_SSH_SAYS, *_SHELL_SAYS, *_RSYNC_SAYS)]
     told = {
         text.strip() for text in re.findall(r"^(\w+(?: \w+)?)$", (DOCS / "states-and-exit-codes.rst").read_text(), re.MULTILINE)
     }

@@ -15,7 +15,7 @@ Read = Callable[[str], Page]
 def test_every_verb_stands_there_with_its_arguments(page: Read) -> None:
     told = {verb: set(arguments.split()) for verb, arguments, _ in page("serve").section("Verbs").table()}
     there = {
-        verb: {name if one.default is REQUIRED else f"[{name}]" for name, one in known.arguments.items()}
+        verb: {name if argument.default is REQUIRED else f"[{name}]" for name, argument in known.arguments.items()}
         for verb, known in VERBS.items()
     }
     assert told == there

@@ -107,14 +107,14 @@ class Pool:
 def growing(days: int) -> list[FilesystemState]:
     """So many days of a small pool that is full, and gets a second device half way, which is filled at once."""
     pool = Pool((64 * GIB,), filled=1.0)
-    found = []
+    filesystem_states = []
     for number in range(days):
         if number == days // 2:
             pool.grow(32 * GIB)
             pool.allocate(90)
-        found.append(pool.state())
+        filesystem_states.append(pool.state())
         pool.day()
-    return found
+    return filesystem_states
 
 
 def at(state: FilesystemState, moment: datetime) -> FilesystemState:

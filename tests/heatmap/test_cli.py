@@ -219,13 +219,13 @@ def test_a_picture_that_nobody_names_is_named_as_the_peer_names_it(point: Path, 
             folder.mkdir()
             begun = int(time.time())
             said = work(*program, "--order", "3", *words, point, cwd=folder, env={"PYTHONPATH": str(TOP)}).stdout
-            [found] = folder.iterdir()
-            match = re.fullmatch(r"(fsid_.*_at_)(\d+)(\.png)", found.name)
+            [path] = folder.iterdir()
+            match = re.fullmatch(r"(fsid_.*_at_)(\d+)(\.png)", path.name)
             assert match
             assert begun <= int(match[2]) <= time.time()
             names.append((match[1], match[3]))
             outputs.append(said.replace(match[2], ""))
-            assert said.splitlines()[2] == f"pngfile {found.name}"
+            assert said.splitlines()[2] == f"pngfile {path.name}"
         assert names[0][0].startswith(f"fsid_{fsid_of(point)}_")
         assert len({*names}) == len({*outputs}) == 1
 
@@ -233,17 +233,17 @@ def test_a_picture_that_nobody_names_is_named_as_the_peer_names_it(point: Path, 
 @pytest.mark.btrfs
 def test_a_folder_gets_a_picture_with_a_name_of_its_own(point: Path, tmp_path: Path) -> None:
     said = heatmap("-o", tmp_path, "--order", "2", point).stdout.splitlines()
-    [found] = tmp_path.iterdir()
-    assert said[2] == f"pngfile {found}"
-    assert pixels(found).shape == (1024, 1024, 3)
+    [path] = tmp_path.iterdir()
+    assert said[2] == f"pngfile {path}"
+    assert pixels(path).shape == (1024, 1024, 3)
 
 
 @pytest.mark.btrfs
 def test_a_folder_that_ends_with_a_slash_is_made(point: Path, tmp_path: Path) -> None:
     """The line of the README, in a folder where nothing is yet."""
     heatmap("-o", f"{tmp_path}/new/pictures/", "--order", "2", point)
-    [found] = (tmp_path / "new/pictures").iterdir()
-    assert pixels(found).shape == (1024, 1024, 3)
+    [path] = (tmp_path / "new/pictures").iterdir()
+    assert pixels(path).shape == (1024, 1024, 3)
     (tmp_path / "file").write_text("")
     refused = heatmap("-o", f"{tmp_path}/file/", "--order", "2", point, check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 2), refused.stderr

@@ -71,14 +71,14 @@ def test_what_changed_is_found_and_nothing_else() -> None:
 
 
 def test_the_other_way_round_what_was_gone_is_new() -> None:
-    found = difference(changed(), BEFORE)
-    assert found.changes.kind.tolist() == ["new", "emptier", "fuller"]
-    assert "1d 2h back" in "\n".join(lines(found, 5))
+    state_difference = difference(changed(), BEFORE)
+    assert state_difference.changes.kind.tolist() == ["new", "emptier", "fuller"]
+    assert "1d 2h back" in "\n".join(lines(state_difference, 5))
 
 
 def test_a_state_does_not_differ_from_itself() -> None:
-    found = difference(BEFORE, BEFORE)
-    assert len(found.changes.vaddr) == len(found.moves.vaddr) == len(found.devices) == 0
+    state_difference = difference(BEFORE, BEFORE)
+    assert len(state_difference.changes.vaddr) == len(state_difference.moves.vaddr) == len(state_difference.devices) == 0
     rgb, _ = picture(BEFORE, BEFORE)
     assert (rgb[..., :1] == rgb).all()
     assert rgb.max() == 58
@@ -87,8 +87,8 @@ def test_a_state_does_not_differ_from_itself() -> None:
 def test_a_block_group_that_is_used_again_with_another_length_is_gone_and_new() -> None:
     length = BEFORE.bg_length.copy()
     length[2] //= 2
-    found = difference(BEFORE, replace(BEFORE, bg_length=length))
-    assert sorted(found.changes.kind.tolist()) == ["gone", "new"]
+    state_difference = difference(BEFORE, replace(BEFORE, bg_length=length))
+    assert sorted(state_difference.changes.kind.tolist()) == ["gone", "new"]
 
 
 def test_devices_that_come_go_and_grow_are_named() -> None:
@@ -135,18 +135,18 @@ def test_the_colours_of_changes_are_apart_for_everybody() -> None:
 
 
 def test_the_command_prints_words_json_and_a_picture(tmp_path: Path) -> None:
-    one, two = tmp_path / "one.heatmap", tmp_path / "two.heatmap"
-    save(BEFORE, str(one))
+    path, two = tmp_path / "one.heatmap", tmp_path / "two.heatmap"
+    save(BEFORE, str(path))
     save(changed(), str(two))
-    words = heatmap("diff", one, two, "-o", tmp_path / "x.png", "--legend", "--size", "8", "--top", "2")
+    words = heatmap("diff", path, two, "-o", tmp_path / "x.png", "--legend", "--size", "8", "--top", "2")
     assert re.search(r"^gone +1 block group +-", words.stdout, re.MULTILINE)
     assert re.search(r"^moved +1 device extent$", words.stdout, re.MULTILINE)
     assert len(words.stdout.split("VADDR")[1].splitlines()) == 3
     with Image.open(tmp_path / "x.png") as image:
         assert image.width == 256
         assert image.height > 256
-    assert json.loads(heatmap("diff", one, two, "--json").stdout) == as_json(difference(BEFORE, changed()))
-    failed = heatmap("diff", one, tmp_path / "nothing", check=False)
+    assert json.loads(heatmap("diff", path, two, "--json").stdout) == as_json(difference(BEFORE, changed()))
+    failed = heatmap("diff", path, tmp_path / "nothing", check=False)
     assert failed.returncode == 1
     assert failed.stderr.splitlines()[0] == f"error: {tmp_path / 'nothing'} cannot be read: No such file or directory"
 

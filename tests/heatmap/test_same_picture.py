@@ -96,10 +96,10 @@ def test_where_there_is_a_block_group_tree_it_is_what_the_peer_draws_with_a_newe
     with settled(with_block_group_tree) as read:
         see_the_same(read, tmp_path, sys.executable)
         vaddr = str(groups(read)["data"][0])
-        plain, one = peer([(str(read.point),), ("--blockgroup", vaddr, str(read.point))], tmp_path / "debian")
+        plain, drew = peer([(str(read.point),), ("--blockgroup", vaddr, str(read.point))], tmp_path / "debian")
     assert plain.image is not None
     assert not plain.image.any()
-    assert f"No block group at vaddr {vaddr}" in one.failed
+    assert f"No block group at vaddr {vaddr}" in drew.failed
 
 
 @pytest.mark.parametrize(("size", "mkfs"), [("16M", ("--mixed",)), ("109M", ()), ("110M", ("-m", "single"))], ids=str)

@@ -35,11 +35,11 @@ USAGE = COLOUR_SCHEMES["usage"]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Six days; the second device comes on the fourth."""
-    found = tmp_path / "states"
-    found.mkdir()
+    path = tmp_path / "states"
+    path.mkdir()
     for number, state in enumerate(DAYS):
-        save(state, str(found / f"{9 - number}.heatmap"))  # names say nothing
-    return found
+        save(state, str(path / f"{9 - number}.heatmap"))  # names say nothing
+    return path
 
 
 def _count(image: Image.Image) -> int:

@@ -65,7 +65,7 @@ def test_in_a_clean_tree_it_installs_runs_and_goes_again(suite: str, offline: bo
     steps = STEPS | OFFLINE if offline else STEPS
     told = dict(zip(steps, run_in(suite, list(steps.values())), strict=True))
     expected = EXPECTED | {"tampered": int(offline)}
-    assert {name: one.status for name, one in told.items()} == {name: expected.get(name, 0) for name in steps}, everything(told)
+    assert {name: done.status for name, done in told.items()} == {name: expected.get(name, 0) for name in steps}, everything(told)
     assert "missing, Debian packages: rsync bubblewrap btrfs-progs" in told["bare"].err
     assert told["nothing yet"].out == told["nothing"].out
     assert ("waitress" in told["tampered"].err) == offline
@@ -98,4 +98,4 @@ def see_what_is_gone(told: dict[str, Done]) -> None:
 
 
 def everything(told: dict[str, Done]) -> str:
-    return "\n".join(str(one)[:3000] for one in told.values())
+    return "\n".join(str(done)[:3000] for done in told.values())

@@ -128,14 +128,14 @@ def _binds(suite: str, place: Path) -> list[tuple[str, str]]:
     downloads = CACHE / f"{suite}-downloads"
     for name in ("apt/partial", "pip"):
         (downloads / name).mkdir(parents=True, exist_ok=True)
-    known = [Path("/etc/resolv.conf"), Path("/etc/pip.conf"), *_folders_of_pip()]
+    paths = [Path("/etc/resolv.conf"), Path("/etc/pip.conf"), *_folders_of_pip()]
     return [
         (str(checkout), "/source"),
         ("/dev", "/dev"),
         (str(downloads / "apt"), "/var/cache/apt/archives"),
         (str(downloads / "pip"), "/root/.cache/pip"),
         *((str(CERTIFICATES), str(target)) for target in (_MACHINES_CERTIFICATES,) if CERTIFICATES.exists()),
-        *((str(path), str(path)) for path in known if path.exists()),
+        *((str(path), str(path)) for path in paths if path.exists()),
     ]
 
 

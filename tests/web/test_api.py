@@ -219,8 +219,8 @@ def test_a_folder_is_listed_as_find_does(shop: Dashboard) -> None:
     folder = os_bytes(shop.nights.source) + b"/names"
     found = told(shop, f"/hosts/shop/files?path={quote_from_bytes(folder)}&sort=size")
     real = os_bytes(shop.nights.data("shop", shop.nights.source / "names"))
-    said = subprocess.run(["find", real, "-mindepth", "1", "-printf", "%f\\0%s\\0%i\\0"], capture_output=True, check=True)
-    parts = said.stdout.split(b"\0")[:-1]
+    process = subprocess.run(["find", real, "-mindepth", "1", "-printf", "%f\\0%s\\0%i\\0"], capture_output=True, check=True)
+    parts = process.stdout.split(b"\0")[:-1]
     names = {parts[at]: (int(parts[at + 1]), int(parts[at + 2])) for at in range(0, len(parts), 3)}
     assert {one["name"].encode("utf-8", "surrogateescape"): (one["size"], one["inode"]) for one in found["entries"]} == names
     odd = [one for one in found["entries"] if "name_encoded" in one]

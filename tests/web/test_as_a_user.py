@@ -76,8 +76,8 @@ def test_two_backups_of_the_hour_that_comes_twice_do_not_look_the_same() -> None
 
 
 def test_two_backups_are_compared_when_nothing_else_is_said_the_last_with_the_one_before() -> None:
-    known = [Which(name, state, NOW) for name, state in (("c", "suspect"), ("b", "complete"), ("a", "complete"))]
-    assert [one_before(known, name) for name in ("latest", "c", "b", "a", "x")] == ["a", "b", "a", "a", "x"]
+    whiches = [Which(name, state, NOW) for name, state in (("c", "suspect"), ("b", "complete"), ("a", "complete"))]
+    assert [one_before(whiches, name) for name in ("latest", "c", "b", "a", "x")] == ["a", "b", "a", "a", "x"]
     assert one_before([], "latest") == "latest"
 
 

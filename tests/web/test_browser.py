@@ -123,7 +123,7 @@ def test_what_runs_moves_without_a_reload(site: Dashboard, browser: Browser) -> 
         enter(page, site.url, site.cookie)
         page.goto("/")
         page.evaluate("window.same = true")
-        before = next(one for one in catalogue.progress() if one.host == host)
+        before = next(progress for progress in catalogue.progress() if progress.host == host)
         try:
             catalogue.put_progress(_with(before, files_done=98_765, share=0.87))
             copied(site.state)  # as a run does, but not each second

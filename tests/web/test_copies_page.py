@@ -40,16 +40,18 @@ def _morning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def second(state: Path, fetched_before: timedelta = 2 * HOUR, error: str = "", behind: tuple[HostBehind, ...] = ()) -> None:
     """A second pool's: web1 and db1 are fetched by `office`, own1 is its own."""
-    with write(state, [HostConfig("own1", paths=("/etc",))], [backup(name, EVENING) for name in ("web1", "db1", "own1")]) as found:
+    with write(
+        state, [HostConfig("own1", paths=("/etc",))], [backup(name, EVENING) for name in ("web1", "db1", "own1")]
+    ) as catalogue:
         text = copies_text(KnownCopies({"web1": "office", "db1": "office"}, {"office": {"web1": NEWEST, "db1": NEWEST}}))
-        found.set_fact(COPIES, text)
+        catalogue.set_fact(COPIES, text)
         at = NOW - fetched_before
-        note_session(found, "office", ReplicaSession(at, at, "", "p", 2, 5, 7340032, 7.0, behind=behind))
+        note_session(catalogue, "office", ReplicaSession(at, at, "", "p", 2, 5, 7340032, 7.0, behind=behind))
         if error:
-            note_failure(found, "office", NOW, error)
-        published = found.get_fact(FACT)
+            note_failure(catalogue, "office", NOW, error)
+        published = catalogue.get_fact(FACT)
         assert published
-        found.set_fact(FACT, published.replace('"replicas":{}', '"replicas":{"office":[172800.0,false]}'))
+        catalogue.set_fact(FACT, published.replace('"replicas":{}', '"replicas":{"office":[172800.0,false]}'))
 
 
 def test_hosts_that_are_fetched_are_copies_and_nothing_can_be_run(tmp_path: Path) -> None:
@@ -83,12 +85,12 @@ def test_the_overview_and_the_page_say_when_a_replica_is_late(tmp_path: Path, be
 @pytest.mark.slow
 def test_an_offsite_repository_stands_beside_replicas_and_covers_hosts(tmp_path: Path) -> None:
     second(tmp_path)
-    with Catalogue.open(tmp_path) as found:
-        published = found.get_fact(FACT)
+    with Catalogue.open(tmp_path) as catalogue:
+        published = catalogue.get_fact(FACT)
         assert published
-        found.set_fact(FACT, published.replace('"offsites":{}', '"offsites":{"far":172800.0}'))
-        found.set_fact("offsite-there:far", json.dumps({"incomplete": [], "newest": {"own1": NEWEST}}))
-        note_failure(found, "far", NOW, "wrong password", "offsite")
+        catalogue.set_fact(FACT, published.replace('"offsites":{}', '"offsites":{"far":172800.0}'))
+        catalogue.set_fact("offsite-there:far", json.dumps({"incomplete": [], "newest": {"own1": NEWEST}}))
+        note_failure(catalogue, "far", NOW, "wrong password", "offsite")
     visitor = client(tmp_path)
     told = visitor.get("/api/v1/copies").json
     assert told
@@ -112,25 +114,25 @@ def test_an_offsite_repository_stands_beside_replicas_and_covers_hosts(tmp_path:
 @pytest.mark.slow
 def test_a_push_stands_there_with_its_size_and_progress_and_a_backup_says_in_which_copies_it_lies(tmp_path: Path) -> None:
     second(tmp_path)
-    with Catalogue.open(tmp_path) as found:
+    with Catalogue.open(tmp_path) as catalogue:
         older = replace(backup("own1", EVENING - DAY), bytes=5 << 20)
-        found.put_backup(older)
-        found.put_backup(replace(backup("own1", EVENING), bytes=7 << 20))
-        found.put_backup(replace(backup("web1", EVENING), bytes=3 << 20))
-        published = found.get_fact(FACT)
+        catalogue.put_backup(older)
+        catalogue.put_backup(replace(backup("own1", EVENING), bytes=7 << 20))
+        catalogue.put_backup(replace(backup("web1", EVENING), bytes=3 << 20))
+        published = catalogue.get_fact(FACT)
         assert published
         published = published.replace('"pushes":{}', '"pushes":{"away":172800.0}')
-        found.set_fact(FACT, published.replace('"offsites":{}', '"offsites":{"far":172800.0}'))
-        known = KnownCopies({"web1": "office"}, {"office": {"web1": NEWEST}, "away": {"own1": older.name or "", "web1": NEWEST}})
-        found.set_fact(COPIES, copies_text(known))
-        found.set_fact("offsite-there:far", json.dumps({"incomplete": [], "newest": {"own1": NEWEST}}))
-        found.set_fact("copied:far", json.dumps({"hosts": {"own1": [older.name, "2001-01-01T0000Z"]}}))
-        found.set_fact("copied:office", json.dumps({"hosts": {"own1": [older.name]}}))  # which has own1 no more
-        note_stored(found, "far", 12345)
-        note_session(found, "far", ReplicaSession(NOW, NOW, "", "p", 1, 1, 5, 1.0), "offsite")
-        note_session(found, "away", ReplicaSession(NOW - HOUR, NOW - HOUR, "", "p", 2, 4, 5 << 20, 5.0), "push")
+        catalogue.set_fact(FACT, published.replace('"offsites":{}', '"offsites":{"far":172800.0}'))
+        copies = KnownCopies({"web1": "office"}, {"office": {"web1": NEWEST}, "away": {"own1": older.name or "", "web1": NEWEST}})
+        catalogue.set_fact(COPIES, copies_text(copies))
+        catalogue.set_fact("offsite-there:far", json.dumps({"incomplete": [], "newest": {"own1": NEWEST}}))
+        catalogue.set_fact("copied:far", json.dumps({"hosts": {"own1": [older.name, "2001-01-01T0000Z"]}}))
+        catalogue.set_fact("copied:office", json.dumps({"hosts": {"own1": [older.name]}}))  # which has own1 no more
+        note_stored(catalogue, "far", 12345)
+        note_session(catalogue, "far", ReplicaSession(NOW, NOW, "", "p", 1, 1, 5, 1.0), "offsite")
+        note_session(catalogue, "away", ReplicaSession(NOW - HOUR, NOW - HOUR, "", "p", 2, 4, 5 << 20, 5.0), "push")
         me = os.getpid()
-        note_running(found, "away", RunningFetch(me, start_time(me), NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("own1",)))
+        note_running(catalogue, "away", RunningFetch(me, start_time(me), NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("own1",)))
     visitor = client(tmp_path)
     told = {one["name"]: one for one in visitor.get("/api/v1/copies").json["replicas"]}  # type: ignore[index]
     away = told["away"]
@@ -166,8 +168,8 @@ def test_what_failed_is_said_to_who_may_see_it(tmp_path: Path) -> None:
 
 
 def test_the_first_pool_tells_what_others_said_that_they_have(tmp_path: Path) -> None:
-    with write(tmp_path, [HostConfig(name, paths=("/etc",)) for name in ("web1", "new1")], [backup("web1", EVENING)]) as found:
-        found.set_fact(COPIES, copies_text(KnownCopies({}, {"disk": {"web1": NEWEST}})))
+    with write(tmp_path, [HostConfig(name, paths=("/etc",)) for name in ("web1", "new1")], [backup("web1", EVENING)]) as catalogue:
+        catalogue.set_fact(COPIES, copies_text(KnownCopies({}, {"disk": {"web1": NEWEST}})))
     visitor = client(tmp_path)
     assert f"Also on <b>disk</b>, which has said that it has {NEWEST}" in visitor.get("/hosts/web1").text
     assert '/hosts/web1/run"' in visitor.get("/hosts/web1").text
@@ -176,11 +178,11 @@ def test_the_first_pool_tells_what_others_said_that_they_have(tmp_path: Path) ->
 
 
 def test_the_first_pool_says_so_when_a_disk_stays_away_for_too_long(tmp_path: Path) -> None:
-    with write(tmp_path, [HostConfig("web1", paths=("/etc",))], [backup("web1", EVENING)]) as found:
-        found.set_fact(COPIES, copies_text(KnownCopies({}, {"disk": {"web1": NEWEST}}, {"disk": NOW - 12 * DAY})))
-        published = found.get_fact(FACT)
+    with write(tmp_path, [HostConfig("web1", paths=("/etc",))], [backup("web1", EVENING)]) as catalogue:
+        catalogue.set_fact(COPIES, copies_text(KnownCopies({}, {"disk": {"web1": NEWEST}}, {"disk": NOW - 12 * DAY})))
+        published = catalogue.get_fact(FACT)
         assert published
-        found.set_fact(FACT, published.replace('"fetched_by":{}', '"fetched_by":{"disk":864000.0}'))
+        catalogue.set_fact(FACT, published.replace('"fetched_by":{}', '"fetched_by":{"disk":864000.0}'))
     visitor = client(tmp_path)
     (disk,) = visitor.get("/api/v1/copies").json["replicas"]  # type: ignore[index]
     assert (disk["kind"], disk["state"], disk["hosts"], disk["bytes"]) == ("fetched_by", "late", 1, None)
@@ -208,17 +210,17 @@ def test_who_sees_one_host_sees_its_copies_alone(tmp_path: Path) -> None:
 
 def test_a_copy_is_kept_by_its_replicas_rules_and_the_newest_that_both_have_stays(tmp_path: Path) -> None:
     second(tmp_path)
-    with Catalogue.open(tmp_path) as found:
+    with Catalogue.open(tmp_path) as catalogue:
         for days in (1, 2, 3):
-            found.put_backup(backup("web1", EVENING - days * DAY))
-        published = found.get_fact(FACT)
+            catalogue.put_backup(backup("web1", EVENING - days * DAY))
+        published = catalogue.get_fact(FACT)
         assert published
         kept = '"replica_retention":{"office":{"daily":2,"weekly":0,"monthly":0,"yearly":0,"min_keep":1,"grace":3600.0}},"replicas"'
-        found.set_fact(
+        catalogue.set_fact(
             FACT, re.sub('"replica_retention":{[^}]*},"replicas"', '"replicas"', published).replace('"replicas"', kept, 1)
         )
         oldest = backup_name(EVENING - 3 * DAY)
-        found.set_fact(
+        catalogue.set_fact(
             COPIES, copies_text(KnownCopies({"web1": "office"}, {"office": {"web1": NEWEST}, "third": {"web1": oldest}}))
         )
     said = client(tmp_path).get("/api/v1/hosts/web1/backups").json
@@ -235,10 +237,10 @@ def test_a_copy_is_kept_by_its_replicas_rules_and_the_newest_that_both_have_stay
 
 def test_what_is_fetched_now_and_what_is_not_listed_any_more_are_shown(tmp_path: Path) -> None:
     second(tmp_path)
-    with Catalogue.open(tmp_path) as found:
+    with Catalogue.open(tmp_path) as catalogue:
         me = os.getpid()
-        note_running(found, "office", RunningFetch(me, start_time(me), NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("db1",)))
-        note_session(found, "office", ReplicaSession(NOW, NOW, "", "p", 2, 5, 7340032, 7.0, gone=("web1", "own1")))
+        note_running(catalogue, "office", RunningFetch(me, start_time(me), NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("db1",)))
+        note_session(catalogue, "office", ReplicaSession(NOW, NOW, "", "p", 2, 5, 7340032, 7.0, gone=("web1", "own1")))
     whole, part = client(tmp_path).get("/copies").text, client(tmp_path, "viewer", ("web1",)).get("/copies").text
     assert "office is being fetched: 3 of 12 backups, 35.2 MiB, 10.0 KiB/s, about 3h left, at db1" in whole
     assert "being fetched" not in part
@@ -246,18 +248,18 @@ def test_what_is_fetched_now_and_what_is_not_listed_any_more_are_shown(tmp_path:
     assert "had 1 host and no longer lists it" in part
     (web1,) = [one for one in client(tmp_path).get("/api/v1/copies").json["copies"] if one["host"] == "web1"]  # type: ignore[index]
     assert web1["gone"] is True
-    with Catalogue.open(tmp_path) as found:
-        note_running(found, "office", RunningFetch(me, "another start", NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("db1",)))
+    with Catalogue.open(tmp_path) as catalogue:
+        note_running(catalogue, "office", RunningFetch(me, "another start", NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("db1",)))
     assert "being fetched" not in client(tmp_path).get("/copies").text  # its process is gone
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"fetched": 5}', '{"common": {"office": {"web1": 5}}}', '{"common": [1]}'])
 def test_a_fact_that_cannot_be_understood_breaks_no_page(tmp_path: Path, text: str) -> None:
     second(tmp_path)
-    with Catalogue.open(tmp_path) as found:
-        found.set_fact(COPIES, text)
-        found.set_fact("replica:office", '{"at": null, "tried": "2026-03-20T11:00:00Z", "behind": 5}')
-        found.set_fact("replicating:office", text)
+    with Catalogue.open(tmp_path) as catalogue:
+        catalogue.set_fact(COPIES, text)
+        catalogue.set_fact("replica:office", '{"at": null, "tried": "2026-03-20T11:00:00Z", "behind": 5}')
+        catalogue.set_fact("replicating:office", text)
     visitor = client(tmp_path)
     for address in ("/", "/copies", "/hosts", "/hosts/web1", "/api/v1/copies"):
         assert visitor.get(address).status_code == 200, address
@@ -272,8 +274,10 @@ def test_a_pool_without_replicas_says_so(tmp_path: Path) -> None:
 
 def test_2800_copies_take_as_long_as_a_page_may(tmp_path: Path) -> None:
     names = [f"host{number:04}" for number in range(2800)]
-    with write(tmp_path) as found:
-        found.set_fact(COPIES, copies_text(KnownCopies(dict.fromkeys(names, "office"), {"office": dict.fromkeys(names, NEWEST)})))
+    with write(tmp_path) as catalogue:
+        catalogue.set_fact(
+            COPIES, copies_text(KnownCopies(dict.fromkeys(names, "office"), {"office": dict.fromkeys(names, NEWEST)}))
+        )
     visitor = client(tmp_path)
     begun = process_time()
     page = visitor.get("/copies").text

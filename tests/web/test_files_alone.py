@@ -66,10 +66,10 @@ class Rigged:
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Rigged:
-    found = Rigged()
+    rigged = Rigged()
     for module in ("page", "errors"):
-        monkeypatch.setattr(f"web.files.{module}.agent", lambda: found)
-    return found
+        monkeypatch.setattr(f"web.files.{module}.agent", lambda: rigged)
+    return rigged
 
 
 @pytest.fixture

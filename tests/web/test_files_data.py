@@ -82,10 +82,10 @@ def which(day: int, state: str = "complete") -> Which:
 
 
 def test_the_nearest_backup_is_the_nearest_in_time() -> None:
-    known = [which(20), which(10), which(2)]
-    assert nearest(known, "2026-11-13T220000Z") == known[1]
-    assert nearest(known, "2026-11-17") == known[0]
-    assert nearest(known, "2026-11") == known[0]
+    whiches = [which(20), which(10), which(2)]
+    assert nearest(whiches, "2026-11-13T220000Z") == whiches[1]
+    assert nearest(whiches, "2026-11-17") == whiches[0]
+    assert nearest(whiches, "2026-11") == whiches[0]
     assert nearest([], "2026-11-13T220000Z") is None
 
 
@@ -99,14 +99,16 @@ def history(*said: tuple[int, str, int | None]) -> HistoryPage:
     [(1, None, 3), (2, None, 3), (3, 2, 4), (4, 3, 6), (5, 3, 6), (6, 5, None)],
 )
 def test_the_changes_around_a_backup_are_those_nearest_to_it(day: int, before: int | None, after: int | None) -> None:
-    told = history((1, "there", 0), (2, "there", 0), (3, "missing", None), (4, "there", 1), (5, "there", 1), (6, "there", 0))
+    history_page = history(
+        (1, "there", 0), (2, "there", 0), (3, "missing", None), (4, "there", 1), (5, "there", 1), (6, "there", 0)
+    )
     wanted = NeighbouringBackups(which(before).name if before else None, which(after).name if after else None)
-    assert neighbouring_backups(told, which(day).name) == wanted
+    assert neighbouring_backups(history_page, which(day).name) == wanted
 
 
 def test_a_backup_that_says_nothing_of_a_path_is_no_change() -> None:
-    told = history((1, "there", 0), (2, "not finished", None), (3, "there", 0))
-    assert neighbouring_backups(told, which(3).name) == NeighbouringBackups(None, None)
+    history_page = history((1, "there", 0), (2, "not finished", None), (3, "there", 0))
+    assert neighbouring_backups(history_page, which(3).name) == NeighbouringBackups(None, None)
 
 
 class Told:

@@ -80,8 +80,8 @@ def test_a_symlink_is_shown_and_never_followed(olga: Visitor, source: bytes) -> 
 
 def test_the_page_of_a_file_has_its_metadata_versions_and_content(olga: Visitor, shop: Dashboard, source: bytes) -> None:
     page = Page(olga.get(files("shop", source + b"/prices.txt")))
-    there = data_of(shop, source + b"/prices.txt").stat()
-    assert f"({there.st_size} bytes)" in page.text
+    status = data_of(shop, source + b"/prices.txt").stat()
+    assert f"({status.st_size} bytes)" in page.text
     assert "3 versions in 3 backups" in page.text
     assert "black tea 4.80 green tea 3.20" in page.text
     assert shop.nights
@@ -169,8 +169,8 @@ def test_a_folder_is_downloaded_as_a_tar_that_gnu_tar_unpacks_to_the_same(
     (tmp_path / "it.tar").write_bytes(got.body)
     work("tar", "-xpf", tmp_path / "it.tar", "-C", tmp_path, "--xattrs", "--acls", "--strip-components=0")
     unpacked = tmp_path / os.fsdecode(source).strip("/")
-    found = unpacked if unpacked.exists() else tmp_path / os.fsdecode(source).rsplit("/", 1)[1]
-    assert differences(manifest(found), manifest(data_of(shop, source))) == []
+    path = unpacked if unpacked.exists() else tmp_path / os.fsdecode(source).rsplit("/", 1)[1]
+    assert differences(manifest(path), manifest(data_of(shop, source))) == []
     assert 'filename="shop-source' in got.headers["Content-Disposition"]
 
 

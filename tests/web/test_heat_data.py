@@ -37,28 +37,28 @@ print([name for name in sys.modules if name in held or name.startswith(tuple(f"{
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six days of a filesystem that gets a second device half way, and things that are none."""
-    found = tmp_path_factory.mktemp("states") / "pictures"
-    found.mkdir()
+    path = tmp_path_factory.mktemp("states") / "pictures"
+    path.mkdir()
     states = growing(DAYS)
     for number, state in enumerate(states):
-        save(replace(state, taken=FIRST_DAY + timedelta(days=number)), str(found / f"night {number}.heatmap"))
-    save(replace(states[0], fsid="another"), str(found / "another.heatmap"))
-    (found / "damaged.heatmap").write_bytes(b"\x89heatmap" + bytes(100))
-    (found / "text.heatmap").write_text("no state")
-    (found / ".hidden.heatmap").write_bytes((found / "night 0.heatmap").read_bytes())
-    elsewhere = found.parent / "elsewhere.heatmap"
+        save(replace(state, taken=FIRST_DAY + timedelta(days=number)), str(path / f"night {number}.heatmap"))
+    save(replace(states[0], fsid="another"), str(path / "another.heatmap"))
+    (path / "damaged.heatmap").write_bytes(b"\x89heatmap" + bytes(100))
+    (path / "text.heatmap").write_text("no state")
+    (path / ".hidden.heatmap").write_bytes((path / "night 0.heatmap").read_bytes())
+    elsewhere = path.parent / "elsewhere.heatmap"
     save(replace(states[0], taken=FIRST_DAY + timedelta(days=90)), str(elsewhere))
-    (found / "link.heatmap").symlink_to(elsewhere)
-    (found / "folder.heatmap").mkdir()
-    os.mkfifo(found / "pipe.heatmap")
-    return found
+    (path / "link.heatmap").symlink_to(elsewhere)
+    (path / "folder.heatmap").mkdir()
+    os.mkfifo(path / "pipe.heatmap")
+    return path
 
 
 def test_a_folder_that_cannot_be_read_is_said_and_no_error(tmp_path: Path) -> None:
     assert RecordedStates(tmp_path / "missing").gallery().left_out == ()
     (tmp_path / "file").touch()
-    found = RecordedStates(tmp_path / "file").gallery()
-    assert (found.recorded, found.left_out) == ((), ("the folder of recorded states cannot be read: Not a directory",))
+    gallery = RecordedStates(tmp_path / "file").gallery()
+    assert (gallery.recorded, gallery.left_out) == ((), ("the folder of recorded states cannot be read: Not a directory",))
 
 
 def test_what_drawing_a_recorded_state_loads_is_pure() -> None:
@@ -187,9 +187,9 @@ def test_block_groups_are_ranked_and_paged() -> None:
 def test_a_block_group_is_found_by_its_address_alone_and_others_are_near() -> None:
     state = growing(2)[-1]
     vaddrs = state.bg_vaddr.tolist()
-    found = one_group(state, vaddrs[3])
-    assert found
-    assert (found.vaddr, found.length, found.used) == (vaddrs[3], int(state.bg_length[3]), int(state.bg_used[3]))
+    block_group = one_group(state, vaddrs[3])
+    assert block_group
+    assert (block_group.vaddr, block_group.length, block_group.used) == (vaddrs[3], int(state.bg_length[3]), int(state.bg_used[3]))
     assert one_group(state, vaddrs[3] + 1) is None
     assert one_group(state, 2**64 - 1) is None
     assert nearest(state, vaddrs[3] + 1)[0] == vaddrs[3]

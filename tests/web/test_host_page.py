@@ -26,7 +26,7 @@ def _morning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("host") / "state"
+    path = tmp_path_factory.mktemp("host") / "state"
     policy = Retention(daily=14, weekly=12, monthly=12, min_keep=3, grace=86400.0)
     hosts = [
         HostConfig(
@@ -57,9 +57,9 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run("web1", EVENING + timedelta(hours=3), "partial", exit_code=255, meaning="ssh could not connect", last_lines=said)
     )
     runs += [run("ghost1", EVENING, "failed"), run("web3", EVENING)]
-    with write(found, hosts, backups, runs) as catalogue:
+    with write(path, hosts, backups, runs) as catalogue:
         catalogue.set_fact("alive", '{"web1":3221225472}')
-    return found
+    return path
 
 
 @pytest.fixture(scope="module")

@@ -52,9 +52,9 @@ def _noon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def source(pool: Nights) -> Iterator[RequestContext]:
-    found = RequestContext(Settings("main", pool.state, pool.state, pool.state), Caches())
-    yield found
-    found.close()
+    request_context = RequestContext(Settings("main", pool.state, pool.state, pool.state), Caches())
+    yield request_context
+    request_context.close()
 
 
 def told(pool: Nights, *words: str) -> Any:
@@ -86,14 +86,14 @@ def test_hosts_are_as_status_says(pool: Nights, source: RequestContext) -> None:
 def test_backups_are_as_list_says(pool: Nights, source: RequestContext, host: str) -> None:
     said = told(pool, "list", host)
     shown = list(reversed(page_of(source, host).backups))
-    assert [(one.name, one.state, format_time(one.started), one.duration) for one in shown] == [
+    assert [(row.name, row.state, format_time(row.started), row.duration) for row in shown] == [
         (one["name"], one["state"], one["started"], one["duration"]) for one in said
     ]
-    assert [(one.files, one.size, one.new_bytes) for one in shown] == [
+    assert [(row.files, row.size, row.new_bytes) for row in shown] == [
         (one["files"], one["bytes"], one["new_bytes"]) for one in said
     ]
-    assert [one.held is not None for one in shown] == [one["held"] is not None for one in said]
-    assert any(one.state == "expired" for one in shown) or host == "gone"
+    assert [row.held is not None for row in shown] == [one["held"] is not None for one in said]
+    assert any(row.state == "expired" for row in shown) or host == "gone"
 
 
 @pytest.mark.parametrize("host", HOSTS)

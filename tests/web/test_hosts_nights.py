@@ -37,9 +37,9 @@ def shown(
 
 def test_each_night_has_its_day_and_the_best_of_its_runs() -> None:
     runs = [tried(0, "complete"), tried(1, "failed"), tried(1, "complete", 5), tried(2, "failed"), tried(4, "skipped")]
-    found = shown(*runs)
-    assert [night.day for night in found] == ["2026-11-16", "2026-11-17", "2026-11-18", "2026-11-19", "2026-11-20"]
-    assert [night.outcome for night in found] == ["complete", "complete", "failed", "none", "skipped"]
+    host_nights = shown(*runs)
+    assert [night.day for night in host_nights] == ["2026-11-16", "2026-11-17", "2026-11-18", "2026-11-19", "2026-11-20"]
+    assert [night.outcome for night in host_nights] == ["complete", "complete", "failed", "none", "skipped"]
 
 
 def test_what_was_run_in_the_afternoon_belongs_to_the_night_before() -> None:
@@ -49,8 +49,8 @@ def test_what_was_run_in_the_afternoon_belongs_to_the_night_before() -> None:
 
 def test_a_complete_backup_is_told_apart_by_what_became_of_it() -> None:
     kept, marked, deleted = tried(0, "complete"), tried(1, "complete"), tried(2, "complete")
-    found = shown(kept, marked, deleted, known={**outcomes(kept), **outcomes(marked, state="expired")})
-    assert [(night.outcome, night.now) for night in found[:3]] == [
+    host_nights = shown(kept, marked, deleted, known={**outcomes(kept), **outcomes(marked, state="expired")})
+    assert [(night.outcome, night.now) for night in host_nights[:3]] == [
         ("complete", "kept"),
         ("complete", "expired"),
         ("complete", "gone"),
@@ -77,14 +77,16 @@ def test_in_words_the_nights_that_were_not_well_are_named() -> None:
 
 def test_before_a_host_was_there_it_had_no_nights() -> None:
     run = tried(3, "complete")
-    found = strip(BEGINS, BERLIN, [run], outcomes(run), frozenset(), KnownPeriod(run.started - timedelta(hours=1), window=WINDOW))
-    assert [night.outcome for night in found] == ["before", "before", "before", "complete", "none"]
-    assert words(found) == "all 2 nights: 1 complete, 1 without a run"
+    host_nights = strip(
+        BEGINS, BERLIN, [run], outcomes(run), frozenset(), KnownPeriod(run.started - timedelta(hours=1), window=WINDOW)
+    )
+    assert [night.outcome for night in host_nights] == ["before", "before", "before", "complete", "none"]
+    assert words(host_nights) == "all 2 nights: 1 complete, 1 without a run"
     assert (
         words(strip(BEGINS, BERLIN, (), {}, frozenset(), KnownPeriod(EVENINGS[4], window=WINDOW)))
         == "the only night so far: 1 without a run"
     )
-    assert strip_paths(found[:3])[0][1] == ""
+    assert strip_paths(host_nights[:3])[0][1] == ""
 
 
 def test_what_a_lost_catalogue_knew_is_not_known_and_a_backup_tells_of_its_night() -> None:
@@ -92,15 +94,15 @@ def test_what_a_lost_catalogue_knew_is_not_known_and_a_backup_tells_of_its_night
     suspect = tried(2, "suspect")
     known = {**outcomes(made, state="expired"), **outcomes(suspect, state="suspect", outcome="suspect")}
     past = KnownPeriod(EVENINGS[1], [(BEGINS[0], EVENINGS[2])], WINDOW)
-    found = strip(BEGINS, BERLIN, [later], known, frozenset(), past)
-    assert [(night.outcome, night.now) for night in found] == [
+    host_nights = strip(BEGINS, BERLIN, [later], known, frozenset(), past)
+    assert [(night.outcome, night.now) for night in host_nights] == [
         ("before", None),
         ("complete", "expired"),
         ("suspect", "kept"),
         ("failed", None),
         ("none", None),
     ]
-    assert found[1].backup == made.backup
+    assert host_nights[1].backup == made.backup
     lost = strip(BEGINS, BERLIN, [later], {}, frozenset(), past)
     assert [night.outcome for night in lost] == ["before", "unknown", "unknown", "failed", "none"]
     assert words(lost) == "all 4 nights: 1 failed (2026-11-19), 1 without a run, 2 not known"
@@ -119,7 +121,7 @@ def test_a_strip_has_a_path_for_each_kind_and_a_cell_for_each_night() -> None:
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Apia"])
 def test_thirty_nights_follow_each_other_in_every_zone(zone: str) -> None:
-    found = strip(boundaries(None, ZoneInfo(zone), NOW), ZoneInfo(zone), (), {}, frozenset())
-    days = [datetime.fromisoformat(night.day) for night in found]
+    host_nights = strip(boundaries(None, ZoneInfo(zone), NOW), ZoneInfo(zone), (), {}, frozenset())
+    days = [datetime.fromisoformat(night.day) for night in host_nights]
     assert len(days) == 30
     assert {later - day for day, later in pairwise(days)} == {timedelta(days=1)}

@@ -31,7 +31,7 @@ def _morning(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A host in each state, two that are well, and one that is not configured any more."""
-    found = tmp_path_factory.mktemp("hosts") / "state"
+    path = tmp_path_factory.mktemp("hosts") / "state"
     backups = [
         backup("ok1", EVENING, bytes=1 << 30, new_bytes=1 << 20),
         backup("ok1", EVENING - DAY),
@@ -46,8 +46,8 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hosts = [
         HostConfig(name, group="east" if name.endswith("1") else "west", address=f"root@{name}.example.org") for name in STATES
     ]
-    write(found, hosts, backups, runs).close()
-    return found
+    write(path, hosts, backups, runs).close()
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -155,13 +155,13 @@ def test_without_hosts_it_says_so(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """3,000 hosts, each with eight nights."""
-    found = tmp_path_factory.mktemp("large") / "state"
+    path = tmp_path_factory.mktemp("large") / "state"
     every = [HostConfig(f"host{number:04}", group=f"g{number % 7}") for number in range(3000)]
-    with write(found, every) as catalogue:
+    with write(path, every) as catalogue:
         nights = [EVENING - night * DAY for night in range(8)]
         catalogue.replace_backups("pool", (backup(host.name, evening) for evening in reversed(nights) for host in every))
         add_runs(catalogue, (run(host.name, evening) for evening in reversed(nights) for host in every))
-    return found
+    return path
 
 
 @pytest.mark.slow

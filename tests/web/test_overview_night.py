@@ -140,7 +140,10 @@ def test_on_the_first_day_there_is_what_was_run_by_hand_and_no_night_before_the_
     with_all = [run._replace(night=True) for run in all_of_them]  # `backupd run --all`, which minds no window
     assert only(nights_of(replace(here, runs=with_all))).by_hand
     tonight = nights_of(replace(here, now=at("21 22:05")))
-    assert [(one.going_on, one.day, one.expected) for one in tonight] == [(True, "2026-11-21", 3), (False, "2026-11-20", 2)]
+    assert [(night_sum.going_on, night_sum.day, night_sum.expected) for night_sum in tonight] == [
+        (True, "2026-11-21", 3),
+        (False, "2026-11-20", 2),
+    ]
     tomorrow = only(nights_of(replace(here, runs=[*runs, tried("a", "21 22:01", "21 22:02")], now=at("22 08:00"))))
     assert tomorrow.sentence == "1 of 3 hosts complete between 22:01 and 22:02; 2 not tried: b, c"
 

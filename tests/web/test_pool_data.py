@@ -110,11 +110,11 @@ def test_a_day_is_that_of_the_command(bed: Bed) -> None:
     assert [(phase.kind, format_time(phase.start), format_time(phase.end)) for phase in found.phases] == [
         (one["job"], one["start"], one["end"]) for one in said["phases"]
     ]
-    assert [(one.kind or None, one.read, one.written, one.data, one.metadata) for one in found.sums] == [
-        tuple(one[name] for name in ("job", "read", "written", "data", "metadata")) for one in said["sums"]
-    ]
-    known = [slot for slot in found.slots if slot.read is not None]
-    assert [round(slot.written or 0) for slot in known] == [slot["written"] for slot in said["slots"]]
+    assert [
+        (phase_sum.kind or None, phase_sum.read, phase_sum.written, phase_sum.data, phase_sum.metadata) for phase_sum in found.sums
+    ] == [tuple(one[name] for name in ("job", "read", "written", "data", "metadata")) for one in said["sums"]]
+    slots = [slot for slot in found.slots if slot.read is not None]
+    assert [round(slot.written or 0) for slot in slots] == [slot["written"] for slot in said["slots"]]
 
 
 def test_balances_are_those_that_the_balancer_tells_of(bed: Bed) -> None:
@@ -150,9 +150,9 @@ def test_balances_are_those_that_the_balancer_tells_of(bed: Bed) -> None:
 
 def test_what_is_not_known_to_have_been_written_does_not_lower_the_amplification(bed: Bed) -> None:
     one = balances(bed.catalogue, bed.filesystem, bed.now)[0]
-    known, unknown = replace(one, moved=100, written=1000), replace(one, moved=900, written=None, amplification=None)
-    assert sums([known, unknown]).amplification == 10
-    assert sums([known, unknown]).moved == 1000
+    balance_run, unknown = replace(one, moved=100, written=1000), replace(one, moved=900, written=None, amplification=None)
+    assert sums([balance_run, unknown]).amplification == 10
+    assert sums([balance_run, unknown]).moved == 1000
     assert sums([unknown]).amplification is None
 
 
@@ -175,20 +175,22 @@ def test_expiries_are_those_of_the_catalogue_with_what_each_deletion_took(
 ) -> None:
     catalogue, plain, now = made
     rows = plain.execute("select id, deleted, marked, written_bytes from expiry order by id desc limit 60").fetchall()
-    found = expiries(catalogue, now)
-    assert [(one.id, one.deleted, one.marked, one.written) for one in found] == rows
-    assert [one.written_each for one in found if one.deleted] == [row[3] / row[1] for row in rows if row[1]]
+    expiry_runs = expiries(catalogue, now)
+    assert [(expiry_run.id, expiry_run.deleted, expiry_run.marked, expiry_run.written) for expiry_run in expiry_runs] == rows
+    assert [expiry_run.written_each for expiry_run in expiry_runs if expiry_run.deleted] == [
+        row[3] / row[1] for row in rows if row[1]
+    ]
 
 
 def test_nights_add_up_to_the_runs_of_the_catalogue(made: Made) -> None:
     """All runs of the made-up site have one process number, as after a year of boots: nights are told apart by time."""
     catalogue, plain, _now = made
-    found = catalogue.nights()
+    nights = catalogue.nights()
     count, new = plain.execute("select count(*), sum(literal_bytes) from run where night").fetchone()
-    assert sum(night.runs for night in found) == count
-    assert sum(night.literal_bytes for night in found) == new
-    assert [night.first_run for night in found] == sorted((night.first_run for night in found), reverse=True)
-    for night in found[1:4]:
+    assert sum(night.runs for night in nights) == count
+    assert sum(night.literal_bytes for night in nights) == new
+    assert [night.first_run for night in nights] == sorted((night.first_run for night in nights), reverse=True)
+    for night in nights[1:4]:
         rows = plain.execute(
             "select outcome, count(*), max(finished) from run where night and id between ? and ? group by outcome",
             (night.first_run, night.last_run),
@@ -196,10 +198,10 @@ def test_nights_add_up_to_the_runs_of_the_catalogue(made: Made) -> None:
         assert night.outcomes == {outcome or "": count for outcome, count, _ in rows}
         assert night.finished
         assert night.finished - night.started < timedelta(hours=12)
-    days = [night.started.date() for night in found[1:]]  # the newest runs now: shortly after midnight it began on the same day
+    days = [night.started.date() for night in nights[1:]]  # the newest runs now: shortly after midnight it began on the same day
     assert len(days) == len(set(days))
-    assert [catalogue.night(night.first_run) for night in found] == found
-    assert catalogue.night(found[1].first_run + 1) is None
+    assert [catalogue.night(night.first_run) for night in nights] == nights
+    assert catalogue.night(nights[1].first_run + 1) is None
     assert catalogue.night(10**9) is None
 
 
@@ -268,15 +270,15 @@ def test_who_is_limited_to_hosts_gets_no_run_of_another_host_whatever_is_asked_f
 
 def test_jobs_are_all_that_ran_newest_first_and_each_has_its_page(made: Made) -> None:
     catalogue, plain, now = made
-    found = jobs(catalogue, site_history.FILESYSTEM, now, 14, (), 1.0)
-    assert [row.started for row in found] == sorted((row.started for row in found), reverse=True)
+    job_rows = jobs(catalogue, site_history.FILESYSTEM, now, 14, (), 1.0)
+    assert [row.started for row in job_rows] == sorted((row.started for row in job_rows), reverse=True)
     since = format_time(now - timedelta(days=14))
     expected = {f"expire-{id_}" for (id_,) in plain.execute("select id from expiry where started>=?", (since,))}
     expected |= {f"balance-{id_}" for (id_,) in plain.execute("select id from balance where started>=?", (since,))}
-    assert expected <= {row.id for row in found}
+    assert expected <= {row.id for row in job_rows}
     assert {row.kind for row in jobs(catalogue, site_history.FILESYSTEM, now, 14, ("expire",), 1.0)} == {"expire"}
-    assert all(row.id is None or parse_id(row.id) for row in found)
-    night = next(row for row in found if row.kind == "night" and row.finished)
+    assert all(row.id is None or parse_id(row.id) for row in job_rows)
+    night = next(row for row in job_rows if row.kind == "night" and row.finished)
     assert night.id
     view = night_view(catalogue, parse_id(night.id)[1], now, None, 1.0)  # type: ignore[index]  # it is one
     assert view

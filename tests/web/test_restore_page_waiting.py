@@ -45,9 +45,9 @@ class Slow:
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Slow:
-    found = Slow()
-    monkeypatch.setattr("web.restore.page.agent", lambda: found)
-    return found
+    slow = Slow()
+    monkeypatch.setattr("web.restore.page.agent", lambda: slow)
+    return slow
 
 
 @pytest.fixture

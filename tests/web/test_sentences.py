@@ -150,7 +150,7 @@ def test_what_the_root_service_says_of_a_job_is_told_and_what_its_command_said_i
     asked, moment = datetime(2026, 11, 20, 22, 0, tzinfo=UTC), "2026-11-20T22:00:00+00:00"
     job = ServeJob("20261120T220000Z-00000000", "run", "lab", "carol", "2026-11-20T22:00:00Z", {})
     ended = [as_it_is(one, asked + timedelta(hours=25)) for one in (job, replace(job, called=moment), replace(job, state=RUNNING))]
-    said = [job_object(one) for one in ended]
+    said = [job_object(job) for job in ended]
     with Flask(__name__).app_context():
         g.viewer = Viewer("carol", "viewer", ("lab",))
         assert [telling.answer("job", one)["error"] for one in said] == [one["error"] for one in said]

@@ -90,9 +90,9 @@ def port(app: Flask) -> Iterator[int]:
 
 def cookie_of(app: Flask, name: str) -> tuple[str, str]:
     """Of somebody who is logged in, and the token for his forms."""
-    one = Gate(app)
-    one.log_in(name)
-    token, found = one.token("/account"), one.client.get_cookie("btrkeep")
+    gate = Gate(app)
+    gate.log_in(name)
+    token, found = gate.token("/account"), gate.client.get_cookie("btrkeep")
     assert found
     return f"btrkeep={found.value}", token
 

@@ -117,12 +117,12 @@ class LoginService:
         found, now = self.store.session(digest(word)), datetime.now(UTC)
         if not found:
             return None
-        one, user = found
-        if (now - one.seen).total_seconds() > self.idle or (now - one.created).total_seconds() > self.longest:
-            self.store.drop_session(one.key)
+        login_session, user = found
+        if (now - login_session.seen).total_seconds() > self.idle or (now - login_session.created).total_seconds() > self.longest:
+            self.store.drop_session(login_session.key)
             return None
-        if touch and now - one.seen > _TOUCHED:
-            self.store.touch_session(one.key, now)
+        if touch and now - login_session.seen > _TOUCHED:
+            self.store.touch_session(login_session.key, now)
         return Viewer(user.name, role_of(user.role), user.hosts, _short(word))
 
     @contextmanager
@@ -186,8 +186,8 @@ def _login(service: LoginService, request: Request) -> Any:
 
 
 def _viewer(service: LoginService, request: Request) -> Any:
-    found = service.viewer_of(request.session or "", touch=request.arguments.get("touch") is True)
-    return viewer_object(found) if found else None
+    viewer = service.viewer_of(request.session or "", touch=request.arguments.get("touch") is True)
+    return viewer_object(viewer) if viewer else None
 
 
 def _logout(service: LoginService, request: Request) -> None:

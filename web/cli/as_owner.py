@@ -59,7 +59,7 @@ def _owner(path: Path) -> tuple[int, int]:
     """
     todo, seen, links = list(reversed(path.parts[1:])), Path("/"), 0
     while todo:
-        found = seen.lstat()
+        status = seen.lstat()
         name = todo.pop()
         if name == "..":
             seen = seen.parent
@@ -67,10 +67,10 @@ def _owner(path: Path) -> tuple[int, int]:
         try:
             entry = (seen / name).lstat()
         except FileNotFoundError:
-            if found.st_mode & _OPEN_TO_OTHERS:
+            if status.st_mode & _OPEN_TO_OTHERS:
                 raise OperatorError(f"others than root may write in {seen}", _HINT) from None
             return 0, 0
-        if found.st_mode & _OPEN_TO_OTHERS and not found.st_mode & stat.S_ISVTX:
+        if status.st_mode & _OPEN_TO_OTHERS and not status.st_mode & stat.S_ISVTX:
             raise OperatorError(f"others than root may write in {seen}", _HINT)
         if stat.S_ISLNK(entry.st_mode):
             links += 1

@@ -189,8 +189,8 @@ def exported(store: Store) -> dict[str, Any]:
             for session in store.sessions(user.name)
         ],
         "tokens": [
-            {"name": one.name, "role": one.role, "hosts": _hosts(one.hosts), "key": key.hex(), **_times(one, "created")}
-            for one, key in store.token_keys()
+            {"name": token.name, "role": token.role, "hosts": _hosts(token.hosts), "key": key.hex(), **_times(token, "created")}
+            for token, key in store.token_keys()
         ],
     }
 

@@ -163,14 +163,14 @@ def choices(backups: Iterable[Backup], now: datetime) -> tuple[Which, ...]:
     """Returns the backups of a host that can be restored from, as in the catalogue: the newest first, and after them those with a
     timestamp in the future.
     """
-    found = [Which(backup.name, backup.state, backup.started) for backup in backups if backup.name and backup.state in RESTORABLE]
-    return tuple(sorted(found, key=lambda one: (one.started <= latest(now), one.started), reverse=True))
+    whiches = [Which(backup.name, backup.state, backup.started) for backup in backups if backup.name and backup.state in RESTORABLE]
+    return tuple(sorted(whiches, key=lambda which: (which.started <= latest(now), which.started), reverse=True))
 
 
 def one_before(known: Sequence[Which], name: str) -> str:
     """Returns the backup before this one, which may be "latest"; the latest itself if none precedes it. `known` as of `choices`."""
-    names = [one.name for one in known]
-    latest = next((one.name for one in known if one.state == "complete"), names[0] if names else name)
+    names = [which.name for which in known]
+    latest = next((which.name for which in known if which.state == "complete"), names[0] if names else name)
     wanted = latest if name == "latest" else name
     older = names[names.index(wanted) + 1 :] if wanted in names else []
     return older[0] if older else name
@@ -183,7 +183,7 @@ def nearest(known: Sequence[Which], name: str) -> Which | None:
     moment = parse_backup_name(name) or _day(name)
     if moment is None or not known:
         return known[0] if known else None
-    return min(known, key=lambda one: abs((one.started - moment).total_seconds()))
+    return min(known, key=lambda which: abs((which.started - moment).total_seconds()))
 
 
 def _day(text: str) -> datetime | None:

@@ -166,17 +166,17 @@ def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limi
     """Asks the agent to compare, and to continue after the path `since`. Raises the agent's exceptions."""
     more = {} if since is None else {"since": text_of(since)}
     answer = asks.ask("compare", host=host, path=text_of(path), before=before, after=after, limit=limit, **more)
-    found = tuple(_difference(one) for one in answer["differences"])
+    difference_rows = tuple(_difference(one) for one in answer["differences"])
     return Compared(
         host=host,
         path=text_of(path),
         before=answer["before"]["name"],
         after=answer["after"]["name"],
-        differences=found,
+        differences=difference_rows,
         more=answer["more"],
         over=answer.get("over", False),
         limit=limit,
-        counts=Counter(one.what for one in found),
+        counts=Counter(difference_row.what for difference_row in difference_rows),
         next=answer.get("next"),
         note=answer["note"],
         text=None if answer["text"] is None else tuple(line_of(line) for line in answer["text"][2:]),

@@ -48,9 +48,9 @@ def refused(error: RequestRefused) -> Response:
 
 
 def _gone(error: RequestRefused, host: str, asked: str, path: str) -> Response:
-    known = data.choices(source().catalogue.backups(host), source().now)
-    near = data.nearest([one for one in known if one.name != asked], asked)
-    given = {"asked": asked, "near": near, "known": known, "zone": source().site.zone}
+    whiches = data.choices(source().catalogue.backups(host), source().now)
+    near = data.nearest([which for which in whiches if which.name != asked], asked)
+    given = {"asked": asked, "near": near, "known": whiches, "zone": source().site.zone}
     return make_response(render_template("files/gone.html", at=PageLinks(host), path=path, error=error, **given), 404)
 
 
@@ -73,14 +73,14 @@ def _looked(host: str, backup: str, path: bytes) -> data.Listing | None:
 def _nearest_folder(host: str, backup: str, path: bytes) -> data.Listing | None:
     """Returns the deepest entry above a path that the backup has, by bisection: a path may have a thousand components."""
     above = data.ancestors(path)
-    low, high, found = 0, len(above) - 1, None
+    low, high, listing = 0, len(above) - 1, None
     while low <= high:
         middle = (low + high) // 2
         if one := _looked(host, backup, above[middle]):
-            low, found = middle + 1, one
+            low, listing = middle + 1, one
         else:
             high = middle - 1
-    return found
+    return listing
 
 
 def _alike(above: data.Listing, path: str) -> list[data.File]:

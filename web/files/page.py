@@ -49,12 +49,12 @@ def browse(host: str) -> str | Answer:
     sort = _sort(request.args.get("sort", "name"))
     path = path_of_request()
     listing = data.browse(agent(), host, which, path, number_of_request("offset", 0), data.page_size(path), sort)
-    known = data.choices(source().catalogue.backups(host), source().now)
+    whiches = data.choices(source().catalogue.backups(host), source().now)
     past = _past(listing)
     given = {
         "at": PageLinks(host, listing.backup.name),
         "listing": listing,
-        "known": known,
+        "known": whiches,
         "zone": source().site.zone,
         "around": neighbouring_backups(past, listing.backup.name) if past else NeighbouringBackups(None, None),
         "may_restore": _may_restore(),
@@ -85,17 +85,17 @@ def versions(host: str) -> str:
 def compare(host: str) -> str | Answer:
     """Shows the differences at a path between two backups."""
     require_visible_host(host)
-    known = data.choices(source().catalogue.backups(host), source().now)
+    whiches = data.choices(source().catalogue.backups(host), source().now)
     after = which_of_request("after") or "latest"
-    before = which_of_request("before") or data.one_before(known, after)
+    before = which_of_request("before") or data.one_before(whiches, after)
     if "quoted" in request.args:
         path = data.text_of(path_of_text(request.args["quoted"]))
         return redirect(PageLinks(host).compare(path, before, after), 303)
     limit = min(max(number_of_request("limit", LIMIT), 1), 5000)
     since = path_of_text(request.args["since"]) if "since" in request.args else None
-    found = compare_at(agent(), host, path_of_request(), before, after, limit, since)
-    given = {"at": PageLinks(host, found.after), "found": found, "since": since and data.text_of(since)}
-    return render_template("files/compare.html", **given, known=known, zone=source().site.zone)
+    compared = compare_at(agent(), host, path_of_request(), before, after, limit, since)
+    given = {"at": PageLinks(host, compared.after), "found": compared, "since": since and data.text_of(since)}
+    return render_template("files/compare.html", **given, known=whiches, zone=source().site.zone)
 
 
 @blueprint.get("/files/<host>/download")

@@ -83,8 +83,8 @@ def decided(backups: Sequence[Backup], policy: Retention | None, source: Request
     """Returns the decision about each final backup by the host's policy, by name; without a policy all are kept."""
     rules = policy or Retention()
     shared: dict[str, list[str]] = {}
-    for one in (one for one in also_on(source, host) if one.kind == REPLICA):
-        shared.setdefault(one.backup, []).append(one.replica)
+    for copy_elsewhere in (copy_elsewhere for copy_elsewhere in also_on(source, host) if copy_elsewhere.kind == REPLICA):
+        shared.setdefault(copy_elsewhere.backup, []).append(copy_elsewhere.replica)
     found = [replace(candidate, common=", ".join(shared.get(candidate.name, ()))) for candidate in candidates(backups)]
     facts = HostBackups("", found, rules, configured=policy is not None)
     return {decision.name: _known(decision) for decision in explain(facts, rules, source.site.zone, source.now).decisions}
@@ -98,11 +98,11 @@ def _known(one: Decision) -> KnownDecision:
 def candidates(backups: Iterable[Backup]) -> list[Candidate]:
     """Returns the final backups as input for retention, without regard to their expiry."""
     every = list(backups)
-    base = next((one.base for one in every if one.name is None), None)
+    base = next((backup.base for backup in every if backup.name is None), None)
     return [
-        Candidate(one.name, one.started, one.outcome or one.state, one.expired, hold_of(one), one.name == base)
-        for one in every
-        if one.name and (one.outcome or one.state) in FINISHED
+        Candidate(backup.name, backup.started, backup.outcome or backup.state, backup.expired, hold_of(backup), backup.name == base)
+        for backup in every
+        if backup.name and (backup.outcome or backup.state) in FINISHED
     ]
 
 

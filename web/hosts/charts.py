@@ -39,21 +39,22 @@ class HostChart:
 
 def size_chart(backups: Sequence[BackupRow], zone: ZoneInfo) -> HostChart | None:
     """Draws the sizes of the existing backups; None with fewer than two."""
-    known = sorted((backup for backup in backups if backup.name and backup.size is not None), key=lambda backup: backup.started)
-    if len(known) <= 1:
+    backups = sorted((backup for backup in backups if backup.name and backup.size is not None), key=lambda backup: backup.started)
+    if len(backups) <= 1:
         return None
-    sizes = [one.size or 0 for one in known]
-    sheet, inside = _begun([one.started for one in known], size_scale(max(sizes)), zone)
-    places = [(inside.x(one.started), inside.y(one.size or 0)) for one in known]
-    sheet.curve([place for place, one in zip(places, known, strict=True) if one.state not in ("failed", "suspect")], "blue")
-    for place, one in zip(places, known, strict=True):
-        colour = "blue" if one.state == "complete" else _COLOURS.get(one.state, "blue")
-        words = f"{_day(one.started, zone)}: {format_size(one.size)}, {one.state}"
-        sheet.dot(*place, colour, words, hollow=one.state in GOING)
+    sizes = [row.size or 0 for row in backups]
+    sheet, inside = _begun([row.started for row in backups], size_scale(max(sizes)), zone)
+    places = [(inside.x(row.started), inside.y(row.size or 0)) for row in backups]
+    sheet.curve([place for place, row in zip(places, backups, strict=True) if row.state not in ("failed", "suspect")], "blue")
+    for place, row in zip(places, backups, strict=True):
+        colour = "blue" if row.state == "complete" else _COLOURS.get(row.state, "blue")
+        words = f"{_day(row.started, zone)}: {format_size(row.size)}, {row.state}"
+        sheet.dot(*place, colour, words, hollow=row.state in GOING)
     return HostChart(
         "Size of each backup",
         sheet.markup(
-            f"Size of {counted(len(known), 'backup')} from {_day(known[0].started, zone)} to {_day(known[-1].started, zone)}: "
+            f"Size of {counted(len(backups), 'backup')} from {_day(backups[0].started, zone)} "
+            f"to {_day(backups[-1].started, zone)}: "
             f"{format_size(sizes[0])} at first, {format_size(sizes[-1])} now, {format_size(min(sizes))} at least, "
             f"{format_size(max(sizes))} at most."
         ),

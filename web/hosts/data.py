@@ -234,9 +234,9 @@ ORDERS: Mapping[str, Callable[[HostRow], Any]] = {
 def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:
     """Sorts by one of ORDERS, with a - before it in reverse; unknown values are last in both. Equal rows are sorted by name."""
     key = ORDERS.get(sort.removeprefix("-"), ORDERS["host"])
-    known = [row for row in rows if key(row) is not None]
+    host_rows = [row for row in rows if key(row) is not None]
     unknown = [row for row in rows if key(row) is None]
-    return [*sorted(known, key=key, reverse=sort.startswith("-")), *unknown]
+    return [*sorted(host_rows, key=key, reverse=sort.startswith("-")), *unknown]
 
 
 def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRow, ...]:

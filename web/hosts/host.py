@@ -100,9 +100,9 @@ class HostPage:
     @property
     def newest(self) -> str | None:
         """Returns the newest backup that files can be restored from, a complete one if there is one."""
-        found = [backup for backup in self.backups if backup.restorable]
-        found.sort(key=lambda one: (one.ahead, one.state != "complete"))
-        return found[0].name if found else None
+        backup_rows = [backup for backup in self.backups if backup.restorable]
+        backup_rows.sort(key=lambda row: (row.ahead, row.state != "complete"))
+        return backup_rows[0].name if backup_rows else None
 
 
 def known_names(source: RequestContext, viewer: Viewer) -> list[str]:
@@ -146,24 +146,27 @@ def host_page(
     decisions = by_service(exact) if exact is not None else decided(found, policy, source, host)
     looks = VerifiedBackups(source.catalogue, source.now)
     also = also_on(source, host)
-    elsewhere = {one.replica: {one.backup, *copied_backups(source.catalogue, one.replica).get(host, ())} for one in also}
+    elsewhere = {
+        copy_elsewhere.replica: {copy_elsewhere.backup, *copied_backups(source.catalogue, copy_elsewhere.replica).get(host, ())}
+        for copy_elsewhere in also
+    }
     backups = [
         backup_row(
-            one,
-            decisions.get(one.name or ""),
+            backup,
+            decisions.get(backup.name or ""),
             source.now,
             time_words,
-            looks.of(one) if one.name else None,
-            tuple(name for name, names in elsewhere.items() if one.name in names),
+            looks.of(backup) if backup.name else None,
+            tuple(name for name, names in elsewhere.items() if backup.name in names),
         )
-        for one in found
+        for backup in found
     ]
-    runs = [run_row(run, {one.name for one in found}, alive) for run, alive in _runs(source, host)]
+    runs = [run_row(run, {backup.name for backup in found}, alive) for run, alive in _runs(source, host)]
     zone = source.site.zone
     marks = [
-        Mark(one.started.astimezone(zone).date(), strip_letter(one, decisions[one.name]), one.name)
-        for one in found
-        if one.name in decisions and one.name
+        Mark(backup.started.astimezone(zone).date(), strip_letter(backup, decisions[backup.name]), backup.name)
+        for backup in found
+        if backup.name in decisions and backup.name
     ]
     return HostPage(
         row=data.with_strips(source, [row])[0],

@@ -101,10 +101,20 @@ def runs_of_backups(
     ended = {run.host: run.finished for run in runs if run.finished}
     return [
         HostRuns(
-            host, 0, last, one.last_complete_finished, "complete", None, None, one.last_complete_new_bytes, 0, None, night=True
+            host,
+            0,
+            last,
+            host_facts.last_complete_finished,
+            "complete",
+            None,
+            None,
+            host_facts.last_complete_new_bytes,
+            0,
+            None,
+            night=True,
         )
-        for host, one in facts.items()
-        if (last := one.last_complete)
+        for host, host_facts in facts.items()
+        if (last := host_facts.last_complete)
         and any(start <= last < until for start, until in unknown)
         and not (host in ended and ended[host] >= last)
     ]

@@ -162,8 +162,8 @@ def _not_over(host: str) -> RequestedJob | None:
         known = agent().ask("jobs", limit=_MOST_JOBS)
     except OperatorError:
         return None
-    found = (asked(one) for one in known if one.get("host") == host and one.get("verb") == "run")
-    return next((job for job in found if not job.is_over), None)
+    requested_jobs = (asked(one) for one in known if one.get("host") == host and one.get("verb") == "run")
+    return next((job for job in requested_jobs if not job.is_over), None)
 
 
 @blueprint.post(f"/hosts/<host>/<{_ACTION}:verb>")
@@ -186,12 +186,12 @@ def act(host: str, verb: str) -> Response:
 
 def _backup(page: HostPage, action: Action, name: str) -> Any:
     """Returns the backup; aborts with 404 if it does not exist, with 409 if the action is not permitted for it."""
-    found = backup_of(page, name)
-    if found is None:
+    row = backup_of(page, name)
+    if row is None:
         abort(404, "there is no such backup of this host")
-    if not getattr(found, action.may):
+    if not getattr(row, action.may):
         abort(409, action.refused)
-    return found
+    return row
 
 
 def _name_of_form() -> str:

@@ -65,8 +65,8 @@ def _jobs(rows: tuple[JobRow, ...]) -> Jobs:
 def night(asked: ApiRequest) -> NightView:
     """Returns one night."""
     here, given = asked.source, asked.given
-    found = data.night_view(here.catalogue, int(given.first_run), here.now, given.before, here.site.ping_goal)
-    return found or abort(404)
+    night_view = data.night_view(here.catalogue, int(given.first_run), here.now, given.before, here.site.ping_goal)
+    return night_view or abort(404)
 
 
 @dataclass(frozen=True, slots=True)

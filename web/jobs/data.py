@@ -118,8 +118,8 @@ def jobs(
     """Returns all jobs of so many days, at most LIMIT of each kind. `goal`: see `night_row`."""
     since = now - timedelta(days=days)
     wanted = tuple(kind for kind in KINDS if not kinds or kind in kinds)
-    found = [row for kind in wanted for row in _of_kind(kind, catalogue, filesystem, now, since, goal)]
-    return tuple(sorted(found, key=lambda row: row.started, reverse=True))
+    job_rows = [row for kind in wanted for row in _of_kind(kind, catalogue, filesystem, now, since, goal)]
+    return tuple(sorted(job_rows, key=lambda row: row.started, reverse=True))
 
 
 def _of_kind(

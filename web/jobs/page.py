@@ -101,8 +101,8 @@ def _night(first_run: int) -> str:
 
 def _expiry(expiry_id: int) -> str:
     here = source()
-    found = one_expiry(here.catalogue, expiry_id, here.now)
-    if found is None:
+    expiry_run = one_expiry(here.catalogue, expiry_id, here.now)
+    if expiry_run is None:
         abort(404, "there was no such expiry")
     template = "jobs/expiry_live.html" if "X-Live" in request.headers else "jobs/expiry.html"
-    return render_template(template, run=found)
+    return render_template(template, run=expiry_run)

@@ -108,8 +108,8 @@ def day(asked: ApiRequest) -> DayView:
 
 def balances(asked: ApiRequest) -> Balances:
     """Returns the list of balances."""
-    found = balance.balances(asked.source.catalogue, filesystem_of(asked), asked.source.now, asked.given.limit)
-    return Balances(found, balance.sums(found))
+    balance_runs = balance.balances(asked.source.catalogue, filesystem_of(asked), asked.source.now, asked.given.limit)
+    return Balances(balance_runs, balance.sums(balance_runs))
 
 
 def one_balance(asked: ApiRequest) -> OneBalance:
@@ -125,8 +125,8 @@ def expiries(asked: ApiRequest) -> Expiries:
 
 def one_expiry(asked: ApiRequest) -> ExpiryRun:
     """Returns one expiry."""
-    found = expiry.one_expiry(asked.source.catalogue, int(asked.given.number), asked.source.now)
-    return found or abort(404)
+    expiry_run = expiry.one_expiry(asked.source.catalogue, int(asked.given.number), asked.source.now)
+    return expiry_run or abort(404)
 
 
 def _get(

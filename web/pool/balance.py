@@ -104,17 +104,20 @@ def balances(catalogue: Catalogue, filesystem: str, now: datetime, limit: int = 
 
 def one_balance(catalogue: Catalogue, filesystem: str, balance_id: int, now: datetime) -> OneBalance | None:
     """Returns a run of this filesystem, None if there is none with that id."""
-    found = catalogue.one_balance(balance_id)
-    if found is None or found.filesystem != filesystem:
+    balance = catalogue.one_balance(balance_id)
+    if balance is None or balance.filesystem != filesystem:
         return None
     steps = tuple(of_row(StepRow, step, amplification=_share(step.written, step.moved)) for step in catalogue.steps(balance_id))
-    return OneBalance(_run(found, now), steps, accuracy(steps))
+    return OneBalance(_run(balance, now), steps, accuracy(steps))
 
 
 def sums(runs: Sequence[BalanceRun]) -> BalanceSums:
     """Returns the totals of the runs, including stopped ones, because the block groups that they moved stay moved."""
-    known = [run for run in runs if run.written is not None]
-    moved, written = sum(one.moved for one in known), sum(one.written or 0 for one in known)
+    balance_runs = [run for run in runs if run.written is not None]
+    moved, written = (
+        sum(balance_run.moved for balance_run in balance_runs),
+        sum(balance_run.written or 0 for balance_run in balance_runs),
+    )
     return BalanceSums(
         len(runs),
         sum(run.block_groups for run in runs),

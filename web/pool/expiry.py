@@ -55,8 +55,8 @@ def expiries(catalogue: Catalogue, now: datetime, limit: int = LAST) -> tuple[Ex
 
 def one_expiry(catalogue: Catalogue, expiry_id: int, now: datetime) -> ExpiryRun | None:
     """Returns the run with that id, None if there is none."""
-    found = catalogue.one_expiry(expiry_id)
-    return _run(found, now) if found else None
+    expiry = catalogue.one_expiry(expiry_id)
+    return _run(expiry, now) if expiry else None
 
 
 def _run(one: Expiry, now: datetime) -> ExpiryRun:

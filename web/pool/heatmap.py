@@ -131,8 +131,8 @@ def table() -> str:
     """Shows all block groups of a moment."""
     gallery, place = _chosen()
     one = gallery.recorded[place] if place is not None else None
-    found = groups(painter().state(one), request.args.get("order", "score"), number("offset", 0) or 0) if one else None
-    return render_template("pool/groups.html", one=one, found=found, orders=ORDERS, page=PAGE, gallery=gallery, place=place)
+    groups_page = groups(painter().state(one), request.args.get("order", "score"), number("offset", 0) or 0) if one else None
+    return render_template("pool/groups.html", one=one, found=groups_page, orders=ORDERS, page=PAGE, gallery=gallery, place=place)
 
 
 @blueprint.get("/blockgroup")
@@ -152,14 +152,14 @@ def group(vaddr: str) -> str | tuple[str, int]:
         abort(404, "a block group has a virtual address, in bytes" if place is not None else "no state was recorded yet")
     one = gallery.recorded[place]
     state = painter().state(one)
-    found = one_group(state, address)
-    if found is None:
+    block_group = one_group(state, address)
+    if block_group is None:
         return render_template("pool/no_group.html", address=address, near=nearest(state, address), one=one), 404
     before, after = neighbours(state, address)
     here, of = source(), filesystem()
     return render_template(
         "pool/group.html",
-        group=found,
+        group=block_group,
         one=one,
         is_newest=place == len(gallery.recorded) - 1,
         before=before,

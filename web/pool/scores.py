@@ -60,17 +60,20 @@ def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> S
     if newest is None:
         return Scores(None, (), ())
     since = now - timedelta(days=days)
-    found = catalogue.scores(filesystem, since)
+    free_space_scores = catalogue.scores(filesystem, since)
     return Scores(
         of_row(ScoreReading, newest),
         tuple(SizeClass(*one) for one in newest.histogram),
-        tuple(of_row(ScoreReading, one) for one in _thinned(found, since, timedelta(days=days) / SHOWN)),
+        tuple(
+            of_row(ScoreReading, free_space_score)
+            for free_space_score in _thinned(free_space_scores, since, timedelta(days=days) / SHOWN)
+        ),
     )
 
 
 def _thinned(found: list[FreeSpaceScore], since: datetime, step: timedelta) -> list[FreeSpaceScore]:
     """Returns the last one of each step."""
-    return list({int((one.taken - since) / step): one for one in found}.values())
+    return list({int((free_space_score.taken - since) / step): free_space_score for free_space_score in found}.values())
 
 
 BAD = SCORE_TOP / 4
@@ -142,8 +145,8 @@ def groups(state: FilesystemState, order: str, offset: int) -> GroupsPage:
     chosen = order if order in ORDERS and (order != "score" or state.score is not None) else "vaddr"
     ranked = _ranked(state, chosen)
     at = max(0, min(offset, len(ranked) - 1) // PAGE * PAGE)
-    some = tuple(_group(state, index) for index in ranked[at : at + PAGE].tolist())
-    return GroupsPage(some, len(ranked), at, chosen, state.score is not None)
+    block_groups = tuple(_group(state, index) for index in ranked[at : at + PAGE].tolist())
+    return GroupsPage(block_groups, len(ranked), at, chosen, state.score is not None)
 
 
 def _ranked(state: FilesystemState, order: str) -> Array:

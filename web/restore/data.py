@@ -144,9 +144,9 @@ def look(asks: Asks, job: str) -> PreviewState | None:
     told = asks.ask("job", job=job, lines=1)
     if told["verb"] != "preview":
         return None
-    over, found = told["state"] in OVER, _preview(told["result"]) if told["result"] else None
+    over, preview_page = told["state"] in OVER, _preview(told["result"]) if told["result"] else None
     last = told["lines"][-1] if told["lines"] else ""
-    return PreviewState(_wish_of(told), over, last, told["error"] or "", found)
+    return PreviewState(_wish_of(told), over, last, told["error"] or "", preview_page)
 
 
 def start(asks: Asks, wish: RestoreForm) -> str:

@@ -62,12 +62,12 @@ def preview(host: str) -> Page:
 @operator_only
 def look(host: str, job: str) -> Page:
     """Shows the effect of the restore as soon as it is known."""
-    found = data.look(agent(), job) if require_visible_host(host) else None
-    if found is None or found.wish.host != host:
+    preview_state = data.look(agent(), job) if require_visible_host(host) else None
+    if preview_state is None or preview_state.wish.host != host:
         abort(404, "there is no such preview")
     if "X-Wait" in request.headers:  # the page, which asks whether it is worth to load it again
-        return "", 204 if found.over else 202
-    return _shown(found)
+        return "", 204 if preview_state.over else 202
+    return _shown(preview_state)
 
 
 @blueprint.post("/restore/<host>/start")
@@ -129,8 +129,8 @@ def _shown(found: data.PreviewState) -> str:
 
 
 def _given(wish: RestoreForm) -> dict[str, object]:
-    known = choices(source().catalogue.backups(wish.host), source().now)
-    backup = next((one for one in known if one.name == wish.backup), None)
+    whiches = choices(source().catalogue.backups(wish.host), source().now)
+    backup = next((which for which in whiches if which.name == wish.backup), None)
     words = {"overwrite_words": OVERWRITE, "zone": source().site.zone}
     host = source().site.hosts.get(wish.host)
     hand = data.by_hand(wish, host.address, backupd()) if host and host.address else None

@@ -93,8 +93,8 @@ def _delete(
     if not asked.at_once:
         _tell(chosen, asked, as_json=as_json)
         return Exit.OK
-    names = frozenset((one.host, backup.name) for one in chosen for backup in one.backups)
-    scope = ExpiryScope(frozenset(one.host for one in chosen), names)
+    names = frozenset((deletion_choice.host, backup.name) for deletion_choice in chosen for backup in deletion_choice.backups)
+    scope = ExpiryScope(frozenset(deletion_choice.host for deletion_choice in chosen), names)
     summary = carry_out(expiry, Forced(), scope, None, wait=False)
     gone = {(host, name) for host, name in names if not (context.pool.host(host) / name).exists()}
     _tell(chosen, asked, gone=gone, as_json=as_json)
@@ -112,22 +112,22 @@ def _tell(
     if as_json:
         echo_json({"dry_run": dry_run, "backups": list(_objects(chosen, asked, gone or set()))})
         return
-    for one in chosen:
-        for line in _lines(one, asked, gone or set(), dry_run):
+    for deletion_choice in chosen:
+        for line in _lines(deletion_choice, asked, gone or set(), dry_run):
             prose(printable(line))
 
 
 def _objects(chosen: Sequence[DeletionChoice], asked: DeletionRequest, gone: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    for one in chosen:
-        for backup in one.backups:
+    for deletion_choice in chosen:
+        for backup in deletion_choice.backups:
             yield {
-                "host": one.host,
+                "host": deletion_choice.host,
                 "name": backup.name,
                 "at": format_time(backup.marked),
                 "why": backup.why,
                 "expires": None if asked.at_once else format_time(backup.expires),
-                "deleted": (one.host, backup.name) in gone,
-                "next_base": one.base,
+                "deleted": (deletion_choice.host, backup.name) in gone,
+                "next_base": deletion_choice.base,
             }
 
 

@@ -52,10 +52,10 @@ def _found(context: PoolContext, host: str) -> Unfinished:
     if one := unfinished_backup(context.pool, host):
         return one
     path = context.pool.working(host)
-    there = describe(path)
-    if there is None:
+    subvolume = describe(path)
+    if subvolume is None:
         raise StateConflict(f"{host} has nothing unfinished", f"`backupd list {host}` shows what there is")
-    if there.read_only:
+    if subvolume.read_only:
         raise StateConflict(
             f"{path} is finished and lacks its name only", "the next run or expiry gives it that; then `backupd delete`"
         )

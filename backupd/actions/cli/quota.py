@@ -35,14 +35,14 @@ def command() -> None:
 def show_command(ctx: click.Context, as_json: bool) -> int:
     """Show how much space each host's backups use, and its quota."""
     config = load_config(ctx)
-    found = look(config, open_configured(config))
+    quota_state = look(config, open_configured(config))
     if as_json:
-        echo_json(_as_json(found))
+        echo_json(_as_json(quota_state))
         return Exit.OK
-    rows = [_row(host, found) for host in sorted({*found.alive, *found.limits})]
+    rows = [_row(host, quota_state) for host in sorted({*quota_state.alive, *quota_state.limits})]
     if rows:
         click.echo(table(rows, ["HOST", "ALIVE", "QUOTA", "USED"], right=["ALIVE", "QUOTA", "USED"]))
-    prose(_state_words(found))
+    prose(_state_words(quota_state))
     return Exit.OK
 
 

@@ -35,11 +35,11 @@ def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
     """
     config = load_config(ctx)
     present(ctx, config)  # --now is for rehearsals only
-    found = list(check_all(config))
+    findings = list(check_all(config))
     if connect:
-        found += [*asyncio.run(check_hosts(config)), *reach_copies(config)]
-    status = report(found, as_json)
-    return Exit.UNUSABLE if any(finding.unusable for finding in found) else status
+        findings += [*asyncio.run(check_hosts(config)), *reach_copies(config)]
+    status = report(findings, as_json)
+    return Exit.UNUSABLE if any(finding.unusable for finding in findings) else status
 
 
 def report(found: Sequence[Finding], as_json: bool) -> Exit:

@@ -89,16 +89,16 @@ def command(
     if name:
         return _fix(rule_named(name), look(), dry_run, as_json, look)
     facts = look()
-    found = examine(facts)
+    report = examine(facts)
     reached = list(reach_copies(config)) if connect else []
     if as_json:
-        echo_json({**_as_json(facts, found), "copies": [check_as_json(finding) for finding in reached]})
+        echo_json({**_as_json(facts, report), "copies": [check_as_json(finding) for finding in reached]})
     else:
-        _show(facts, found, all_checks)
+        _show(facts, report, all_checks)
         if connect:
             click.echo()
             show(reached) if reached else click.echo("no replica and no push is configured")
-    levels = {finding.level for finding in [*found.findings, *reached]}
+    levels = {finding.level for finding in [*report.findings, *reached]}
     return Exit.ATTENTION if levels & {"warning", "error"} else Exit.OK
 
 
@@ -109,7 +109,7 @@ def _as_json(facts: DoctorFacts, found: DoctorReport) -> dict[str, Any]:
             {"name": device.name, "layers": [asdict(layer) for layer in device.layers]} for device in facts.filesystem.devices
         ],
         "checks": [rule.name for rule in RULES],
-        "not_looked_at": [{"name": one.name, "why": one.why} for one in found.unlooked],
+        "not_looked_at": [{"name": unlooked.name, "why": unlooked.why} for unlooked in found.unlooked],
         "findings": [finding_as_json(finding) for finding in found.findings],
     }
 
@@ -141,8 +141,8 @@ def _show(facts: DoctorFacts, found: DoctorReport, all_checks: bool) -> None:
     if all_checks:
         well = [(name, BY_NAME[name].looks) for name in found.well]
         click.echo(table(well, ["WELL", "NOT FOUND"]) + "\n")
-    for one in found.unlooked:
-        prose(f"{click.style(f'not checked {one.name}', fg='yellow')}: {printable(one.why)}", "  ")
+    for unlooked in found.unlooked:
+        prose(f"{click.style(f'not checked {unlooked.name}', fg='yellow')}: {printable(unlooked.why)}", "  ")
     counts = ", ".join(
         counted(number, severity)
         for severity in ("error", "warning", "note")
@@ -174,9 +174,9 @@ def _wrapped(label: str, text: str) -> str:
 
 
 def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "partial[DoctorFacts]") -> int:
-    found = findings_of(name, facts)
+    findings = findings_of(name, facts)
     done, refused = [], None
-    for finding in found:
+    for finding in findings:
         if not as_json:
             show_finding(finding)
         refused = refusal(finding) or refused
@@ -184,8 +184,8 @@ def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "par
             fix(finding, look)
             done.append(finding)
     if as_json:
-        echo_json({"dry_run": dry_run, "findings": [finding_as_json(one) for one in found], "fixed": bool(done)})
-    elif not found:
+        echo_json({"dry_run": dry_run, "findings": [finding_as_json(finding) for finding in findings], "fixed": bool(done)})
+    elif not findings:
         click.echo(f"{name}: nothing is found, so nothing is to be done")
     elif done:
         click.echo(f"{name}: done, and not found any more" + _left(done))

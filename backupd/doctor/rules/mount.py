@@ -80,14 +80,14 @@ def _powerful(facts: DoctorFacts) -> Iterator[Finding]:
 
 def _read_only(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
-    for one in facts.verdict.of(health.READ_ONLY):
+    for finding in facts.verdict.of(health.READ_ONLY):
         remedy = Remedy(
             "it was mounted read-only, or the kernel stopped all writing after an error",
             "after an error every further write can make it worse: find out first, and have a copy of what matters",
             ("dmesg | grep -i btrfs", f"umount {_q(fs)}", f"btrfs check --readonly {_device(fs)}", f"mount {_q(fs)}"),
             unmounted=True,
         )
-        yield replace(one, remedy=remedy)
+        yield replace(finding, remedy=remedy)
 
 
 def _degraded(facts: DoctorFacts) -> Iterator[Finding]:

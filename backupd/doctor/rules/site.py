@@ -145,9 +145,11 @@ def _retention(facts: DoctorFacts) -> Iterator[Finding]:
 def _schedule(facts: DoctorFacts) -> Iterator[Finding]:
     verdict = facts.site.schedule
     why = "a run takes the hosts that are due and whose window is open; without a run at that time there is no backup"
-    for one in facts.verdict.of(health.SCHEDULE):
-        lines = (one.hint, f"systemctl list-timers 'btrkeep-*@{facts.site.name}.timer'   # when they start")
-        yield replace(one, remedy=Remedy(why, "none: a run in which nothing is due ends at once", lines[: 1 + verdict.by_units]))
+    for finding in facts.verdict.of(health.SCHEDULE):
+        lines = (finding.hint, f"systemctl list-timers 'btrkeep-*@{facts.site.name}.timer'   # when they start")
+        yield replace(
+            finding, remedy=Remedy(why, "none: a run in which nothing is due ends at once", lines[: 1 + verdict.by_units])
+        )
     if verdict.by_hand:
         yield by_hand(verdict, why)
 
@@ -205,13 +207,13 @@ def _steps(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:
-    for one in facts.verdict.of(health.CATALOGUE):
+    for finding in facts.verdict.of(health.CATALOGUE):
         remedy = Remedy(
             "what is shown of hosts and nights is not this pool's past, and another pool's catalogue lets nothing be backed up",
             "rebuild makes a catalogue of this pool from its backups; another pool keeps its own when `state` is changed first",
             (f"# see that `state` in {facts.site.file} is this pool's own folder, and mounted", backupd(facts.site, "rebuild")),
         )
-        yield replace(one, remedy=remedy)
+        yield replace(finding, remedy=remedy)
     if step := facts.site.untrusted_state:
         yield diagnosis(
             "catalogue",

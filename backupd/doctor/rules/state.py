@@ -104,8 +104,8 @@ MANY_OF_A_HOST = 300
 
 
 def _unallocated(facts: DoctorFacts) -> Iterator[Finding]:
-    for one in facts.verdict.of(health.UNALLOCATED):
-        yield replace(one, remedy=_left_remedy(facts) if facts.site.left_devices else _shortage_remedy(facts))
+    for finding in facts.verdict.of(health.UNALLOCATED):
+        yield replace(finding, remedy=_left_remedy(facts) if facts.site.left_devices else _shortage_remedy(facts))
 
 
 _FIX_ROOM = "doctor --fix room"
@@ -145,11 +145,11 @@ def _used(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _too_full(facts: DoctorFacts, check: str, why: str) -> Iterator[Finding]:
-    for one in facts.verdict.of(check):
+    for finding in facts.verdict.of(check):
         risk = "expire deletes backups whose grace period has ended; a new device is used evenly only after a balance"
         more = _fill(facts) or (_add_devices(facts),)
         ours = (*_discard(facts), *(backupd(facts.site, words) for words in ("expire --dry-run", "expire", "usage")))
-        yield replace(one, remedy=Remedy(why, risk, (*ours, *more)))
+        yield replace(finding, remedy=Remedy(why, risk, (*ours, *more)))
 
 
 def _with_space(facts: DoctorFacts) -> dict[int, int]:

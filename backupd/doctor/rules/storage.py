@@ -14,14 +14,14 @@ _ONE_COPY = ("single", "raid0")
 
 
 def _missing(facts: DoctorFacts) -> Iterator[Finding]:
-    found = facts.verdict.of(health.MISSING)
-    if not found:
+    findings = facts.verdict.of(health.MISSING)
+    if not findings:
         return
     pool = shlex.quote(str(facts.site.pool))
-    missing = [one.device for one in found]
+    missing = [finding.device for finding in findings]
     yield diagnosis(
         "missing-device",
-        found[0].level,
+        findings[0].level,
         f"{counted(len(missing), 'device')} of the filesystem {'is' if len(missing) == 1 else 'are'} missing: devid "
         f"{', '.join(map(str, missing))}",
         f"{_copies_left(facts)}; what has one good copy left is lost with the next fault",
@@ -31,8 +31,8 @@ def _missing(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _copies_left(facts: DoctorFacts) -> str:
-    known = facts.filesystem.redundancy
-    return redundancy_words(known) if known else "how many good copies are left could not be read"
+    redundancy = facts.filesystem.redundancy
+    return redundancy_words(redundancy) if redundancy else "how many good copies are left could not be read"
 
 
 def _convert_back(facts: DoctorFacts) -> str:
@@ -44,14 +44,14 @@ def _convert_back(facts: DoctorFacts) -> str:
 
 
 def _errors(facts: DoctorFacts) -> Iterator[Finding]:
-    found = facts.verdict.of(health.ERRORS)
-    if not found:
+    findings = facts.verdict.of(health.ERRORS)
+    if not findings:
         return
     pool = shlex.quote(str(facts.site.pool))
     yield diagnosis(
         "device-errors",
-        found[0].level,
-        "; ".join(one.text for one in found),
+        findings[0].level,
+        "; ".join(finding.text for finding in findings),
         "btrfs met them when it wrote or read. Corruption and generation errors are data that came back other than it was written: "
         "a disk, a cable, a controller or memory is at fault",
         "none; the counters stay until they are reset, even after everything has been repaired",

@@ -120,11 +120,11 @@ def _one(asked: _Asked, host: str) -> int:
         facts, unreadable = HostBackups(host, (), policy_of(context.config, host, NO_NOTES)), dict[str, str]()
     else:
         facts, unreadable = seen.facts, dict(seen.unreadable)
-    found, policy = _explained(asked, facts)
+    explained, policy = _explained(asked, facts)
     if asked.as_json:
-        stream_json(objects(found))
+        stream_json(objects(explained))
     else:
-        _show_one(asked, found, policy)
+        _show_one(asked, explained, policy)
     for name, why in unreadable.items():
         complain(OperatorError(f"{host} {name} is left alone: {why}"))
     return Exit.ATTENTION if unreadable else Exit.OK
@@ -174,7 +174,7 @@ def _all(asked: _Asked) -> int:
     trouble: dict[str, str] = {}
     if asked.as_json:
         counts = [0, 0]
-        stream_json(entry for found, _ in _hosts(asked, trouble, counts) for entry in objects(found))
+        stream_json(entry for explained, _ in _hosts(asked, trouble, counts) for entry in objects(explained))
         if asked.policy:
             click.echo(f"note: {_go(asked, *counts)}", err=True)
     else:
@@ -191,30 +191,30 @@ def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterato
             trouble[facts.host] = facts.trouble.error
             continue
         trouble |= {f"{facts.host} {name}": "it cannot be read, so it is kept" for name in facts.unread}
-        found, policy = _explained(asked, facts)
-        counts[0] += found.going
-        counts[1] += found.today
-        yield found, policy
+        explained, policy = _explained(asked, facts)
+        counts[0] += explained.going
+        counts[1] += explained.today
+        yield explained, policy
 
 
 def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> None:
-    limits = guarded(found for found, _ in hosts)
+    limits = guarded(explained for explained, _ in hosts)
     rows = [
         (
-            printable(found.facts.host),
-            f"{len(found.decisions) - found.going:,}",
-            f"{found.going:,}",
-            *([f"{found.today:,}"] if asked.policy else []),
-            found.oldest or "-",
-            printable(", ".join(_notes(found, policy, limits.left_out))),
+            printable(explained.facts.host),
+            f"{len(explained.decisions) - explained.going:,}",
+            f"{explained.going:,}",
+            *([f"{explained.today:,}"] if asked.policy else []),
+            explained.oldest or "-",
+            printable(", ".join(_notes(explained, policy, limits.left_out))),
         )
-        for found, policy in hosts
+        for explained, policy in hosts
     ]
     headers = ["HOST", "KEPT", "TO DELETE", *(["TODAY"] if asked.policy else []), "OLDEST KEPT", "NOTE"]
     if rows:
         click.echo(table(rows, headers, right=["KEPT", "TO DELETE", "TODAY"]))
-    going, today = sum(found.going for found, _ in hosts), sum(found.today for found, _ in hosts)
-    kept = sum(len(found.decisions) for found, _ in hosts) - going
+    going, today = sum(explained.going for explained, _ in hosts), sum(explained.today for explained, _ in hosts)
+    kept = sum(len(explained.decisions) for explained, _ in hosts) - going
     prose(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")
     if limits.stop:
         prose(f"an expiry would not begin: {expiry_words(limits.stop)}")

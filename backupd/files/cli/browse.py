@@ -44,14 +44,14 @@ def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: 
     pool, zone = pool_of(ctx)
     name, which = which_of(host, at, "browse")
     wanted = path_given(path)
-    with opened_backup(pool, name, which, end_of(at, zone) if at else given_now(ctx)) as found:
-        wanted = path_in(found.tree, wanted)
-        entry = entry_at(found.tree, wanted, found.where)
-        entries = listing(found.tree, wanted) if entry.kind == "folder" else []
+    with opened_backup(pool, name, which, end_of(at, zone) if at else given_now(ctx)) as backup:
+        wanted = path_in(backup.tree, wanted)
+        entry = entry_at(backup.tree, wanted, backup.where)
+        entries = listing(backup.tree, wanted) if entry.kind == "folder" else []
     if as_json:
-        _print_json(found, entry, entries)
+        _print_json(backup, entry, entries)
     else:
-        _show(found, entry, entries)
+        _show(backup, entry, entries)
     return 0
 
 

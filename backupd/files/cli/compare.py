@@ -112,10 +112,10 @@ def _differences(
             names += 1
             line.go_on(lambda: f"{names:,} names compared, at {shown(name)[:100]}")
 
-        for one in compare(old.tree, new.tree, path, content, tell):
-            total.take(one)
+        for difference in compare(old.tree, new.tree, path, content, tell):
+            total.take(difference)
             line.clear()
-            yield one
+            yield difference
 
 
 # --- for programs
@@ -145,8 +145,8 @@ def _show(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool, ever
         f"-> {new.backup.name} ({state_words(new.backup.state)})"
     )
     total = DifferenceTotals()
-    found = _differences(old, new, path, content, total)
-    for line in map(_line, found) if everything else _lines(found):
+    path_differences = _differences(old, new, path, content, total)
+    for line in map(_line, path_differences) if everything else _lines(path_differences):
         prose(line, "    ")
     prose(_total(total))
 
@@ -155,15 +155,18 @@ def _lines(found: Iterator[PathDifference]) -> Iterator[str]:
     """Yields a line for each; a folder that only one backup has is one line with its total content."""
     folder: PathDifference | None = None
     inside = DifferenceTotals()
-    for one in found:
-        if folder and one.what == folder.what and one.path.startswith(folder.path + b"/"):
-            inside.take(one)
+    for difference in found:
+        if folder and difference.what == folder.what and difference.path.startswith(folder.path + b"/"):
+            inside.take(difference)
             continue
         if folder:
             yield _folder_line(folder, inside)
-        folder, inside = (one if one.what in (ADDED, REMOVED) and _entry(one).kind == "folder" else None), DifferenceTotals()
+        folder, inside = (
+            (difference if difference.what in (ADDED, REMOVED) and _entry(difference).kind == "folder" else None),
+            DifferenceTotals(),
+        )
         if not folder:
-            yield _line(one)
+            yield _line(difference)
     if folder:
         yield _folder_line(folder, inside)
 

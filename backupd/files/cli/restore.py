@@ -164,23 +164,23 @@ def command(
                 pool = open_configured(config)
                 now = clock_for(ctx, pool).now()
                 moment = end_of(at, config.pool.zone) if at else given_now(ctx)
-                found = held.enter_context(opened_backup(pool, name, which, moment))
-                held.enter_context(lock_for_reading(found.backup.path))
-            request = replace(request, paths=tuple(path_in(found.tree, path) for path in request.paths))
+                backup = held.enter_context(opened_backup(pool, name, which, moment))
+                held.enter_context(lock_for_reading(backup.backup.path))
+            request = replace(request, paths=tuple(path_in(backup.tree, path) for path in request.paths))
             held.enter_context(watch.watching())
             why = f"{_names(request.paths)} to {_destination(to, to_host, tar)}"
-            begins = partial(record, pool, now, "restore", name, found.backup.name, why, asked_by)
+            begins = partial(record, pool, now, "restore", name, backup.backup.name, why, asked_by)
             if tar is not None:
-                return _tar(found, config, request, tar, dry_run, as_json, watch, begins)
+                return _tar(backup, config, request, tar, dry_run, as_json, watch, begins)
             from backupd.files.restore_request import prepared
             from backupd.files.to_folder import LocalRestore
 
-            restore = prepared(config, pool, found.backup, found.tree, request, watch)
+            restore = prepared(config, pool, backup.backup, backup.tree, request, watch)
             if not isinstance(restore, LocalRestore):
                 held.enter_context(restore)
             if dry_run:
-                return _preview(found.backup, restore, watch, as_json)
-            return _restore(found.backup, restore, watch, as_json, begins)
+                return _preview(backup.backup, restore, watch, as_json)
+            return _restore(backup.backup, restore, watch, as_json, begins)
     except Cancelled:
         say_stopped()
         return watch.exit_status
@@ -219,14 +219,14 @@ def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
 def _preview(backup: Restorable, restore: "LocalRestore | HostRestore", watch: "_Watch", as_json: bool) -> int:
     from backupd.files.restore_request import preview_object
 
-    found = restore.preview()
+    preview = restore.preview()
     watch.clear()
-    fields = preview_object(backup, restore, found)
+    fields = preview_object(backup, restore, preview)
     if as_json:
         echo_json(fields)
     else:
         say_backup(backup, restore.request.paths)
-        say_plan(restore, found)
+        say_plan(restore, preview)
         if not fields["possible"]:
             say(f"so it would be refused: {fields['why_not']}")
     return Exit.OK if fields["possible"] else Exit.ATTENTION
@@ -237,10 +237,10 @@ def _restore(
 ) -> int:
     if not as_json:
         say_backup(backup, restore.request.paths)
-    found = restore.preview(content=False)
-    found.require_possible()
+    preview = restore.preview(content=False)
+    preview.require_possible()
     begins()
-    done = restore.run(found)
+    done = restore.run(preview)
     watch.clear()
     if not done.good:
         report_error(OperatorError(f"not all was restored: {done.failure}"))
@@ -249,7 +249,7 @@ def _restore(
 
         if watch.prints_lines:
             say(result_line(done), err=True)  # for the log of a job
-        echo_json(result_object(backup, found, done))
+        echo_json(result_object(backup, preview, done))
     else:
         say_result(done, restore.request.overwrite)
     return Exit.OK if done.good else Exit.ATTENTION

@@ -115,8 +115,8 @@ class _BackupNotes:
         known = self.verified(backup)
         if known.state == VerificationState.NEVER and known.source is None:
             return None
-        found = self._read(backup.host).get(backup.name or "")
-        read = verification_fields(found) if found else {}
+        verification = self._read(backup.host).get(backup.name or "")
+        read = verification_fields(verification) if verification else {}
         at = format_time(known.at) if known.at else None
         said = {"state": str(known.state), "by": known.by and str(known.by), "at": at, "damages": known.damages}
         return {**_UNREAD, **read, **said, "source": comparison_fields(known.source) if known.source else None}

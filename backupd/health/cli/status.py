@@ -367,7 +367,7 @@ def _only(status: _Status, chosen: frozenset[str], states: Sequence[str]) -> _St
         report=replace(
             report,
             hosts=hosts,
-            running=tuple(one for one in report.running if one.host in names),
+            running=tuple(progress for progress in report.running if progress.host in names),
             unverified=tuple(name for name in report.unverified if name in names),
             damaged={name: one for name, one in report.damaged.items() if name in names},
             altered=tuple(backup for backup in report.altered if backup[0] in names),
@@ -381,7 +381,7 @@ def _read_status(context: _Opened, host: str | None, synchronised: bool | None) 
     report = read_report(config, catalogue, context.moment, context.pool.filesystem if context.pool else None)
     if host is not None:
         hosts = tuple(one for one in report.hosts if one.host == host)
-        report = replace(report, hosts=hosts, running=tuple(one for one in report.running if one.host == host))
+        report = replace(report, hosts=hosts, running=tuple(progress for progress in report.running if progress.host == host))
     return _Status(
         context,
         report,

@@ -90,8 +90,8 @@ def show_copies(copies: Sequence[CopyStatus[CopySettings]], fetching: Mapping[st
     for name, running in fetching.items():
         click.echo(f"fetching: {name}: {running_words(running)}")
     for copy in copies:
-        lines = [f"{one.host}: {one.error}" for one in copy.behind]
-        lines += [f"{one.host}: not listed there any more; its newest copy is {one.newest}" for one in copy.gone]
+        lines = [f"{host_behind.host}: {host_behind.error}" for host_behind in copy.behind]
+        lines += [f"{host_lag.host}: not listed there any more; its newest copy is {host_lag.newest}" for host_lag in copy.gone]
         for line in lines[:_MOST_BEHIND]:
             click.echo(f"{copy.replica.name}: {printable(line)}")
         if len(lines) > _MOST_BEHIND:
@@ -134,8 +134,8 @@ def show_drills(drills: DrillStatus) -> None:
         click.echo(f"last proven restore: {printable(proven_words(drills.last))}, {format_duration(drills.age)} ago{late}")
     elif drills.state == DrillState.LATE:
         prose(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` does that")
-    for one in drills.failed[:_MOST_BEHIND]:
-        click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(one)))
+    for drill in drills.failed[:_MOST_BEHIND]:
+        click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(drill)))
 
 
 def show_verification(states: Mapping[VerificationState, int]) -> None:
@@ -263,7 +263,10 @@ def copy_as_json(copy: CopyStatus[CopySettings], running: RunningFetch | None) -
         "bytes": session.bytes if session else 0,
         "seconds": session.seconds if session else None,
         "newest": format_time(session.newest) if session and session.newest else None,
-        "behind": [{"host": one.host, "there": one.there, "here": one.here, "error": one.error} for one in copy.behind],
+        "behind": [
+            {"host": host_behind.host, "there": host_behind.there, "here": host_behind.here, "error": host_behind.error}
+            for host_behind in copy.behind
+        ],
         "lag": [{"host": lag.host, "newest": lag.newest, "age": round(lag.age), "listed": not lag.gone} for lag in copy.lags],
         "running": fetch_as_json(running) if running else None,
     }
@@ -330,5 +333,5 @@ def drill_as_json(drills: DrillStatus) -> dict[str, Any]:
         "age": round(drills.age) if drills.age is not None else None,
         "max_age": round(drills.oldest),
         "last": drill_object(drills.last) if drills.last else None,
-        "failed": [drill_object(one) for one in drills.failed],
+        "failed": [drill_object(drill) for drill in drills.failed],
     }

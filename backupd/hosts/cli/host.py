@@ -97,14 +97,14 @@ def add_command(
     prompter.say(f"{name} is added: {path}")
     config = files.load_usable()
     record_change(config, datetime.now(UTC), "host add", name)
-    found, why = _reached(prompter, config, config.hosts[name], accept_host_key)
+    reach_result, why = _reached(prompter, config, config.hosts[name], accept_host_key)
     if as_json:
-        echo_json({"host": name, "file": str(path), "authorized_keys": found.line, "reached": not why and found.good})
+        echo_json({"host": name, "file": str(path), "authorized_keys": reach_result.line, "reached": not why and reach_result.good})
     if why:
         raise why
-    show_findings(prompter, found.findings)
-    if not found.good:
-        if found.host_key_known:  # else the command above accepts the key, and tests
+    show_findings(prompter, reach_result.findings)
+    if not reach_result.good:
+        if reach_result.host_key_known:  # else the command above accepts the key, and tests
             prompter.say(f"next: do that, then `backupd host test {name}` tests it again")
         return Exit.ATTENTION
     prompter.say(f"next: `backupd run {name}`, or let the night do it")
@@ -263,7 +263,7 @@ def try_hosts(config: Config, hosts: Sequence[HostConfig]) -> list[Finding]:
     if len(hosts) == 1:
         return list(try_host(config, hosts[0]))
     remote = {host.name: replace(host, enabled=True) for host in hosts if host.address}
-    found = [finding for host in hosts if not host.address for finding in try_host(config, host)]
+    findings = [finding for host in hosts if not host.address for finding in try_host(config, host)]
     if remote:
         import asyncio
 
@@ -271,21 +271,21 @@ def try_hosts(config: Config, hosts: Sequence[HostConfig]) -> list[Finding]:
         from backupd.doctor.host_checks import check_hosts
 
         first = next(iter(remote.values()))
-        found += [finding for finding in check_all(config, first) if finding.about in ("ssh key", "known_hosts")]
-        found += asyncio.run(check_hosts(replace(config, hosts=remote)))
-    return list(dict.fromkeys(found))
+        findings += [finding for finding in check_all(config, first) if finding.about in ("ssh key", "known_hosts")]
+        findings += asyncio.run(check_hosts(replace(config, hosts=remote)))
+    return list(dict.fromkeys(findings))
 
 
 def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:
     """Returns the problems of this host, or one line that says that there are none."""
     from backupd.doctor.checks import check_all
 
-    found = tuple(finding for finding in check_all(config, host) if finding.about in (host.name, "ssh key", "known_hosts"))
+    findings = tuple(finding for finding in check_all(config, host) if finding.about in (host.name, "ssh key", "known_hosts"))
     if host.address:
         from backupd.hosts.cli.reach import probe
 
-        return (*found, *probe(config, host))
-    return found or (Finding("source", "ok", "all of its paths are folders of this machine", subject=host.name),)
+        return (*findings, *probe(config, host))
+    return findings or (Finding("source", "ok", "all of its paths are folders of this machine", subject=host.name),)
 
 
 _WAY = {"address", "port", "paths", "rsync_path", "ssh_options", "group"}

@@ -61,9 +61,9 @@ def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool
     known_hosts = config.ssh.known_hosts
     if is_known(host, config.ssh):
         return True
-    found = ask_host_key(host)
+    host_key = ask_host_key(host)
     name = printable(name_of(host)[1])
-    prompter.say(f"{name} answers with this host key:\n    {printable(found.fingerprint)}")
+    prompter.say(f"{name} answers with this host key:\n    {printable(host_key.fingerprint)}")
     prompter.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows which one is right.")
     if not accept:
         if not prompter.asks:
@@ -72,7 +72,7 @@ def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool
             return False
         if not prompter.agrees("Is it the same?", default=False):
             raise OperatorError(f"{host.name}: its host key was not accepted", "find out who answers there, before anything else")
-    learn(found, known_hosts)
+    learn(host_key, known_hosts)
     prompter.say(f"written into {known_hosts}")
     return True
 

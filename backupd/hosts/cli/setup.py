@@ -90,11 +90,11 @@ def command(
     if first is None:
         prompter.say("every host that is enabled has a complete backup")
         return _all_done(prompter, config)
-    found = reach(prompter, config, first, accept=accept_host_key)
-    findings = _checked(prompter, config, first, found)
-    ready = found.good and not any(finding.level == "error" for finding in findings)
+    reach_result = reach(prompter, config, first, accept=accept_host_key)
+    findings = _checked(prompter, config, first, reach_result)
+    ready = reach_result.good and not any(finding.level == "error" for finding in findings)
     if as_json:
-        _as_json(config, first, found, findings, ready)
+        _as_json(config, first, reach_result, findings, ready)
     if not ready:
         prompter.say(f"\nNot ready for a backup yet; {_REST}")
         return Exit.UNUSABLE if any(finding.unusable for finding in findings) else Exit.ATTENTION
@@ -136,7 +136,7 @@ def _first_host(
     if config.hosts and not given.host:
         with opened(ctx) as context:
             facts = context.catalogue.host_facts(latest(context.clock.now()))
-        done = {name for name, found in facts.items() if found.last_complete}
+        done = {name for name, host_facts in facts.items() if host_facts.last_complete}
         without = [each for each in config.hosts.values() if each.enabled and each.name not in done]
         if without:
             _require_unchanged(without[0], given)

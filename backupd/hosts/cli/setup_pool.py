@@ -291,9 +291,9 @@ def is_pool(path: Path) -> bool:
 
 def btrfs_mounts() -> list[Path]:
     """Returns where a btrfs is mounted, the root filesystem last; hidden mounts are left out."""
-    found = {mount.target for mount in mounts() if mount.filesystem == "btrfs" and mount.target.is_dir()}
+    paths = {mount.target for mount in mounts() if mount.filesystem == "btrfs" and mount.target.is_dir()}
     root = _filesystem(Path("/"))
-    return sorted(found, key=lambda place: (root is not None and _filesystem(place) == root, place))
+    return sorted(paths, key=lambda place: (root is not None and _filesystem(place) == root, place))
 
 
 def _filesystem(place: Path) -> str | None:

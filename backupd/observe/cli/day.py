@@ -55,18 +55,20 @@ def command(ctx: click.Context, date: Any, svg: Path | None, as_json: bool) -> i
         name = str(context.pool.path)
     ran = phases(jobs, samples, start, end)
     count = round((end - start) / timedelta(minutes=MINUTES))
-    found = DayData(printable(name), start, end, zone, slots(samples, start, end, count), ran, sums(samples, jobs, ran, start, end))
-    has_samples = any(slot.read is not None for slot in found.slots)
+    day_data = DayData(
+        printable(name), start, end, zone, slots(samples, start, end, count), ran, sums(samples, jobs, ran, start, end)
+    )
+    has_samples = any(slot.read is not None for slot in day_data.slots)
     if svg and has_samples:
         from backupd.observe.picture import day_picture, save
 
-        save(day_picture(found), svg)
+        save(day_picture(day_data), svg)
     if as_json:
-        echo_json(_day_as_json(found))
+        echo_json(_day_as_json(day_data))
     elif not has_samples:
         prose(f"There are no samples from {local_minute(start)} to {local_minute(end)}.")
     elif not svg:
-        click.echo("\n".join(lines(found)))
+        click.echo("\n".join(lines(day_data)))
     return Exit.OK if has_samples or as_json or not svg else Exit.ATTENTION
 
 
@@ -85,7 +87,7 @@ def _day_as_json(day: DayData) -> dict[str, Any]:
         "until": format_time(day.end),
         "slots": [_slot(slot) for slot in day.slots if slot.read is not None],
         "phases": [{"job": phase.kind, "start": format_time(phase.start), "end": format_time(phase.end)} for phase in day.phases],
-        "sums": [_sum(one) for one in day.sums],
+        "sums": [_sum(phase_sum) for phase_sum in day.sums],
     }
 
 
@@ -164,14 +166,14 @@ def _hours(day: DayData, room: int) -> list[tuple[int, str]]:
 
 def sum_lines(day: DayData) -> list[str]:
     """Returns the table and its footnotes."""
-    rows = [_row(one) for one in day.sums]
+    rows = [_row(phase_sum) for phase_sum in day.sums]
     headers = ["", "TIME", "READ", "WRITTEN", "DATA", "METADATA", "RATIO"]
     text = [table(rows, headers, right=headers[1:], spare=["READ"])]
     words = []
-    short = [one for one in day.sums if one.known < one.seconds * 0.95]
+    short = [phase_sum for phase_sum in day.sums if phase_sum.known < phase_sum.seconds * 0.95]
     if short:
         words.append(f"Samples tell of {format_duration(day.sums[0].known)} of {format_duration(day.sums[0].seconds)}.")
-    if any(one.metadata is None and one.known for one in day.sums):
+    if any(phase_sum.metadata is None and phase_sum.known for phase_sum in day.sums):
         words.append("Where less was written than data, it was compressed or is not written yet: no ratio.")
     words.append("Ratio: bytes written besides data for each byte of data, all copies counted.")
     return [*text, "", *textwrap.wrap(" ".join(words), min(width(), 100))]

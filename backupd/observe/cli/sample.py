@@ -40,15 +40,15 @@ def command(ctx: click.Context, as_json: bool) -> int:
         context.catalogue.copy_seldom()
         tell_dashboard(context.config, context.pool, context.catalogue, context.clock)
         try:
-            found = sampling.look(context.pool)
+            pool_reading = sampling.look(context.pool)
         except OSError as error:
             raise PoolUnusable(
                 f"{context.pool.path} cannot be read: {error.strerror}", "see the kernel's messages (dmesg)"
             ) from error
         try:
-            sample = _keep(context, context.clock.now(), found)
+            sample = _keep(context, context.clock.now(), pool_reading)
             missing = missing_devices(context.pool.path)
-            note_redundancy(context.catalogue, read_redundancy(context.pool.path, found.allocation, missing))
+            note_redundancy(context.catalogue, read_redundancy(context.pool.path, pool_reading.allocation, missing))
             tell_alive(context.pool, context.catalogue)
             tell_copies(context.pool, context.catalogue)
         except CatalogueBusy as error:

@@ -28,7 +28,7 @@ def compare_hosts(context: PoolContext, which: tuple[str, ...], scope: SourceSco
     if dry_run:
         return _say_plan(hosts, as_json)
     cancellation, status = Cancellation(), Status()
-    found: list[SourceFindings] = []
+    host_findings: list[SourceFindings] = []
     failed = 0
     rsync, limits = rsync_version(), confinement(context.config)
     become_reaper()
@@ -60,13 +60,17 @@ def compare_hosts(context: PoolContext, which: tuple[str, ...], scope: SourceSco
                 continue
             if done is None:
                 break
-            found.append(done)
+            host_findings.append(done)
             if not as_json:
                 _say(done)
         is_over = not work.is_over
     if as_json:
-        echo_json({"files": work.files, "is_whole": is_over, "hosts": [_fields(one) for one in found]})
-    return cancellation.exit_status(Exit.ATTENTION if failed or any(one.differing for one in found) else Exit.OK)
+        echo_json(
+            {"files": work.files, "is_whole": is_over, "hosts": [_fields(source_findings) for source_findings in host_findings]}
+        )
+    return cancellation.exit_status(
+        Exit.ATTENTION if failed or any(source_findings.differing for source_findings in host_findings) else Exit.OK
+    )
 
 
 def _hosts(context: PoolContext, which: tuple[str, ...]) -> list[HostConfig]:
@@ -105,12 +109,12 @@ def _text(path: bytes) -> str:
 
 
 def _say(one: SourceFindings) -> None:
-    found = one.comparison
+    comparison = one.comparison
     part = "" if one.is_over else ", in part"
     prose(
-        f"{printable(one.backup.host)} {one.backup.name}: {counted(found.files, 'file')} compared with the host{part}: "
-        f"{found.alike:,} alike, {found.changed:,} changed since or not there"
-        + (f"; {found.differing:,} with another content though size and time are the same:" if one.differing else "")
+        f"{printable(one.backup.host)} {one.backup.name}: {counted(comparison.files, 'file')} compared with the host{part}: "
+        f"{comparison.alike:,} alike, {comparison.changed:,} changed since or not there"
+        + (f"; {comparison.differing:,} with another content though size and time are the same:" if one.differing else "")
     )
     if one.passed_over:
         prose(f"{counted(one.passed_over, 'file')} passed over, for they take too long: --time")

@@ -48,7 +48,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
             rows += context.catalogue.damages(host or None, find(context.pool, host, name).name if name else None)
         found = damaged_files(context, (row for row in dict.fromkeys(rows) if row.fate is None))
     if as_json:
-        echo_json([as_json_object(one) for one in found])
+        echo_json([as_json_object(damaged_file) for damaged_file in found])
     elif found:
         show(found)
     elif not context.lost:
@@ -61,19 +61,19 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
 def _look(context: PoolContext) -> str:
     """Formats the number of errors that no message explains."""
     try:
-        found = look_at_read_errors(context, context.clock.now())
+        read_errors = look_at_read_errors(context, context.clock.now())
     except OperatorError as error:  # of the catalogue: what it has is shown
         complain(error)
         return ""
     except OSError as error:
         complain(OperatorError(f"errors of the devices could not be read: {error}", "`backupd verify` finds what they damaged"))
         return ""
-    if not found.seen.unnamed or not found.seen.since:
+    if not read_errors.seen.unnamed or not read_errors.seen.since:
         return ""
-    why = f" ({found.why})" if found.why else ""
-    errors = counted(found.seen.unnamed, "error")
+    why = f" ({read_errors.why})" if read_errors.why else ""
+    errors = counted(read_errors.seen.unnamed, "error")
     return (
-        f"{errors} of reading that devices counted since {local_time(found.seen.since)}, not named by the kernel's log{why}: "
+        f"{errors} of reading that devices counted since {local_time(read_errors.seen.since)}, not named by the kernel's log{why}: "
         "`backupd scrub` finds what they damaged"
     )
 
@@ -83,14 +83,14 @@ def show(found: Sequence[DamagedFile], most: int | None = None) -> None:
     shown = found[:most]
     lines = [
         (
-            printable(one.host),
-            printable(one.path),
-            ranges(one.backups, one.known),
-            format_size(one.bytes) if one.bytes else "?",
-            ", ".join(one.found_by),
-            _copy(one),
+            printable(damaged_file.host),
+            printable(damaged_file.path),
+            ranges(damaged_file.backups, damaged_file.known),
+            format_size(damaged_file.bytes) if damaged_file.bytes else "?",
+            ", ".join(damaged_file.found_by),
+            _copy(damaged_file),
         )
-        for one in shown
+        for damaged_file in shown
     ]
     click.echo(table(lines, _HEADERS, right=["BYTES"], spare=["FOUND BY"]))
     if len(found) > len(shown):

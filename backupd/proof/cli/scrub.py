@@ -66,12 +66,12 @@ def command(ctx: click.Context, as_json: bool) -> int:
         raise
     _note_attempt(ctx, StepAttempt(begun, *_ended(done)))
     status.say(line(done))
-    found, files = _recorded(ctx, done)
+    scrub_damage, files = _recorded(ctx, done)
     if as_json:
-        echo_json(as_json_object(done, pool.filesystem) | _damage_fields(found, files))
+        echo_json(as_json_object(done, pool.filesystem) | _damage_fields(scrub_damage, files))
         return exit_status(done)
     say(line(done))
-    for words in (*_unread_lines(done), *_damage_lines(found)):
+    for words in (*_unread_lines(done), *_damage_lines(scrub_damage)):
         prose(words)
     if files:
         show(files, _SHOWN)
@@ -112,8 +112,8 @@ def _recorded(ctx: click.Context, done: Scrubbed) -> tuple[ScrubDamage | None, l
     """Records the damage and returns it. Failing to record it does not fail the scrub."""
     try:
         with opened(ctx) as context:
-            found = record_scrub_damage(context, done, context.clock.now())
-            return found, damaged_files(context, found.rows)
+            scrub_damage = record_scrub_damage(context, done, context.clock.now())
+            return scrub_damage, damaged_files(context, scrub_damage.rows)
     except OperatorError as error:
         complain(error)
     except OSError as error:
@@ -195,6 +195,8 @@ def as_json_object(done: Scrubbed, filesystem: str) -> dict[str, Any]:
         "seconds": round(done.seconds, 3),
         "errors": done.errors,
         "since": format_time(done.begun) if done.begun else None,
-        "unread": [{"device": one.devid, "why": one.why, "used": one.used} for one in done.unread],
+        "unread": [
+            {"device": unread_device.devid, "why": unread_device.why, "used": unread_device.used} for unread_device in done.unread
+        ],
         "redundancy": redundancy_as_json(done.redundancy) if done.redundancy else None,
     }

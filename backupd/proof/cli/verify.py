@@ -322,14 +322,14 @@ def _say_in_doubt(context: PoolContext, as_json: bool) -> int:
 
 def _chosen(context: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable, Verification | None]]:
     """The backups that are meant, with what is known of them. Raises UsageError."""
-    found = named(context.pool, which or hosts_of(context.pool))
-    known = {host: read_verified(context.pool.host(host)) for host in {one.host for one in found}}
-    return [(one, known[one.host].get(one.name)) for one in found]
+    restorables = named(context.pool, which or hosts_of(context.pool))
+    known = {host: read_verified(context.pool.host(host)) for host in {one.host for one in restorables}}
+    return [(one, known[one.host].get(one.name)) for one in restorables]
 
 
 def _tell_catalogue(context: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
     """Updates the catalogue from earlier results: a `verify` was killed before it wrote the rows."""
-    rows = [verified_row(one.host, one.name, known) for one, known in chosen if known]
+    rows = [verified_row(one.host, one.name, verification) for one, verification in chosen if verification]
     told = {host: context.catalogue.verifications(host) for host in {row.host for row in rows}}
     if news := [row for row in rows if told[row.host].get(row.name) != row]:
         context.catalogue.put_verifications(news)
@@ -352,8 +352,8 @@ def _say_plan(chosen: list[tuple[Restorable, Verification | None]], as_json: boo
     if as_json:
         echo_json([_fields(*one) for one in chosen])
         return int(Exit.OK)
-    for backup, known in chosen:
-        last = f"last read {local_time(known.at)}" if known else "never read"
+    for backup, verification in chosen:
+        last = f"last read {local_time(verification.at)}" if verification else "never read"
         prose(f"{printable(backup.host)} {backup.name}: {last}")
     return int(Exit.OK)
 

@@ -250,13 +250,13 @@ def _mark(number: int) -> str:
 def _changes(result: RehearsalResult) -> Iterator[str]:
     names = [variant.name for variant in result.plan.variants]
     first = names[0]
-    known = [judgement for judgement in result.judgements if judgement.comparisons]
-    if not known:
+    variant_judgements = [judgement for judgement in result.judgements if judgement.comparisons]
+    if not variant_judgements:
         return
     rows = [
-        Interval(NAMES[each.measure], each.least, each.median, each.most, names.index(one.variant))
-        for each_of_all in zip(*(one.comparisons for one in known), strict=True)
-        for one, each in zip(known, each_of_all, strict=True)
+        Interval(NAMES[each.measure], each.least, each.median, each.most, names.index(variant_judgement.variant))
+        for each_of_all in zip(*(variant_judgement.comparisons for variant_judgement in variant_judgements), strict=True)
+        for variant_judgement, each in zip(variant_judgements, each_of_all, strict=True)
     ]
     yield f"<h2>Against {_text(first)}</h2>"
     shown = [printable(name) for name in names]
@@ -265,8 +265,8 @@ def _changes(result: RehearsalResult) -> Iterator[str]:
     for kind in ("wide", "narrow"):
         yield f'<div class="{kind}">{intervals(rows, shown, change, described, narrow=kind == "narrow")}</div>'
     yield "</figure>"
-    for one in known:
-        yield from _numbers(one, result.question)
+    for variant_judgement in variant_judgements:
+        yield from _numbers(variant_judgement, result.question)
 
 
 def _numbers(one: VariantJudgement, question: str | None) -> Iterator[str]:

@@ -199,8 +199,12 @@ def _better_and_worse(
 ) -> str:
     """Names what it is better and worse in, of which `which` returns True; "" if there is nothing."""
     found = {
-        words: [f"{NAMES[one.measure]} ({change(one.median)})" for one in some if which(one)]
-        for words, some in (("better", better), ("worse", worse))
+        words: [
+            f"{NAMES[measure_comparison.measure]} ({change(measure_comparison.median)})"
+            for measure_comparison in measure_comparisons
+            if which(measure_comparison)
+        ]
+        for words, measure_comparisons in (("better", better), ("worse", worse))
     }
     return "; ".join(f"{words} in {', '.join(some)}" for words, some in found.items() if some)
 

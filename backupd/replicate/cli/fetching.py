@@ -61,10 +61,10 @@ def fetch_one(context: PoolContext, replica: ReplicaSettings, wanted: Replicatio
         replication, far = _begun(context, replica, wanted, observer, held, connect)
         plan, listed = make_plan(replication, far, wanted.hosts, damaged=wanted.damaged)
         without = _unusable(wanted)
-        _require_listed(replica, wanted.hosts, {*listed, *(one.host for one in without)})
+        _require_listed(replica, wanted.hosts, {*listed, *(host_failed.host for host_failed in without)})
         if wanted.dry_run:
-            for one in without:
-                observer.notice(f"{one.host}: {one.error}")
+            for host_failed in without:
+                observer.notice(f"{host_failed.host}: {host_failed.error}")
             return _say_plan(replica, plan, wanted.as_json)
         begun = time.monotonic()
         try:
@@ -176,8 +176,10 @@ def _session(
     """Returns the record of a replication of all hosts. `times`: when it began and ended; `listed`: without hosts that the other
     pool fetches from here.
     """
-    why = {one.host: obstacle_words(one) for one in plan.unwanted} | {one.host: one.error for one in summary.failed}
-    here = {one.host: one.name for one in sorted(summary.fetched, key=lambda one: one.name)}
+    why = {host_fetches.host: obstacle_words(host_fetches) for host_fetches in plan.unwanted} | {
+        host_failed.host: host_failed.error for host_failed in summary.failed
+    }
+    here = {fetched.host: fetched.name for fetched in sorted(summary.fetched, key=lambda fetched: fetched.name)}
     behind = [
         HostBehind(
             host,
@@ -243,9 +245,15 @@ def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bo
         "planned": summary.planned,
         "bytes": summary.bytes,
         "fetched": [
-            {"host": one.host, "backup": one.name, "parent": one.parent, "bytes": one.bytes, "duration": round(one.seconds, 3)}
-            for one in summary.fetched
+            {
+                "host": fetched.host,
+                "backup": fetched.name,
+                "parent": fetched.parent,
+                "bytes": fetched.bytes,
+                "duration": round(fetched.seconds, 3),
+            }
+            for fetched in summary.fetched
         ],
-        "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
+        "failed": [{"host": host_failed.host, "error": host_failed.error} for host_failed in summary.failed],
         "status": cancellation.exit_status(status),
     }

@@ -190,8 +190,14 @@ def _not_theirs(host: str, far: FarHost | None) -> str:
 def _expiring(context: PoolContext, replica: ReplicaSettings, hosts: Sequence[str]) -> str:
     """Returns how many backups the retention that holds from then on would not keep; "" if it keeps all."""
     zone, moment = context.config.pool.zone, context.clock.now()
-    found = [explain(one, replica.retention, zone, moment) for one in look(context.pool, context.catalogue, context.config, hosts)]
-    count, going = (sum(len(one.decisions) for one in found), sum(not each.keep for one in found for each in one.decisions))
+    explained_hosts = [
+        explain(host_backups, replica.retention, zone, moment)
+        for host_backups in look(context.pool, context.catalogue, context.config, hosts)
+    ]
+    count, going = (
+        sum(len(explained.decisions) for explained in explained_hosts),
+        sum(not each.keep for explained in explained_hosts for each in explained.decisions),
+    )
     return f"the retention of replica {replica.name} keeps {count - going} of {counted(count, 'backup')} here" if going else ""
 
 
@@ -209,8 +215,10 @@ def _require_demotable(context: PoolContext, host: str, far: FarHost | None) -> 
     ]
     for name in unread:
         prose(f"{host}: {name} cannot be read, so it is passed over; `backupd damaged {host}` lists the damage", err=True)
-    there = far.backups if far else ()
-    if found := demotion_obstacle(there, here, is_copy_there=bool(far and far.copy_of)):
+    far_backups = far.backups if far else ()
+    if found := demotion_obstacle(far_backups, here, is_copy_there=bool(far and far.copy_of)):
         raise OperatorError(f"{host}: {obstacle_words(HostFetches(host, obstacle=found[0], text=found[1]))}", "nothing was changed")
-    known = {one.uuid for one in there}
-    return sorted(one.name for one in here if one.uuid not in known), max(one.name for one in here if one.uuid in known)
+    known = {backup.uuid for backup in far_backups}
+    return sorted(near_backup.name for near_backup in here if near_backup.uuid not in known), max(
+        near_backup.name for near_backup in here if near_backup.uuid in known
+    )

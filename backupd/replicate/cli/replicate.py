@@ -138,12 +138,15 @@ def _chosen(context: PoolContext, name: str | None, *, is_asked: bool) -> list[R
     pushes = context.config.pushes
     if name is not None and name in pushes:
         return [pushes[name]]
-    found = chosen_replicas(context, name, is_asked=is_asked and not pushes)
-    if name and found[0].is_pushed:
+    replicas = chosen_replicas(context, name, is_asked=is_asked and not pushes)
+    if name and replicas[0].is_pushed:
         raise UsageError(
             f"{name} is sent by that server, so this one does not fetch it", "`backupd replicate` on that server sends it"
         )
-    return [*(one for one in found if not one.is_pushed), *(pushes.values() if name is None else ())]
+    return [
+        *(replica_settings for replica_settings in replicas if not replica_settings.is_pushed),
+        *(pushes.values() if name is None else ()),
+    ]
 
 
 def chosen_replicas(context: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:

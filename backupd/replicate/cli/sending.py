@@ -104,7 +104,13 @@ def _report(push: PushSettings, done: PushSummary, cancellation: Cancellation, a
         PUSH: push.name,
         "bytes": done.bytes,
         "sent": [
-            {"host": one.host, "backup": one.name, "bytes": one.bytes, "duration": round(one.seconds, 3)} for one in done.sent
+            {
+                "host": sent_backup.host,
+                "backup": sent_backup.name,
+                "bytes": sent_backup.bytes,
+                "duration": round(sent_backup.seconds, 3),
+            }
+            for sent_backup in done.sent
         ],
         "failed": [{"host": host, "error": why} for host, why in done.failed.items()],
         "error": done.error or None,

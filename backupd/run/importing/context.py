@@ -108,10 +108,10 @@ class LookAhead:
 
         def look() -> TreeLinks:
             with opened_tree(tree) as source, opened_tree(before) as old:
-                found = look_at(source, old, lambda: not stop.is_set(), known)
+                tree_links = look_at(source, old, lambda: not stop.is_set(), known)
             if stop.is_set():
                 raise Cancelled
-            return found
+            return tree_links
 
         task = asyncio.create_task(asyncio.to_thread(look))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # if nobody asks, nobody is to be told
@@ -145,8 +145,8 @@ def opened_tree(tree: OldTree) -> Iterator[Path]:
 
 def _require_same(tree: OldTree, fd: int) -> None:
     device, inode, stamp = tree.identity
-    found = os.fstat(fd)
-    if (found.st_dev, found.st_ino) != (device, inode) or (stamp and os.stat("..", dir_fd=fd).st_mtime_ns != stamp):
+    status = os.fstat(fd)
+    if (status.st_dev, status.st_ino) != (device, inode) or (stamp and os.stat("..", dir_fd=fd).st_mtime_ns != stamp):
         raise OperatorError(f"{tree.folder} is another one than it was: the history was rotated in the meantime", "run it again")
 
 

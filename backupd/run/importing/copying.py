@@ -91,13 +91,13 @@ def copy_tree(
 
     def folders() -> Iterator[_Folder]:
         with closing(walk_again(source, links.digests, goes_on)) as walked:
-            for one in walked:
-                _make_folders(target, one.path, one.folders)
-                begin = one.path + b"/" if one.path else b""
-                names = [(entry.name, begin + entry.name, entry.inode()) for entry in one.others]
+            for walked_folder in walked:
+                _make_folders(target, walked_folder.path, walked_folder.folders)
+                begin = walked_folder.path + b"/" if walked_folder.path else b""
+                names = [(entry.name, begin + entry.name, entry.inode()) for entry in walked_folder.others]
                 wanted = [(name, inode, path in doubted) for name, path, inode in names if path not in skip]
                 how = [(name, inode, FileMatch.CONTENT if doubt else same) for name, inode, doubt in wanted]
-                yield _Folder(one.path, _digest(attributes_of(one.fd, one.status)), how)
+                yield _Folder(walked_folder.path, _digest(attributes_of(walked_folder.fd, walked_folder.status)), how)
 
     return _copied(source, target, folders(), goes_on, processes, delta=delta)
 
@@ -295,7 +295,7 @@ class _Copier:
     def folder(self, source: int, target: int, folder: _Folder, goes_on: Callable[[], bool]) -> CopiedNames:
         """Copies its names, and then its attributes, if there are any. Raises OSError with the path."""
         self.goes_on = goes_on
-        found, path = CopiedNames(), folder.path
+        copied_names, path = CopiedNames(), folder.path
         begin = path + b"/" if path else b""
         try:
             with _opened(source, path) as there, _opened(target, path) as here:
@@ -304,29 +304,29 @@ class _Copier:
                     path = begin + name
                     if not self.goes_on():
                         break
-                    self._name(CopyPlace(there, here, name, inode, inherits), same, found)
+                    self._name(CopyPlace(there, here, name, inode, inherits), same, copied_names)
                 if folder.attributes is None:
-                    return found
+                    return copied_names
                 path, status = folder.path, os.fstat(there)
                 if _digest(attributes_of(there, status)) != folder.attributes:
                     raise changed_meanwhile()
                 correct_attributes(there, here, status, os.fstat(here))
         except OSError as error:
             raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
-        return found
+        return copied_names
 
     def _name(self, place: "CopyPlace", same: FileMatch, counts: CopiedNames) -> None:
         if not stat.S_ISREG(os.stat(place.name, dir_fd=place.there, follow_symlinks=False).st_mode):  # to open it may have effects
             counts.names += make_special(place)
             return
-        with opened_name(place, os.O_RDONLY | FILE) as (old, found):
-            if not stat.S_ISREG(found.st_mode):
+        with opened_name(place, os.O_RDONLY | FILE) as (old, status):
+            if not stat.S_ISREG(status.st_mode):
                 raise changed_meanwhile()
-            kept = (same is not FileMatch.NONE or self._delta) and self._keep(old, place, found, same, counts)
+            kept = (same is not FileMatch.NONE or self._delta) and self._keep(old, place, status, same, counts)
             if not kept:
-                counts.add(CopiedNames(1, found.st_size, self._make(old, place, found)))
+                counts.add(CopiedNames(1, status.st_size, self._make(old, place, status)))
             after = os.fstat(old)
-            if (after.st_size, after.st_mtime_ns) != (found.st_size, found.st_mtime_ns):
+            if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
                 raise changed_meanwhile()
 
     def _make(self, old: int, place: "CopyPlace", found: os.stat_result) -> int:

@@ -81,8 +81,8 @@ async def look_at_tree(context: ImportContext, trees: OpenTrees, prepared: Prepa
                     own.ahead.stop.set()
             links = own.ahead.found.result()
         else:
-            old, known = trees.old if _follows(trees, prepared) else None, own.folders if own else None
-            links = await asyncio.to_thread(look_at, trees.source, old, lambda: context.goes_on, known)
+            old, folder_digests = trees.old if _follows(trees, prepared) else None, own.folders if own else None
+            links = await asyncio.to_thread(look_at, trees.source, old, lambda: context.goes_on, folder_digests)
     except UnprovenTree as error:
         raise named(trees.tree, error) from error
     except OSError as error:
@@ -163,7 +163,7 @@ async def _threaded(
 
     def open_both() -> _Result:
         with ExitStack() as held:
-            fds = [os.open(one, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for one in (trees.source, target)]
+            fds = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in (trees.source, target)]
             for fd in fds:
                 held.callback(os.close, fd)
             return work(*fds, goes_on=lambda: not stop.is_set())

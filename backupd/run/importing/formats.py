@@ -129,7 +129,7 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
     intervals = [folder for folder in _folders(root) if _INTERVAL.fullmatch(folder.name)]
     if not intervals:
         raise UsageError(f"{root} has no folder such as daily.0", "give rsnapshot's snapshot_root, or its configuration")
-    found, left_out = list[OldTree](), dict[str, str]()
+    old_trees, left_out = list[OldTree](), dict[str, str]()
     for interval in intervals:
         fd = os.open(interval, FOLDER)  # one and the same folder, also when it is renamed here
         try:
@@ -142,10 +142,10 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
                 point = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 if stat.S_ISDIR(point.st_mode):
                     identity = point.st_dev, point.st_ino, stamp.st_mtime_ns
-                    found.append(OldTree(name, started, interval / name, identity=identity))
+                    old_trees.append(OldTree(name, started, interval / name, identity=identity))
         finally:
             os.close(fd)
-    return _history(found, left_out, names)
+    return _history(old_trees, left_out, names)
 
 
 def _root_of(conf: Path) -> Path:
@@ -189,11 +189,11 @@ def _apart(trees: list[tuple[str, str, OldTree]]) -> list[OldTree]:
     """Gives those of a client that are of several vaults or branches a host for each: see `read_dirvish`."""
     series = {(tree.host, vault, branch) for vault, branch, tree in trees}
     of_client, of_vault = Counter(client for client, _, _ in series), Counter((client, vault) for client, vault, _ in series)
-    found = []
+    old_trees = []
     for vault, branch, tree in trees:
         own = f"{vault}-{branch}" if of_vault[tree.host, vault] > 1 else vault
-        found.append(replace(tree, host=own) if of_client[tree.host] > 1 else tree)
-    return found
+        old_trees.append(replace(tree, host=own) if of_client[tree.host] > 1 else tree)
+    return old_trees
 
 
 def read_dated(root: Path, names: HostNames) -> OldHistory:
@@ -201,30 +201,30 @@ def read_dated(root: Path, names: HostNames) -> OldHistory:
     host.
     """
     host = names.alone("whose trees are they?")
-    found, left_out = list[OldTree](), dict[str, str]()
+    old_trees, left_out = list[OldTree](), dict[str, str]()
     for folder in _folders(root):
         stamp, is_interval = _stamped(folder.stat()), _INTERVAL.fullmatch(folder.name)
         started = stamp if is_interval else _dated(folder.name, stamp)
         if started is None:
             left_out[str(folder)] = _NO_TIME if is_interval else "its name is neither a date nor like backup.0"
         else:
-            found.append(OldTree(host, started, folder, identity=_identity(folder)))
-    if not found:
+            old_trees.append(OldTree(host, started, folder, identity=_identity(folder)))
+    if not old_trees:
         raise UsageError(f"{root} has no folder with a date in its name, such as 2026-11-20")
-    return _history(found, left_out, names)
+    return _history(old_trees, left_out, names)
 
 
 def read_btrbk(folder: Path, names: HostNames) -> OldHistory:
     """Snapshots of btrbk: NAME.YYYYMMDD, with THHMM, or THHMMSS and a zone, and _N behind it. Each NAME is a host."""
-    found, left_out = list[OldTree](), dict[str, str]()
+    old_trees, left_out = list[OldTree](), dict[str, str]()
     for one in _folders(folder):
         match = _BTRBK.fullmatch(one.name)
         started = _btrbk_time(match) if match else None
         if match is None or started is None:
             left_out[str(one)] = "its name is not one of btrbk's, such as home.20261120T2200"
         else:
-            _take_snapshot(found, left_out, OldTree(match[1], started, one))
-    return _snapshots(folder, names, found, left_out)
+            _take_snapshot(old_trees, left_out, OldTree(match[1], started, one))
+    return _snapshots(folder, names, old_trees, left_out)
 
 
 def _btrbk_time(match: "re.Match[str]") -> datetime | None:
@@ -244,7 +244,7 @@ def read_snapper(folder: Path, names: HostNames) -> OldHistory:
     host = names.alone("whose snapshots are they?")
     inner = folder / ".snapshots"
     folder = inner if inner.is_dir() and not inner.is_symlink() else folder
-    found, left_out = list[OldTree](), dict[str, str]()
+    old_trees, left_out = list[OldTree](), dict[str, str]()
     for one in _folders(folder):
         if not (one / "snapshot").is_dir() or (one / "snapshot").is_symlink():
             left_out[str(one)] = "there is no folder `snapshot` in it"
@@ -257,8 +257,8 @@ def read_snapper(folder: Path, names: HostNames) -> OldHistory:
         if started is None:
             left_out[str(one)] = "its info.xml has no date"
             continue
-        _take_snapshot(found, left_out, OldTree(host, started, one / "snapshot"))
-    return _snapshots(folder, names, found, left_out)
+        _take_snapshot(old_trees, left_out, OldTree(host, started, one / "snapshot"))
+    return _snapshots(folder, names, old_trees, left_out)
 
 
 def _take_snapshot(found: list[OldTree], left_out: dict[str, str], tree: OldTree) -> None:
@@ -291,28 +291,28 @@ def _history(found: list[OldTree], left_out: dict[str, str], names: HostNames) -
     """Returns the trees of the hosts that are meant, in order. The name of a backup has whole seconds: the second of two in one
     second comes a second later. Raises UsageError if two hosts that were there at the same time would be one.
     """
-    chosen, trees = names.of({one.host for one in found}), list[OldTree]()
-    found = [one for one in found if one.host in chosen]
-    found.sort(key=lambda one: (chosen[one.host], one.started, one.folder))
-    for name, of_one in groupby(found, key=lambda one: chosen[one.host]):
-        some = list(of_one)
+    chosen, trees = names.of({old_tree.host for old_tree in found}), list[OldTree]()
+    found = [old_tree for old_tree in found if old_tree.host in chosen]
+    found.sort(key=lambda old_tree: (chosen[old_tree.host], old_tree.started, old_tree.folder))
+    for name, of_one in groupby(found, key=lambda old_tree: chosen[old_tree.host]):
+        old_trees = list(of_one)
         if fault := name_fault(name):
-            left_out |= {str(one.folder): f"{name!r} {fault}: give --host NAME={one.host}" for one in some}
+            left_out |= {str(old_tree.folder): f"{name!r} {fault}: give --host NAME={old_tree.host}" for old_tree in old_trees}
             continue
-        _require_successors(name, some)
+        _require_successors(name, old_trees)
         last = None
-        for one in some:
-            started = one.started.replace(microsecond=0)
+        for old_tree in old_trees:
+            started = old_tree.started.replace(microsecond=0)
             if last is not None and started <= last:
                 started = last + timedelta(seconds=1)
             last = started
-            trees.append(replace(one, host=name, started=started))
+            trees.append(replace(old_tree, host=name, started=started))
     return OldHistory(tuple(trees), left_out, chosen)
 
 
 def _require_successors(name: str, trees: list[OldTree]) -> None:
     """Raises UsageError if these are of several hosts, unless one's end before the next one's begin: it was renamed there."""
-    owns = [(own, [one.started for one in some]) for own, some in groupby(trees, key=lambda tree: tree.host)]
+    owns = [(own, [old_tree.started for old_tree in old_trees]) for own, old_trees in groupby(trees, key=lambda tree: tree.host)]
     if len(owns) > len(dict(owns)) or any(one[-1] == other[0] for (_, one), (_, other) in pairwise(owns)):
         one, other = sorted(dict(owns))[:2]
         raise UsageError(f"{one} and {other} are two hosts there, with trees of the same time: both cannot be {name}")
@@ -354,8 +354,8 @@ def _path_of(text: str) -> str | None:
 
 
 def _identity(folder: Path) -> tuple[int, int, int]:
-    found = folder.lstat()
-    return found.st_dev, found.st_ino, 0
+    status = folder.lstat()
+    return status.st_dev, status.st_ino, 0
 
 
 def _time(text: str) -> datetime | None:

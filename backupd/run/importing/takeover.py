@@ -65,7 +65,7 @@ async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
             discard(context.pool.working(tree.host), left.uuid)
         staged = context.pool.staged(tree.host)
         try:
-            found = await asyncio.to_thread(_arranged, context, tree, staged)
+            taken_tree = await asyncio.to_thread(_arranged, context, tree, staged)
             prepared = await asyncio.to_thread(_named, context, staged, tree)
         except BaseException:
             if left := describe(staged):
@@ -73,7 +73,7 @@ async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
                     delete(staged.parent, left.id)
             raise
         try:
-            numbers = {"files": found.files, "regular": found.files, "bytes": bounded(found.bytes), "literal": 0}
+            numbers = {"files": taken_tree.files, "regular": taken_tree.files, "bytes": bounded(taken_tree.bytes), "literal": 0}
             record = import_record(context, tree, working.first_record(prepared, host, tree.started, origin_of(tree)), numbers)
             _, final = await asyncio.to_thread(
                 lambda: finishing.finalise(context.pool, prepared, record, disk, NO_SUMS, split=False)
@@ -82,7 +82,7 @@ async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
             with suppress(OSError):
                 discard(prepared.path, prepared.uuid)
             raise
-        return ImportedBackup(final, prepared.id, 0, found.nested)
+        return ImportedBackup(final, prepared.id, 0, taken_tree.nested)
 
 
 def _arranged(context: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
@@ -97,10 +97,10 @@ def _arranged(context: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
     made = describe(staged)
     if before is None or made is None or made.parent_uuid != before.uuid:
         raise OperatorError(f"{tree.folder} is another one than it was", "run it again")
-    found = _cleaned(context, staged)
+    taken_tree = _cleaned(context, staged)
     with Checkpoint("snapshot arranged"):
         _move(staged, tree.path)
-    return found
+    return taken_tree
 
 
 def _move(staged: Path, path: str) -> None:
@@ -132,7 +132,7 @@ def _cleaned(context: ImportContext, top: Path) -> TakenTree:
     """Counts what is there, takes flags away, and removes the empty folders that stand for subvolumes; the folders above these keep
     their times.
     """
-    found, flagged = TakenTree(), _flagged(top)
+    taken_tree, flagged = TakenTree(), _flagged(top)
     with Tree.of_folder(top) as tree:
         for one in walk(tree, b"/", skip=_stands_for_subvolume):  # a user's folders may be deeper than a path is long
             if not context.goes_on:
@@ -146,11 +146,11 @@ def _cleaned(context: ImportContext, top: Path) -> TakenTree:
                 was = os.fstat(one.folder)
                 os.rmdir(one.name, dir_fd=one.folder)
                 os.utime(one.folder, ns=(was.st_atime_ns, was.st_mtime_ns))
-                found.nested += 1
+                taken_tree.nested += 1
             elif entry.kind != "folder":
-                found.files += entry.kind == "file"
-                found.bytes += entry.size if entry.kind in ("file", "symlink") else 0
-    return found
+                taken_tree.files += entry.kind == "file"
+                taken_tree.bytes += entry.size if entry.kind in ("file", "symlink") else 0
+    return taken_tree
 
 
 def _flagged(top: Path) -> set[int]:
@@ -189,10 +189,10 @@ def subvolumes_left_out(tree: Path, copy: Path) -> list[bytes]:
 
 def _named(context: ImportContext, staged: Path, tree: OldTree) -> Prepared:
     """`.working`, with its first record."""
-    there = describe(staged)
-    assert there is not None
-    prepared = Prepared(context.pool.working(tree.host), None, True, there.id, there.uuid)
-    join_quota(context.pool, tree.host, there.id)
+    subvolume = describe(staged)
+    assert subvolume is not None
+    prepared = Prepared(context.pool.working(tree.host), None, True, subvolume.id, subvolume.uuid)
+    join_quota(context.pool, tree.host, subvolume.id)
     records.write(staged, working.first_record(prepared, config_of(context.config, tree), tree.started, origin_of(tree)))
     with Checkpoint("working subvolume named"):
         staged.rename(prepared.path)

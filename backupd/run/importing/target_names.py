@@ -39,9 +39,9 @@ class CopyPlace(NamedTuple):
 def opened_name(place: CopyPlace, flags: int) -> Iterator[tuple[int, os.stat_result]]:
     """Opens the name in the tree. Raises OSError also if it is another file than was looked at."""
     with ClosingFd(os.open(place.name, flags, dir_fd=place.there)) as fd:
-        if (found := os.fstat(fd)).st_ino != place.inode:
+        if (status := os.fstat(fd)).st_ino != place.inode:
             raise OSError(errno.EAGAIN, "it was exchanged meanwhile: is the history changed?")
-        yield fd, found
+        yield fd, status
 
 
 def changed_meanwhile() -> OSError:
@@ -57,21 +57,21 @@ def status_or_none(folder: int, name: bytes) -> os.stat_result | None:
 
 def make_special(place: CopyPlace) -> bool:
     """Makes a symlink, a device node, a named pipe or a socket, unless there is the same. Returns whether anything was changed."""
-    with opened_name(place, _UNOPENED) as (old, found):
-        if stat.S_ISREG(found.st_mode):
+    with opened_name(place, _UNOPENED) as (old, status):
+        if stat.S_ISREG(status.st_mode):
             raise changed_meanwhile()
-        leads_to = os.readlink(b"", dir_fd=old) if stat.S_ISLNK(found.st_mode) else None
-        if (has := _same_special(place, found, leads_to)) is None:
-            _replace_special(place, found, leads_to)
+        leads_to = os.readlink(b"", dir_fd=old) if stat.S_ISLNK(status.st_mode) else None
+        if (has := _same_special(place, status, leads_to)) is None:
+            _replace_special(place, status, leads_to)
         with ClosingFd(os.open(place.name, _UNOPENED, dir_fd=place.here)) as new:
             paths = b"/proc/self/fd/%d" % old, b"/proc/self/fd/%d" % new
-            if has and _has_attributes(*paths, found, has):
+            if has and _has_attributes(*paths, status, has):
                 return False
-            os.chown(place.name, found.st_uid, found.st_gid, dir_fd=place.here, follow_symlinks=False)
+            os.chown(place.name, status.st_uid, status.st_gid, dir_fd=place.here, follow_symlinks=False)
             _keep_xattrs(*paths)
             if leads_to is None:
-                os.chmod(place.name, stat.S_IMODE(found.st_mode), dir_fd=place.here)
-            os.utime(place.name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=place.here, follow_symlinks=False)
+                os.chmod(place.name, stat.S_IMODE(status.st_mode), dir_fd=place.here)
+            os.utime(place.name, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=place.here, follow_symlinks=False)
     return True
 
 
@@ -100,7 +100,7 @@ def correct_attributes(old: int, new: int, found: os.stat_result, has: os.stat_r
 
 
 def _has_attributes(old: int | bytes, new: int | bytes, found: os.stat_result, has: os.stat_result) -> bool:
-    one, other = ((some.st_mode, some.st_uid, some.st_gid, some.st_mtime_ns) for some in (found, has))
+    one, other = ((status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns) for status in (found, has))
     return one == other and _values(old) == _values(new)
 
 

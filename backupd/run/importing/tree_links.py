@@ -74,25 +74,25 @@ def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known:
     """
     if before is not None and before.stat().st_dev != tree.stat().st_dev:
         before = None
-    found, inodes, were = TreeLinks(is_compared=before is not None), _Inodes(), known if before is not None else None
-    roots = [os.open(one, FOLDER & ~os.O_NOFOLLOW) for one in (tree, before) if one is not None]  # /proc/N/fd/N is a symlink
+    tree_links, inodes, were = TreeLinks(is_compared=before is not None), _Inodes(), known if before is not None else None
+    roots = [os.open(path, FOLDER & ~os.O_NOFOLLOW) for path in (tree, before) if path is not None]  # /proc/N/fd/N is a symlink
     try:
-        comparison = _Comparison(found, roots[1] if len(roots) > 1 else None)
+        comparison = _Comparison(tree_links, roots[1] if len(roots) > 1 else None)
         for folder in walk_tree(roots[0], goes_on):
             inodes.add(folder.inodes)
-            found.files += folder.files
+            tree_links.files += folder.files
             digest = digest_of(folder)
-            found.digests.add(digest)
+            tree_links.digests.add(digest)
             if were is None or not were.has(digest):
                 comparison.take(folder)
-        found.digests.sort()
+        tree_links.digests.sort()
         if twice := inodes.twice():
-            found.groups = _groups(roots[0], twice, found, goes_on)
-            found.new_bytes -= _counted_again(roots[0], found)
+            tree_links.groups = _groups(roots[0], twice, tree_links, goes_on)
+            tree_links.new_bytes -= _counted_again(roots[0], tree_links)
     finally:
         for fd in roots:
             os.close(fd)
-    return found
+    return tree_links
 
 
 class _Comparison:
@@ -105,7 +105,7 @@ class _Comparison:
 
     def take(self, folder: WalkedFolder) -> None:
         """Compares one, after the one above it."""
-        found, begin = self._found, folder.path + b"/" if folder.path else b""
+        tree_links, begin = self._found, folder.path + b"/" if folder.path else b""
         above = None
         if folder.path in self._was_none or self._before is None:
             self._was_none.discard(folder.path)
@@ -116,31 +116,31 @@ class _Comparison:
             self._was_none |= {begin + name for name in folder.folders if old.get(name) != IS_FOLDER}
             now = {entry.name: entry.inode() for entry in folder.others} | dict.fromkeys(folder.folders, IS_FOLDER)
             gone = _gone(old, now)
-            found.grown -= sum(_size_of(above, name) for name in gone if above is not None)
+            tree_links.grown -= sum(_size_of(above, name) for name in gone if above is not None)
             changed = [entry for entry in folder.others if old.get(entry.name) != now[entry.name]]
             for entry in changed:
                 has = above is not None and old.get(entry.name, IS_FOLDER) != IS_FOLDER
                 self._changed(entry, begin + entry.name, os.stat(entry.name, dir_fd=above, follow_symlinks=False) if has else None)
             if self._before is None:
                 return
-            found.gone += [begin + name for name in gone]
+            tree_links.gone += [begin + name for name in gone]
             has_others = gone or changed or old.keys() != now.keys()
             attributes = attributes_of(folder.fd, folder.status)
             if above is None or has_others or attributes != attributes_of(above, os.fstat(above)):
-                found.folders[folder.path] = attributes
+                tree_links.folders[folder.path] = attributes
         finally:
             if above is not None:
                 os.close(above)
 
     def _changed(self, entry: "os.DirEntry[bytes]", path: bytes, then: os.stat_result | None) -> None:
-        found, now = self._found, entry.stat(follow_symlinks=False)
-        found.grown += _size(now) - (_size(then) if then else 0)
+        tree_links, now = self._found, entry.stat(follow_symlinks=False)
+        tree_links.grown += _size(now) - (_size(then) if then else 0)
         is_file = stat.S_ISREG(now.st_mode)
-        found.new_bytes += now.st_blocks * 512 if is_file else 0
+        tree_links.new_bytes += now.st_blocks * 512 if is_file else 0
         if self._before is not None:
-            found.changed[path] = entry.inode()
+            tree_links.changed[path] = entry.inode()
             if is_file and then and _is_alike(now, then):
-                found.doubted.append(path)
+                tree_links.doubted.append(path)
 
 
 def _counted_again(tree: int, found: TreeLinks) -> int:
@@ -214,8 +214,8 @@ def _require_links(tree: int, names: list[bytes]) -> None:
     """
     if os.stat(names[0], dir_fd=tree, follow_symlinks=False).st_nlink >= len(names):
         return
-    found = [os.stat(name, dir_fd=tree, follow_symlinks=False) for name in names]
-    if len({one.st_ino for one in found}) > 1 or any(one.st_nlink >= len(names) for one in found):
+    stat_results = [os.stat(name, dir_fd=tree, follow_symlinks=False) for name in names]
+    if len({status.st_ino for status in stat_results}) > 1 or any(status.st_nlink >= len(names) for status in stat_results):
         raise OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?", os.fsdecode(names[0]))
     one, other = printable(names[0]), printable(names[1])
     said = f"{one} and {other} in it have one inode number, and are not hard links: {filesystem_of(tree)} has it twice"
@@ -229,9 +229,9 @@ def _size(found: os.stat_result) -> int:
 
 def _size_of(above: int, name: bytes) -> int:
     """Returns the size of everything below a name in an open folder, or of the entry itself."""
-    found = os.stat(name, dir_fd=above, follow_symlinks=False)
-    if not stat.S_ISDIR(found.st_mode):
-        return _size(found)
+    status = os.stat(name, dir_fd=above, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):
+        return _size(status)
     with ClosingFd(os.open(name, FOLDER, dir_fd=above)) as fd:
         return sum(_size(other.stat(follow_symlinks=False)) for folder in walk_tree(fd, lambda: True) for other in folder.others)
 

@@ -94,13 +94,13 @@ def require_one_numbering(tree: int) -> None:
     inode numbers that they have, of which each subvolume has its own. Layers that are not to be seen here are not checked.
     """
     number, known = mount_id(tree), mounts()
-    if not (mount := next((one for one in known if one.id == number), None)) or mount.filesystem != "overlay":
+    if not (mount := next((mount for mount in known if mount.id == number), None)) or mount.filesystem != "overlay":
         return
     devices = set[int]()
     for folder in _layers(mount.super_options):
         with suppress(OSError), ClosingFd(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
             number = mount_id(fd)
-            if any(one.id == number and one.filesystem == "btrfs" for one in known):
+            if any(mount.id == number and mount.filesystem == "btrfs" for mount in known):
                 devices.add(os.fstat(fd).st_dev)
     if len(devices) > 1:
         said = "its layers are several subvolumes of btrfs, so inode numbers do not tell what is the same file"
@@ -155,15 +155,15 @@ def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", devic
     libfuse makes numbers up unless the filesystem has its own, and overlayfs has files of several filesystems in one folder.
     """
     try:
-        found = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
-        if (found.st_dev, found.st_ino) == (device, entry.inode()):
+        status = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
+        if (status.st_dev, status.st_ino) == (device, entry.inode()):
             return
-        if found.st_dev == device and found.st_ino == inodes_by_name(folder).get(entry.name):
+        if status.st_dev == device and status.st_ino == inodes_by_name(folder).get(entry.name):
             return  # it was exchanged: what copies it notices
     except FileNotFoundError:
         return
     name, kind = printable(path + b"/" + entry.name if path else entry.name), filesystem_of(folder)
-    if found.st_dev != device:
+    if status.st_dev != device:
         raise UnprovenTree(
             f"{name} in it is of another filesystem than its folder ({kind}), so inode numbers do not tell what is the same file",
             f"if it is a layer of overlayfs, {COPY_IT}; if it is a mount, import without it",

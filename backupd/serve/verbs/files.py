@@ -71,8 +71,8 @@ def opened(call: Call, *which: str) -> Iterator[list[tuple[Restorable, Tree]]]:
     """Backups of the call's host and their files. Raises RequestRefused."""
     with reading(), ExitStack() as stack:
         pool = call.service.pool()
-        found = [find(pool, call["host"], one) for one in which]
-        yield [(one, stack.enter_context(Tree(one.path))) for one in found]
+        restorables = [find(pool, call["host"], one) for one in which]
+        yield [(one, stack.enter_context(Tree(one.path))) for one in restorables]
 
 
 def _entry(call: Call, found: Restorable, tree: Tree) -> Entry:

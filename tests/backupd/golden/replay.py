@@ -21,7 +21,11 @@ def names(backups: Iterable[Candidate]) -> list[str]:
 
 def kept(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> dict[str, set[str]]:
     """The reasons of all that are kept, by name."""
-    return {one.name: set(map(reason_words, one.reasons)) for one in decide(backups, policy, ZoneInfo(zone), now) if one.keep}
+    return {
+        decision.name: set(map(reason_words, decision.reasons))
+        for decision in decide(backups, policy, ZoneInfo(zone), now)
+        if decision.keep
+    }
 
 
 def prune(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> list[Candidate]:
@@ -41,11 +45,11 @@ def pruned_each_time(backups: Iterable[Candidate], policy: Retention, zone: str)
 def expire(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> list[Candidate]:
     """What is there after an expiry: what goes is marked, what is kept after all is unmarked, whose grace is over is gone."""
     left = []
-    for backup, one in zip(
+    for backup, decision in zip(
         sorted(backups, key=lambda backup: backup.started), decide(backups, policy, ZoneInfo(zone), now), strict=True
     ):
-        assert backup.name == one.name
-        if one.keep:
+        assert backup.name == decision.name
+        if decision.keep:
             left.append(replace(backup, expired=None))
         elif backup.expired is None or backup.expired + timedelta(seconds=policy.grace) > now:
             left.append(replace(backup, expired=backup.expired or now))

@@ -75,10 +75,10 @@ def local_days() -> dict[datetime, tuple[str, ...]]:
     """Day, ISO week, month and year in the pool's zone of every moment at which a backup may start."""
     moments = [moment for night in every_night() for moment in (at(night, NOON), at(night, NIGHT))]
     asked = "".join(f"@{int(moment.timestamp())}\n" for moment in moments)
-    told = subprocess.run(
+    process = subprocess.run(
         ["date", "-f", "-", "+%F %G-W%V %Y-%m %Y"], input=asked, env={"TZ": ZONE}, check=True, capture_output=True, text=True
     )
-    return {moment: tuple(line.split()) for moment, line in zip(moments, told.stdout.splitlines(), strict=True)}
+    return {moment: tuple(line.split()) for moment, line in zip(moments, process.stdout.splitlines(), strict=True)}
 
 
 LOCAL = local_days()
@@ -115,10 +115,10 @@ def reasons(kept: Kept, now: datetime) -> dict[str, list[str]]:
         newer = [other for other in good if other.label > backup.label]
         if backup.state != "complete" and len(newer) < 2 and backup.label not in found:
             bad.setdefault((backup.state, len(newer)), []).append(backup)
-    for (state, _), some in bad.items():
-        for backup, why in stands(some, kept.policy):
+    for (state, _), backups in bad.items():
+        for backup, why in stands(backups, kept.policy):
             keep(backup, f"{state}: {why}")
-        for number, backup in enumerate(some[::-1][: kept.policy["min_keep"]], 1):
+        for number, backup in enumerate(backups[::-1][: kept.policy["min_keep"]], 1):
             keep(backup, f"{state}: newest {number} of {kept.policy['min_keep']}")
     for suspect in kept.there:
         before = [other for other in good if other.label < suspect.label]

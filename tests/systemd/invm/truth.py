@@ -28,16 +28,16 @@ def manifest(top: Path) -> str:
     """What is below `top`, without its links' number: it is of the disk."""
     lines, inodes = [], dict[int, str]()
     for path in sorted(top.rglob("*")):
-        found = path.lstat()
+        status = path.lstat()
         name = os.fsencode(path.relative_to(top)).hex()
-        fields: list[object] = [name, oct(found.st_mode), found.st_uid, found.st_gid]
-        if stat.S_ISREG(found.st_mode):
-            fields += [found.st_mtime_ns, found.st_size, hashlib.sha256(path.read_bytes()).hexdigest()]
-            fields += [inodes.setdefault(found.st_ino, name)]  # the first of its names
-        elif stat.S_ISLNK(found.st_mode):
+        fields: list[object] = [name, oct(status.st_mode), status.st_uid, status.st_gid]
+        if stat.S_ISREG(status.st_mode):
+            fields += [status.st_mtime_ns, status.st_size, hashlib.sha256(path.read_bytes()).hexdigest()]
+            fields += [inodes.setdefault(status.st_ino, name)]  # the first of its names
+        elif stat.S_ISLNK(status.st_mode):
             fields += [os.fsencode(path.readlink()).hex()]
         else:
-            fields += [found.st_mtime_ns]
+            fields += [status.st_mtime_ns]
         lines.append(fields)
     return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 
@@ -91,9 +91,9 @@ def complete(pool: Path) -> Iterator[tuple[str, Path]]:
 
 def top_of(backup: Path) -> Path:
     """The folder of the backup that has what the source had."""
-    found = [Path(folder) for folder, _, files in os.walk(backup / "data") if "version" in files]
-    assert len(found) == 1, (backup, found)
-    return found[0]
+    paths = [Path(folder) for folder, _, files in os.walk(backup / "data") if "version" in files]
+    assert len(paths) == 1, (backup, paths)
+    return paths[0]
 
 
 def wrong_of(path: Path, known: dict[str, str], looked: dict[str, list[str]]) -> str:

@@ -180,13 +180,13 @@ def _todo(context: PoolContext, history: OldHistory) -> tuple[dict[str, list[Old
         unread = list[str]()
         here = known_backups(context.pool, host, unread)
         known[host] = {*here, *unread}
-        for one in history.of(host):
-            if backup_name(one.started) in unread:
-                ahead[str(one.folder)] = f"its backup cannot be read (`backupd damaged {host}`)"
-            elif one.started > until:
-                ahead[str(one.folder)] = "it is stamped in the future"
+        for old_tree in history.of(host):
+            if backup_name(old_tree.started) in unread:
+                ahead[str(old_tree.folder)] = f"its backup cannot be read (`backupd damaged {host}`)"
+            elif old_tree.started > until:
+                ahead[str(old_tree.folder)] = "it is stamped in the future"
             else:
-                found.setdefault(host, []).append(one)
+                found.setdefault(host, []).append(old_tree)
         _require_paths(host, found.get(host, ()), here)
     return found, known, ahead
 
@@ -325,14 +325,23 @@ class _Import:
             copy, left_out = backup / DATA / tree.path.strip("/"), Path(place) / "left out"
             nested = await asyncio.to_thread(subvolumes_left_out, folder, copy) if self.make is _take_over else []
             write_left_out(left_out, nested)
-            found = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False, left_out)
+            found_differences = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False, left_out)
         if not self.work.goes_on:
             raise Cancelled
-        self.compared.append({"host": record.host, "name": record.name, "differences": found.number, "samples": found.samples})
+        self.compared.append(
+            {
+                "host": record.host,
+                "name": record.name,
+                "differences": found_differences.number,
+                "samples": found_differences.samples,
+            }
+        )
         name = f"{printable(record.host)}@{record.name}"
-        if found.number:
+        if found_differences.number:
             self.status = max(self.status, int(Exit.ATTENTION))
-            said = f"{name} differs from {tree.folder} in {counted(found.number, 'name')}: {found.samples[0]}"
+            said = (
+                f"{name} differs from {tree.folder} in {counted(found_differences.number, 'name')}: {found_differences.samples[0]}"
+            )
             complain(OperatorError(said, _DIFFERS.format(name)))
             return
         ComparedTrees(self.context.config.pool.state).add(record)
@@ -364,7 +373,7 @@ def _host(name: str, points: list[BackupPoint], conf: RsnapshotConf) -> Iterator
     yield f"[{section}]"
     if address:
         yield f"address = {_quoted(address)}"
-    yield f"paths = [{', '.join(_quoted(path) for path in dict.fromkeys(one.path for one in mine))}]"
+    yield f"paths = [{', '.join(_quoted(path) for path in dict.fromkeys(backup_point.path for backup_point in mine))}]"
     if conf.exclude:
         yield f"exclude = [{', '.join(map(_quoted, conf.exclude))}]"
     for point in points:

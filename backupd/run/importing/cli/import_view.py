@@ -39,14 +39,14 @@ def planned(
         for tree in trees if reads else ():
             if tree in new:
                 try:
-                    found = look_at(tree.folder, before, lambda: not cancellation, digests)
+                    tree_links = look_at(tree.folder, before, lambda: not cancellation, digests)
                 except UnprovenTree as error:
                     raise named(tree, error) from error
-                files, size, digests = found.files, size + found.new_bytes, found.digests
+                files, size, digests = tree_links.files, size + tree_links.new_bytes, tree_links.digests
             else:
                 digests = None
             before = tree.folder
-        first, last = (format_time(one.started) for one in (new[0], new[-1]))
+        first, last = (format_time(old_tree.started) for old_tree in (new[0], new[-1]))
         said.append({"host": host, "backups": len(new), "first": first, "last": last, "files": files, "bytes": size})
     return said
 
@@ -142,7 +142,9 @@ class ImportDisplay(LiveDisplay):
     def picture(self) -> Table:
         """One row for each host at work."""
         table = Table.grid(padding=(0, 2), pad_edge=False)
-        for host, one in self._hosts.items():
-            drawn = self.bar(one.files, one.of, widest=_WIDEST_BAR, beside=_BESIDE, style="green")
-            table.add_row(Text(printable(host)), Text(f"tree {one.tree:,} of {one.trees:,}"), drawn, Text(one.words))
+        for host, host_line in self._hosts.items():
+            drawn = self.bar(host_line.files, host_line.of, widest=_WIDEST_BAR, beside=_BESIDE, style="green")
+            table.add_row(
+                Text(printable(host)), Text(f"tree {host_line.tree:,} of {host_line.trees:,}"), drawn, Text(host_line.words)
+            )
         return table
