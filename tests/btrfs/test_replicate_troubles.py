@@ -212,4 +212,4 @@ def test_what_went_wrong_first_is_told_also_when_the_dashboard_cannot_be_told_of
     done = work(sys.executable, "-m", "tests.beds.kill_at", *deed, *words, cwd=TOP, check=False)
     Path(f"{hosts}-away").rename(hosts)
     assert (done.returncode, "error: web1: " in done.stderr, "Traceback" in done.stderr) == (1, True, False), done.stderr
-    assert "the dashboard is not told" in done.stderr
+    assert "the dashboard does not show the new replicas" in done.stderr
