@@ -404,7 +404,8 @@ def test_without_colours_the_map_is_drawn_in_half_blocks_and_in_an_old_locale_in
     sink.close()
 
 
-def test_what_is_done_scrolls_away_and_the_report_stays() -> None:
+def test_what_is_done_scrolls_away_and_the_report_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     sink, text = shown(100)
     sink(BalanceStarted(numbers(), RunSettings()))
     sink(view())
