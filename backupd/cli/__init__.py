@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.lazy import LazyCommand, LazyGroup
+from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.errors import UsageError
 from btrkeep.version import version_words
@@ -66,7 +66,7 @@ COMMANDS = {
     "metrics": LazyCommand("backupd.observe.cli.metrics", "print metrics of the pool and its hosts, for Prometheus"),
     "serve": LazyCommand("backupd.serve.cli.serve", "do the privileged work of the dashboard"),
     "rebuild": LazyCommand("backupd.actions.cli.rebuild", "rebuild the catalogue from the pool"),
-    "completion": LazyCommand("backupd.cli.completion", "print the script for completion in a shell"),
+    "completion": LazyCommand("backupd.cli:completion", "print the script for completion in a shell"),
 }
 
 HIDDEN = {
@@ -75,6 +75,11 @@ HIDDEN = {
     "receive-only": "backupd.replicate.cli.receive_only",
 }
 """For units and for forced commands of ssh, not for people."""
+
+# bash takes HOST@BACKUP for two words otherwise.
+completion = completion_command(
+    "backupd", "commands, options, hosts and what is in backups", bash_first="COMP_WORDBREAKS=${COMP_WORDBREAKS//@/}"
+)
 
 
 @click.group(

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.lazy import LazyCommand, LazyGroup
+from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.process.cancellation import exit_on_sigterm
 from btrkeep.version import version_words
@@ -22,8 +22,9 @@ COMMANDS = {
     "user": LazyCommand("web.cli.user_", "manage users, their roles and the hosts that they see"),
     "token": LazyCommand("web.cli.token_", "manage tokens for scripts"),
     "logins": LazyCommand("web.cli.logins_", "answer who is logged in: the login service"),
-    "completion": LazyCommand("web.cli.completion_", "print the completion script of a shell"),
+    "completion": LazyCommand("web.cli:completion", "print the completion script of a shell"),
 }
+completion = completion_command(NAME, "commands and options")
 
 PATH = GivenPath(path_type=Path)
 
