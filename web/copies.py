@@ -16,14 +16,17 @@ from btrkeep.decisions.copies import (
     REPLICA,
     CopyState,
     HostBehind,
+    age_words,
+    command_of,
     copies_of,
     copy_status,
+    done_words,
     offsite_newest,
     read_running,
     read_session,
     read_stored,
+    running_words,
 )
-from btrkeep.decisions.copy_words import age_words, command_of, done_words, running_words
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import counted, parse_backup_name
 from web.access import viewer

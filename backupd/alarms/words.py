@@ -16,8 +16,7 @@ from btrkeep.catalogue.model_alarm import FAILURE, UNIT, AlarmSubject
 from btrkeep.choices import ALARM_EVENTS
 from btrkeep.decisions.alarm_advice import Advice, advice
 from btrkeep.decisions.cause_words import grouped_alike, without_host
-from btrkeep.decisions.copies import OFFSITE
-from btrkeep.decisions.copy_words import age_words, done_words
+from btrkeep.decisions.copies import OFFSITE, age_words, done_words
 from btrkeep.units import counted, format_duration, local_time, printable, seconds_between
 
 _LONGEST = 300

@@ -8,8 +8,7 @@ from backupd.repo.context import PoolContext
 from btrkeep.cli import complain
 from btrkeep.cli.progress import prose
 from btrkeep.config.model import OffsiteSettings, PushSettings, ReplicaSettings
-from btrkeep.decisions.copies import OFFSITE, CopyState, copy_statuses, note_failure, read_session
-from btrkeep.decisions.copy_words import age_words
+from btrkeep.decisions.copies import OFFSITE, CopyState, age_words, copy_statuses, note_failure, read_session
 from btrkeep.decisions.due import is_due, window_end
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.units import printable

@@ -35,10 +35,8 @@ from btrkeep.config.keys import SECRET
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.cause_words import altered_hint, altered_words
-from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge_pool
-from btrkeep.decisions.privileges import privilege_findings
-from btrkeep.decisions.redundancy import redundancy_words
+from btrkeep.decisions.findings import Finding, privilege_findings
+from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge_pool, redundancy_words
 from btrkeep.decisions.schedule import ScheduleVerdict
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import HINT, answers

@@ -33,11 +33,13 @@ from btrkeep.decisions.copies import (
     CopyState,
     CopyStatus,
     KnownCopies,
+    age_words,
     copies_of,
     copy_statuses,
+    done_words,
     offsite_newest,
+    remedy,
 )
-from btrkeep.decisions.copy_words import age_words, done_words, remedy
 from btrkeep.decisions.findings import WARNING, Finding
 from btrkeep.decisions.pool_health import MAKE_ROOM
 from btrkeep.decisions.repeated import CHECK, read_steps, repeated_failures, repeated_findings

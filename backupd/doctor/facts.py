@@ -10,8 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from btrkeep.decisions.findings import Finding, PoolVerdict
-from btrkeep.decisions.pool_health import NOTHING_WRONG, CatalogueFacts, HealthLimits, PoolFacts, judge_pool
-from btrkeep.decisions.redundancy import Redundancy
+from btrkeep.decisions.pool_health import NOTHING_WRONG, CatalogueFacts, HealthLimits, PoolFacts, Redundancy, judge_pool
 from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict
 from btrkeep.pool.model import Room
 from btrkeep.procfs import Capabilities

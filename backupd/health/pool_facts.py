@@ -10,8 +10,7 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config import Config
 from btrkeep.decisions.copies import COPIES, copies_of
-from btrkeep.decisions.pool_health import CatalogueFacts, PoolFacts
-from btrkeep.decisions.redundancy import Redundancy, noted_redundancy, redundancy
+from btrkeep.decisions.pool_health import CatalogueFacts, PoolFacts, Redundancy, noted_redundancy, redundancy
 from btrkeep.decisions.schedule import CALLERS_FACT, NOTHING_MISSED, ScheduleVerdict
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import answers

@@ -30,7 +30,6 @@ from btrkeep.catalogue import (
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions.copies import COPIES, CopyStatus, RunningFetch, copies_of, copy_statuses
-from btrkeep.decisions.crash import BackupsInDoubt, read_in_doubt
 from btrkeep.decisions.drills import DrillStatus, drill_status, read_drills
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import FACT, PoolVerdict, from_text
@@ -38,7 +37,14 @@ from btrkeep.decisions.host_state import HostStatus, host_statuses
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.repeated import RepeatedFailure, read_steps, repeated_failures
 from btrkeep.decisions.trend import PoolNumbers, errors_by_name, numbers_of_sample, summed_spaces
-from btrkeep.decisions.verification import VerificationState, last_reads, late_reads, verification_counts
+from btrkeep.decisions.verification import (
+    BackupsInDoubt,
+    VerificationState,
+    last_reads,
+    late_reads,
+    read_in_doubt,
+    verification_counts,
+)
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool import quota
 from btrkeep.pool.allocation import Allocation, read_allocation

@@ -21,8 +21,7 @@ from backupd.repo.reconcile import reconcile
 from backupd.repo.synced import remove_mark
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import elapsed
-from btrkeep.decisions.crash import BackupsInDoubt, WrittenBackup, in_doubt_words, note_in_doubt, written_last
-from btrkeep.decisions.verification import Verification
+from btrkeep.decisions.verification import BackupsInDoubt, Verification, WrittenBackup, in_doubt_words, note_in_doubt, written_last
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.pool.marker import WORKING, Pool

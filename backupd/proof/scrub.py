@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from btrkeep.decisions.redundancy import Redundancy, redundancy
+from btrkeep.decisions.pool_health import Redundancy, redundancy
 from btrkeep.decisions.scrub import DeviceScrub, UnreadDevice, begun_of, is_resumable, unread_devices
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.allocation import read_allocation

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from btrkeep.clock import Clock
 from btrkeep.config import Config
+from btrkeep.decisions.findings import NEEDS, missing_privileges, privilege_advice, privilege_words
 from btrkeep.decisions.pool_health import MAKE_ROOM, lacks_room
-from btrkeep.decisions.privileges import NEEDS, missing_privileges, privilege_advice, privilege_words
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.marker import Pool, PoolMissing, open_pool

@@ -1,8 +1,10 @@
-"""One type for the problems that `check`, `doctor`, `status`, alarms and metrics find, its remedy and its stored form. Pure."""
+"""One type for the problems that `check`, `doctor`, `status`, alarms and metrics find, its remedy and its stored form; and the
+findings about capabilities that this process lacks. Pure.
+"""
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 from btrkeep.decisions.facts import parse_fact
 from btrkeep.decisions.rsync_meaning import ExitCause
+from btrkeep.procfs import SYS_ADMIN, Capabilities
 from btrkeep.units import format_time, parse_time
 
 
@@ -78,6 +81,7 @@ SCHEDULE = "schedule"
 CHECKS = (UNUSABLE, CATALOGUE, READ_ONLY, MISSING, ERRORS, ROOM, UNALLOCATED, USED, SCHEDULE)
 """All that is looked at, in the order in which it is told. `backupd doctor` has checks of the same names."""
 
+_PRIVILEGES = "privileges"
 _STORED = ("check", "level", "text", "hint", "unusable", "device", "count")
 CLOCK = "clock"
 """A check of `check`, `doctor` and `status`: it is about the machine, not the pool."""
@@ -188,3 +192,57 @@ def check_as_json(one: Finding) -> dict[str, str]:
 def grade(level: str) -> int | None:
     """A level as a number for metrics: 0 is well or worth a note, 1 a warning, 2 an error; None is not known."""
     return {OK: 0, NOTE: 0, WARNING: 1, ERROR: 2}.get(level)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A capability, its purpose, and whether no backup can be made without it."""
+
+    capability: str
+    purpose: str
+    required: bool
+
+
+NEEDS = (
+    Need(SYS_ADMIN, "to delete subvolumes and to read the trees of btrfs", required=True),
+    Need("CAP_DAC_OVERRIDE", "to write into folders of other users in a backup", required=True),
+    Need("CAP_DAC_READ_SEARCH", "to read files of other users", required=True),
+    Need("CAP_CHOWN", "to store the owner of a file", required=True),
+    Need("CAP_FOWNER", "to store mode and times of another user's file", required=True),
+    Need("CAP_FSETID", "to store setuid and setgid bits", required=False),
+    Need("CAP_MKNOD", "to store device files", required=False),
+    Need("CAP_SETFCAP", "to store capabilities of programs (security.capability)", required=False),
+)
+
+
+def missing_privileges(known: Capabilities, needs: Collection[Need] = NEEDS) -> tuple[Need, ...]:
+    """Returns the needs that the process cannot fulfil."""
+    return tuple(need for need in needs if not known.has(need.capability))
+
+
+def privilege_findings(known: Capabilities | None, *, root: bool) -> Iterator[Finding]:
+    """Yields a finding for each missing capability. `root`: the process is root, so that "run this as root" is no advice."""
+    if known is None:
+        return
+    for need in missing_privileges(known):
+        level = ERROR if need.required else WARNING
+        yield Finding(
+            _PRIVILEGES, level, privilege_words(need, root=root), privilege_advice(known, need, root=root), subject=_PRIVILEGES
+        )
+    if known.namespace:
+        text = "this process is in a user namespace: owners and ids of files are other ones than on the machine"
+        yield Finding(_PRIVILEGES, WARNING, text, "run this on the machine itself", subject=_PRIVILEGES)
+
+
+def privilege_words(need: Need, *, root: bool) -> str:
+    """Returns which capability is missing and what for."""
+    return f"{'root has' if root else 'this process has'} no {need.capability} here, which is needed {need.purpose}"
+
+
+def privilege_advice(known: Capabilities, need: Need, *, root: bool) -> str:
+    """Returns how to get it."""
+    if not root:
+        return "run this as root"
+    if known.namespace:
+        return "run this on the machine itself, not in an unprivileged container"
+    return f"run this on the machine itself, or give the container or service {need.capability}"

@@ -1,24 +1,26 @@
-"""Decides the verification state of a backup, and of a host. Pure.
+"""Decides the verification state of a backup, and of a host, and which backups a crash of this server may have damaged. Pure.
 
 Three sources count: `backupd verify`, which reads the files of a backup; a scrub, which reads everything on the disks and checks it
 against btrfs' own checksums; and a comparison with the host. A comparison relies on what the host sends, so it never makes a backup
 "whole" and does not postpone reading the disks.
+
+A disk that acknowledged data it had only in its cache, or a controller with a dead battery, loses what was written last. Afterwards
+the filesystem and all names are intact, but the data cannot be read, or is wrong.
 """
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from btrkeep.backup_states import ALTERED, FAILED
 from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerificationFacts, VerifiedBackup
-from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
-from btrkeep.units import counted, format_duration, format_time, parse_time, printable
+from btrkeep.units import counted, format_duration, format_time, local_time, parse_time, printable
 
 SCRUB, _BEGUN = "scrub", "scrub-begun"
 """The names of the facts of the newest scrub that came to its end, and of what there was when the newest one began."""
@@ -349,3 +351,78 @@ def _words(one: Verified, date: Callable[[datetime], str]) -> str:
             return f"all data read by the scrub of {day}, no errors in it"
     some = "all files" if one.state == VerificationState.WHOLE else counted(one.read, "file")
     return f"{some} read on {day}, {one.compared:,} compared with their checksums"
+
+
+_IN_DOUBT = "in_doubt"
+
+
+class WrittenBackup(NamedTuple):
+    """A backup of a host, by its name, and when a file of it was last written in this pool."""
+
+    host: str
+    name: str
+    written: datetime
+
+
+class BackupsInDoubt(NamedTuple):
+    """The backups, by host and name, that were written last before a crash and have not been read since. `since`: when the crash
+    was noticed.
+    """
+
+    since: datetime
+    backups: frozenset[tuple[str, str]]
+
+
+def written_last(
+    backups: Sequence[WrittenBackup],
+    signs: Iterable[datetime],
+    stopped: datetime | None,
+    margin: timedelta,
+    begun: datetime,
+    now: datetime,
+) -> frozenset[tuple[str, str]]:
+    """Returns the backups of earlier boots, by host and name, that a crash at the end of the last boot may have damaged.
+
+    `begun`: start of the present boot; `signs`: moments at which this server was alive; `stopped`: its last orderly shutdown. The
+    time of a crash is unknown, but it was not before the last sign of life. So data written more than `margin` before that sign had
+    at least this long to reach the disk. After an orderly shutdown only later writes are in doubt: there was another boot since.
+
+    Signs later than `begun` say nothing about the boot before. If all are later, the clock is wrong and all of them count. Backups
+    stamped in the future are always in doubt.
+    """
+    moments = [backup.written for backup in backups] + [*signs, *((stopped,) if stopped else ())]
+    if not moments:
+        return frozenset()
+    known = [moment for moment in moments if moment <= begun]
+    since = max(known or moments) - margin
+    after = max(since, stopped) if stopped in (known or moments) and stopped else since
+    return frozenset(
+        (backup.host, backup.name)
+        for backup in backups
+        if backup.written > after and (not known or backup.written <= begun or backup.written > latest(now))
+    )
+
+
+def note_in_doubt(facts: FactWriter, found: BackupsInDoubt | None) -> None:
+    """Keeps it for those who cannot look into the pool; None: there are none."""
+    fields = {"since": format_time(found.since), "backups": sorted(found.backups)} if found else None
+    text = json.dumps(fields) if fields else None
+    if text != facts.get_fact(_IN_DOUBT):
+        facts.set_fact(_IN_DOUBT, text)
+
+
+def read_in_doubt(facts: FactReader) -> BackupsInDoubt | None:
+    """Reads it; None if there is none, or it is invalid."""
+    return parse_fact(facts.get_fact(_IN_DOUBT), _backups_in_doubt, None)
+
+
+def _backups_in_doubt(given: Mapping[str, Any]) -> BackupsInDoubt:
+    return BackupsInDoubt(parse_time(given["since"]), frozenset((str(host), str(name)) for host, name in given["backups"]))
+
+
+def in_doubt_words(found: BackupsInDoubt) -> str:
+    """In one line."""
+    return (
+        f"{counted(len(found.backups), 'backup')} written last before a crash of this server, seen {local_time(found.since)}, not "
+        "read since"
+    )

@@ -19,9 +19,8 @@ from backupd.doctor.fix import fix, refusal, rule_named
 from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.doctor.rules.storage import is_accelerated
 from btrkeep.config.values import MinFree
-from btrkeep.decisions.findings import Finding, FixCommand, Remedy, WriteSysfs
+from btrkeep.decisions.findings import NEEDS, Finding, FixCommand, Remedy, WriteSysfs
 from btrkeep.decisions.pool_health import CatalogueFacts, HealthLimits
-from btrkeep.decisions.privileges import NEEDS
 from btrkeep.decisions.schedule import ScheduleVerdict
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room

@@ -20,8 +20,7 @@ from btrkeep.config import HostConfig
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.copies import COPIES, KnownCopies, ReplicaSession, copies_text, copy_statuses, note_session
 from btrkeep.decisions.drills import DrillOutcome, DrillResult, drill_status
-from btrkeep.decisions.pool_health import PoolFacts
-from btrkeep.decisions.redundancy import redundancy
+from btrkeep.decisions.pool_health import PoolFacts, redundancy
 from btrkeep.metrics import METRICS, Metric, MetricSamples
 from btrkeep.pool.model import ChunkUse
 from btrkeep.units import backup_name

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from btrkeep.decisions.privileges import NEEDS, missing_privileges, privilege_findings
+from btrkeep.decisions.findings import NEEDS, missing_privileges, privilege_findings
 from btrkeep.procfs import Capabilities, parse_capabilities, read_capabilities
 from tests.beds import TOP
 from tests.beds.nights import Nights

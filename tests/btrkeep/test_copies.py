@@ -16,8 +16,8 @@ from btrkeep.decisions.copies import (
     note_failure,
     note_session,
     read_session,
+    running_words,
 )
-from btrkeep.decisions.copy_words import running_words
 from btrkeep.units import format_duration, format_size
 
 NOW = datetime(2026, 3, 20, 12, tzinfo=UTC)

@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from btrkeep.decisions.crash import BackupsInDoubt, WrittenBackup, in_doubt_words, note_in_doubt, read_in_doubt, written_last
-from btrkeep.decisions.verification import VerificationState, verified, verified_words
+from btrkeep.decisions.verification import (
+    BackupsInDoubt,
+    VerificationState,
+    WrittenBackup,
+    in_doubt_words,
+    note_in_doubt,
+    read_in_doubt,
+    verified,
+    verified_words,
+    written_last,
+)
 
 NOW = datetime(2026, 3, 20, 22, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

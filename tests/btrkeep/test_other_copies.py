@@ -7,8 +7,7 @@ import pytest
 
 from backupd.files.cli.restore_view import restic_line
 from btrkeep.config.model import CopySettings, OffsiteSettings, PushSettings, ReplicaSettings
-from btrkeep.decisions.copies import KnownCopies
-from btrkeep.decisions.copy_words import other_copies
+from btrkeep.decisions.copies import KnownCopies, other_copies
 
 NEWEST = "2026-03-20T220000Z"
 BOTH = {"web1": NEWEST}

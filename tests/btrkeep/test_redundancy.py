@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from btrkeep.decisions.redundancy import copies_left, redundancy, redundancy_words
+from btrkeep.decisions.pool_health import copies_left, redundancy, redundancy_words
 from btrkeep.decisions.scrub import DeviceScrub, UnreadReason, begun_of, is_resumable, unread_devices, unread_words
 from btrkeep.pool.model import ChunkUse
 

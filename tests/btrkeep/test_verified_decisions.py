@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, Damage, VerifiedBackup
-from btrkeep.decisions.crash import BackupsInDoubt, note_in_doubt
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import (
+    BackupsInDoubt,
     FinishedScrub,
     Verification,
     VerificationState,
@@ -23,6 +23,7 @@ from btrkeep.decisions.verification import (
     VerifiedBy,
     last_reads,
     late_reads,
+    note_in_doubt,
     note_scrub,
     read_scrub,
     verification_counts,

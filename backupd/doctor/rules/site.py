@@ -9,9 +9,8 @@ from backupd.doctor.finding import DoctorRule, backupd, diagnosis, unless
 from backupd.rsync.version import OLDEST, SAFE
 from btrkeep.config.reading import FOLDER
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.findings import Finding, FixCommand, Remedy
+from btrkeep.decisions.findings import Finding, FixCommand, Remedy, privilege_findings
 from btrkeep.decisions.pool_health import clock_findings
-from btrkeep.decisions.privileges import privilege_findings
 from btrkeep.decisions.schedule import ScheduleVerdict, cron_line, schedule_hint
 from btrkeep.trusted_path import MOVE_STATE
 from btrkeep.trusted_path import remedy as trusted_again

@@ -7,7 +7,7 @@ from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts, Laye
 from backupd.doctor.finding import BLIND_TO_DEVICES, DoctorRule, balance, diagnosis, filters, safest, unless
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.redundancy import redundancy_words
+from btrkeep.decisions.pool_health import redundancy_words
 from btrkeep.units import counted, format_size, printable
 
 _ONE_COPY = ("single", "raid0")

@@ -21,8 +21,10 @@ from btrkeep.units import counted, format_duration, format_size, parse_backup_na
 if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, and a tar neither: a fourth of a restore's start
     from backupd.files.to_folder import LocalRestore
     from backupd.files.to_host import HostRestore
-    from btrkeep.decisions.copies import KnownCopies  # only after an error
-    from btrkeep.decisions.copy_words import OtherCopy
+    from btrkeep.decisions.copies import (
+        KnownCopies,  # only after an error
+        OtherCopy,
+    )
 
 _LEAST_FOR_RATE = 1 << 20
 _LINES_EVERY = 5.0
@@ -203,7 +205,7 @@ def naming_copies(config: Config, host: str, which: str, paths: Sequence[str], t
 
 
 def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str) -> Iterator[str]:
-    from btrkeep.decisions.copy_words import other_copies
+    from btrkeep.decisions.copies import other_copies
 
     known, pool_id, offsite = _known(config)
     copies = other_copies(config.copies, known, offsite, host)

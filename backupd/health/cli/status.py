@@ -50,12 +50,11 @@ from btrkeep.config import Config, ReportingConfig
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import COPIES, RunningFetch, copies_of, read_running
-from btrkeep.decisions.crash import in_doubt_words
 from btrkeep.decisions.findings import StoredVerdict, from_text
 from btrkeep.decisions.host_state import COPY, STATES
 from btrkeep.decisions.pool_health import clock_findings
 from btrkeep.decisions.repeated import dedupe_words, repeated_object, repeated_words
-from btrkeep.decisions.verification import VerificationState
+from btrkeep.decisions.verification import VerificationState, in_doubt_words
 from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool

@@ -14,12 +14,10 @@ from btrkeep.cli.progress import prose
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.cause_words import altered_hint, altered_words, grouped_alike, without_host
-from btrkeep.decisions.copies import FETCHED_BY, CopyStatus, RunningFetch
-from btrkeep.decisions.copy_words import running_words
-from btrkeep.decisions.crash import BackupsInDoubt
+from btrkeep.decisions.copies import FETCHED_BY, CopyStatus, RunningFetch, running_words
 from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
-from btrkeep.decisions.verification import VerificationState
+from btrkeep.decisions.verification import BackupsInDoubt, VerificationState
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, local_time, printable
 
 _MOST_BEHIND = 20

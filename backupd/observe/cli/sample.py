@@ -14,7 +14,7 @@ from backupd.repo.publish import tell_alive, tell_copies, tell_dashboard
 from btrkeep.catalogue import CatalogueBusy, Sample
 from btrkeep.catalogue.model_pool import read_space_name, split_activities
 from btrkeep.cli import complain, echo_json, json_option
-from btrkeep.decisions.redundancy import note_redundancy
+from btrkeep.decisions.pool_health import note_redundancy
 from btrkeep.decisions.trend import metadata_share
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
 from btrkeep.pool.balance import missing_devices

@@ -18,7 +18,7 @@ from backupd.proof.scrub import Scrubbed, ScrubState, is_unfinished, scrub
 from backupd.repo.context import open_configured, require_privileges, require_writable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import outlive_readers, prose, say
-from btrkeep.decisions.redundancy import redundancy_as_json, redundancy_words
+from btrkeep.decisions.pool_health import redundancy_as_json, redundancy_words
 from btrkeep.decisions.repeated import AttemptOutcome, Step, StepAttempt, note_attempt
 from btrkeep.decisions.scrub import unread_words
 from btrkeep.decisions.verification import ScrubBegin, note_begin

@@ -34,10 +34,9 @@ from btrkeep.backup_states import ALTERED
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import ProgressLine, prose
-from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
-from btrkeep.decisions.verification import Verification, VerificationState, is_empty, verified
+from btrkeep.decisions.verification import BackupsInDoubt, Verification, VerificationState, in_doubt_words, is_empty, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.pool.subvolume import describe
