@@ -76,7 +76,7 @@ def test_too_long_an_answer_and_one_too_many_are_refused(
             return lambda _call: "x" * 1000
 
     monkeypatch.setattr(answering, "VERBS", {"plan": Long("x", {}, Right.POOL, ConcurrencyLimit(1, 1), longest)})
-    monkeypatch.setattr(answering, "_viewer_of", lambda *_: ADA)
+    monkeypatch.setattr(answering, "viewer_of", lambda *_: ADA)
     service.unread = unread
     ours, theirs = socket.socketpair()
     with ours:

@@ -4,7 +4,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from backupd.expire.context import ExpiryContext
 from backupd.expire.look import look, look_again
 from backupd.expire.mark import _expired, empty_gone, gone_folder, remove_hosts
 from backupd.expire.mount_option import MountOption
-from backupd.expire.queue import CleanerQueue, Governor
+from backupd.expire.queue import CleanerQueue
 from backupd.expire.run import EVERYTHING, ExpiryRunner, dry_run_plan
 from backupd.repo.notes_json import Notes, write_notes
 from backupd.repo.reconcile import Reconciled
@@ -103,24 +103,18 @@ def test_a_queue_from_which_nothing_is_dropped_ends_the_deletions_and_is_reporte
     runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise each night deletes some more that take their space all the same, and nobody hears of it."""
-    batches: list[int] = []
-
-    def stand_still(_deleter: object, _pace: Governor) -> None:
-        batches.append(1)
-        runner.queue.stuck = True
-
-    @contextmanager
-    def alone() -> Iterator[None]:
-        yield
-
-    monkeypatch.setattr(runner, "_alone", alone)
-    monkeypatch.setattr(runner, "_one_batch", stand_still)
-    monkeypatch.setattr(runner, "_yield_to_backups", lambda _deleter: None)
+    waiting = list(range(runner.queue.most))
+    monkeypatch.setattr(queue_module, "orphan_items", lambda _path: waiting)
+    monkeypatch.setattr(queue_module, "dead_roots", lambda _path: [SimpleNamespace(drop=None) for _ in waiting])
     monkeypatch.setattr(MountOption, "switch", lambda _self: None)
+    monkeypatch.setattr(module, "written_bytes", lambda _path: 0)
+    runner.queue.patience = 0.0
+    runner.context.pool.locks.mkdir(parents=True, exist_ok=True)
     plan = Plan((HostPlan("web1", total=9, delete=(ExpiryStep("a", ()), ExpiryStep("b", ()))),), {}, None, 9)
     runner._delete(plan)
-    assert batches == [1]
     assert runner.context.summary.rest == 2
+    assert runner.deleter is not None
+    assert runner.deleter.deleted == {}
     (problem,) = runner.context.summary.problems
     assert "max_orphans" in problem
 

@@ -363,13 +363,19 @@ def test_a_batch_has_no_more_backups_than_the_pace_and_the_queue_allow(
     runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch, width: int, room: int, count: int
 ) -> None:
     batches: list[int] = []
-    monkeypatch.setattr(runner.queue, "wait_for_room", lambda *_: room)
+
+    def batch(deleter: Deleter, most: int) -> None:
+        batches.append(most)
+        deleter.pending.clear()
+
     pace = Governor(50, None, None)
     pace.width = width
-    deleter = Deleter(runner.context, runner.queue, Plan((), {}, None, 0), None)
-    monkeypatch.setattr(deleter, "batch", batches.append)
-    monkeypatch.setattr(deleter, "settle", lambda: None)
-    runner._one_batch(deleter, pace)
+    monkeypatch.setattr(runner.queue, "wait_for_room", lambda *_: room)
+    monkeypatch.setattr("backupd.expire.run.governor", lambda *_: pace)
+    monkeypatch.setattr(runner.option, "switch", lambda: None)
+    monkeypatch.setattr(Deleter, "batch", batch)
+    runner.context.pool.locks.mkdir(parents=True, exist_ok=True)
+    runner._delete(Plan((HostPlan("web1", total=9, delete=(ExpiryStep("a", ()),)),), {}, None, 9))
     assert batches == [count]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -78,14 +79,15 @@ def test_the_words_name_the_number_the_limit_and_what_to_do() -> None:
 
 def test_a_tree_is_read_again_early_only_when_what_was_written_may_be_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was written bounds what is new from above, so below the limit there is nothing to look for."""
-    readings: list[bool] = []
+    commits, readings = list[Path](), list[int]()
 
-    def read(working: Path, committed: bool) -> SubvolumeGrowth:
-        del working
-        readings.append(committed)
+    def read(_fd: int, _since: int) -> SubvolumeGrowth:
+        readings.append(len(commits))
         return SubvolumeGrowth(0, 4 * GIB)
 
-    monkeypatch.setattr("backupd.run.limits._growth", read)
+    monkeypatch.setattr("backupd.run.limits.commit", commits.append)
+    monkeypatch.setattr("backupd.run.limits.describe", lambda _path: SimpleNamespace(created=1))
+    monkeypatch.setattr("backupd.run.limits.growth", read)
     monkeypatch.setattr("backupd.run.limits._PATIENCE", 0.0)
 
     async def watch() -> None:
@@ -99,4 +101,4 @@ def test_a_tree_is_read_again_early_only_when_what_was_written_may_be_too_much(m
         assert cancellation.reason is None
 
     asyncio.run(watch())
-    assert readings == [True, True, True]  # at first, at 7 GiB, and at the end
+    assert readings == [1, 2, 3]  # at first, at 7 GiB, and at the end: each after a commit

@@ -2,6 +2,7 @@
 
 import errno
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,13 +13,11 @@ from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.notes_json import Notes
 from backupd.repo.reconcile import (
     Reconciled,
-    _add,
     _collecting,
     _drop_staged,
     _end_dead_run,
     _is_finished,
     _is_runs,
-    _mend,
     _staged_hosts,
     _stale,
     _told,
@@ -190,29 +189,6 @@ def test_an_unfinished_backup_that_is_read_only_was_becoming_final(
     assert _is_finished(pool, "web1") is is_finished
 
 
-@pytest.mark.parametrize("error", [damaged(), OperatorError("not ours", "x"), OSError(errno.EIO, "Input/output error")])
-def test_a_damaged_backup_is_not_entered_and_keeps_no_other_from_it(
-    pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    answers: list[Backup | Exception | None] = [error, OSError(errno.EACCES, "Permission denied"), None, backup(NOON)]
-
-    def row_of(*_: object) -> Backup | None:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr("backupd.repo.reconcile.row_of", row_of)
-    with catalogue:
-        assert _add(pool, catalogue, "web1", NAME) is False
-        with pytest.raises(PermissionError):
-            _add(pool, catalogue, "web1", NAME)
-        assert _add(pool, catalogue, "web1", NAME) is False
-        assert list(catalogue.names()) == []
-        assert _add(pool, catalogue, "web1", NAME) is True
-        assert list(catalogue.names()) == [("web1", NAME)]
-
-
 def backup(started: datetime, state: str = "complete", name: str | None = NAME, finished: datetime | None = NOON) -> Backup:
     return Backup("web1", name, "x", state, started, finished, 1.0, 1, 1, 1, "why" if state != "complete" else None)
 
@@ -260,45 +236,84 @@ def test_a_killed_run_ended_when_it_was_last_heard_of(catalogue: Catalogue) -> N
         assert (ended.finished, ended.meaning) == (NOON, "stopped")
 
 
+def give_pool(monkeypatch: pytest.MonkeyPatch, pool: Pool, rows: Mapping[str, Backup | Exception | None], **names: object) -> None:
+    """Lets web1 have these backups, each with what its record says; `names`: other answers of what reads or changes a btrfs."""
+
+    def row_of(_pool: Pool, _host: str, name: str, _notes: Notes | None = None) -> Backup | None:
+        answer = rows[name]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    answers = {
+        "names_of": lambda *_: set(rows),
+        "row_of": row_of,
+        "read_notes": lambda _folder: Notes(),
+        "clear_left_drills": lambda *_: False,
+        **dict.fromkeys(("recover", "point_latest", "recall_looks", "check_seals"), lambda *_: None),
+    }
+    for name, answer in (answers | names).items():
+        monkeypatch.setattr(f"backupd.repo.reconcile.{name}", answer)
+    pool.host("web1").mkdir(parents=True)
+    pool.host_lock("web1").parent.mkdir(parents=True)
+
+
+@pytest.mark.parametrize("bad", [damaged(), OperatorError("not ours", "x"), OSError(errno.EIO, "Input/output error"), None])
+def test_a_damaged_or_foreign_backup_is_not_entered_and_keeps_no_other_from_it(
+    pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, bad: Exception | None
+) -> None:
+    give_pool(monkeypatch, pool, {"2026-03-19T120000Z": bad, NAME: backup(NOON)})
+    with catalogue:
+        done = reconcile(pool, catalogue, "now")
+        assert (done.counts, done.trouble) == ({"added": 1}, [])
+        assert list(catalogue.names()) == [("web1", NAME)]
+
+
+def test_a_record_that_may_not_be_read_leaves_its_host_unchanged_and_is_reported(
+    pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_pool(monkeypatch, pool, {NAME: PermissionError(errno.EACCES, "Permission denied")})
+    with catalogue:
+        assert reconcile(pool, catalogue, "now").trouble == ["web1: [Errno 13] Permission denied"]
+        assert list(catalogue.names()) == []
+
+
 @pytest.mark.parametrize("has_working_row", [True, False])
 def test_rows_are_dropped_added_and_written_again_as_the_pool_has_them(
     pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, has_working_row: bool
 ) -> None:
     """`gone` has only a row, `new` only a subvolume and a hold, and of `marked` the row has no mark."""
     notes = Notes({"marked": {"expired": {"at": "2026-03-20T12:00:00Z"}}, "new": {"hold": {"at": "x", "until": None, "why": "y"}}})
-    entered: list[str] = []
+    rows = {
+        "marked": backup(NOON, "expired", "marked"),
+        "new": backup(NOON, name="new"),
+        WORKING: backup(NOON, "partial", None),
+    }
     calls: list[object] = []
-
-    def add(_pool: Pool, _catalogue: Catalogue, _host: str, name: str, _notes: Notes | None = None) -> bool:
-        entered.append(name)
-        return True
-
-    monkeypatch.setattr("backupd.repo.reconcile.recover", lambda *_: calls.append("recover"))
-    monkeypatch.setattr("backupd.repo.reconcile.names_of", lambda *_: {"marked", "new", WORKING})
-    monkeypatch.setattr("backupd.repo.reconcile.read_notes", lambda _folder: notes)
-    monkeypatch.setattr("backupd.repo.reconcile.point_latest", lambda *_: calls.append("latest"))
-    monkeypatch.setattr("backupd.repo.reconcile.recall_looks", lambda *words: calls.append(words[-1]))
-    monkeypatch.setattr("backupd.repo.reconcile._add", add)
+    give_pool(
+        monkeypatch,
+        pool,
+        rows,
+        read_notes=lambda _folder: notes,
+        recover=lambda *_: calls.append("recover"),
+        point_latest=lambda *_: calls.append("latest"),
+        recall_looks=lambda *words: calls.append(sorted(words[-1])),
+    )
     with catalogue:
         for name in ("gone", "marked", *([None] if has_working_row else [])):
             catalogue.put_backup(backup(NOON, "complete" if name else "partial", name))
-        counts = _mend(pool, catalogue, "web1")
-        assert {name for _, name in catalogue.names()} == {"marked", *([None] if has_working_row else [])}
+        done = reconcile(pool, catalogue, "now")
+        assert {row.name: row.state for row in catalogue.backups("web1")} == {row.name: row.state for row in rows.values()}
     added = ["new"] if has_working_row else sorted([WORKING, "new"])
-    assert counts == {"added": len(added), "dropped": 1, "amended": 1}
-    assert sorted(entered) == sorted([WORKING, "new", "marked"])
-    assert calls[:2] == ["recover", "latest"]
-    assert [sorted(names) for names in calls[2:] if isinstance(names, list)] == [added]
+    assert done.counts == {"added": len(added), "dropped": 1, "amended": 1}
+    assert calls == ["recover", "latest", added]
 
 
 def test_a_killed_run_and_a_killed_drill_are_counted_once(
     pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool.host("web1").mkdir(parents=True)
-    monkeypatch.setattr("backupd.repo.reconcile.check_seals", lambda *_: None)
-    monkeypatch.setattr("backupd.repo.reconcile.clear_left_drills", lambda *_: True)
-    monkeypatch.setattr("backupd.repo.reconcile._mend", lambda *_: {"added": 2, "dropped": 0})
-    pool.host_lock("web1").parent.mkdir(parents=True)
+    rows = {name: backup(NOON - HOUR, name=name) for name in ("2026-03-19T110000Z", "2026-03-20T110000Z")}
+    give_pool(monkeypatch, pool, rows, clear_left_drills=lambda *_: True)
     with catalogue:
         run_id = catalogue.start_run("web1", NOON, 1, "another start", night=False)
         done = reconcile(pool, catalogue, "now")

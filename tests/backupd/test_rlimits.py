@@ -21,7 +21,6 @@ class Limits:
         self.soft, self.hard, self.may_raise = soft, hard, may_raise
         monkeypatch.setattr(resource, "getrlimit", lambda _which: (self.soft, self.hard))
         monkeypatch.setattr(resource, "setrlimit", self.set)
-        monkeypatch.setattr(module, "_by_tasks", lambda wanted, _each: wanted)
 
     def set(self, _which: int, limits: tuple[int, int]) -> None:
         if not self.may_raise or (self.hard != UNLIMITED and limits[0] > self.hard) or limits[1] != self.hard:

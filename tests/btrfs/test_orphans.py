@@ -9,9 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import btrfs
 import pytest
+from btrfs import ctree
 
 from btrkeep.pool.orphans import (
     Key,
@@ -134,7 +137,14 @@ def test_an_orphan_without_a_root_of_its_own_is_no_subvolume(still: cleaner.Stil
     with (held / "file0").open():
         cleaner.delete([held])
         assert (orphans(point), orphan_items(point)) == ([number], [number])
-        monkeypatch.setattr(MODULE, "_orphan_items", lambda _fd: [number, number + 1000])
+        search = MODULE.search_v2
+
+        def with_another(fd: int, tree: int, first: ctree.Key, *words: Any, **more: Any) -> Iterator[tuple[Any, Any]]:
+            yield from search(fd, tree, first, *words, **more)
+            if first.type == ctree.ORPHAN_ITEM_KEY:
+                yield SimpleNamespace(offset=number + 1000), b""
+
+        monkeypatch.setattr(MODULE, "search_v2", with_another)
         assert (orphans(point), orphan_items(point)) == ([number], [number, number + 1000])
 
 

@@ -7,13 +7,14 @@ import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from backupd.files.sameness import TimeBudgetUsedUp
 from backupd.serve.context import Call, ServiceContext
 from backupd.serve.request_checks import checked
 from backupd.serve.verbs import VERBS, files
@@ -294,24 +295,14 @@ def test_versions_with_another_target_in_each_backup_go_on_in_the_next_answer(
     assert seen == {name: f"{number:04}".encode() + b"\xfe" * 4000 for number, name in enumerate(crowd.names("crowd"))}
 
 
-class Ten:
-    """A time limit of ten backups."""
-
-    def __init__(self, _call: Call) -> None:
-        self.left = 10
-
-    def __call__(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise TimeBudgetUsedUp
-
-
 def test_a_history_that_is_too_long_when_its_time_is_over_goes_on_as_well(
     crowd: Nights, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was refused: the second reading, of fewer backups, had no time left."""
     monkeypatch.setattr(files, "LIST_BYTES", 200_000)
-    monkeypatch.setattr(files, "_Pulse", Ten)
+    seconds = VERBS["versions"].arguments["seconds"].default
+    clock = count(step=seconds / 10)  # so its time is over after ten backups
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with serving_here(crowd.config) as ask:
         found = ask("versions", host="crowd", path="/target")
     assert found["next"] == crowd.names("crowd")[len(found["versions"]) - 1]

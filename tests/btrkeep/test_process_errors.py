@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,9 +65,8 @@ def test_a_process_that_not_even_a_kill_ends_is_named_and_not_waited_for(monkeyp
 
     async def run_stuck() -> None:
         stuck = start("true")
-        monkeypatch.setattr(module, "_is_alive", lambda _leader: True)
         monkeypatch.setattr(module, "are_dead", lambda *_: False)
-        monkeypatch.setattr(stuck, "signal", sent.append)
+        monkeypatch.setattr("os.killpg", lambda _group, number: sent.append(number) if number else None)
         monkeypatch.setattr("btrkeep.process.group.asyncio.sleep", at_once)
         await stuck.wait()
 
@@ -125,10 +125,11 @@ def test_processes_that_end_meanwhile_or_hide_their_files_hide_no_others(
     holder: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = holder("true", tmp_path)
-    every = proc._pids
-    ended = int(work("sh", "-c", "echo $$").stdout)
+    listed = os.scandir
+    ended = work("sh", "-c", "echo $$").stdout.strip()
     wait_for(lambda: not Path(f"/proc/{ended}").exists())
-    monkeypatch.setattr(proc, "_pids", lambda: iter([ended, *every()]))
+    with_ended = {"/proc": [SimpleNamespace(name=ended)]}
+    monkeypatch.setattr("os.scandir", lambda path: [*with_ended.get(path, ()), *listed(path)])
     assert folder_users({str(tmp_path)}) == {str(tmp_path): FolderUser(pid, "sh")}
 
 

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -180,7 +181,9 @@ def test_a_deletion_on_a_full_pool_is_tried_again_after_a_commit_and_any_other_e
     monkeypatch.setattr(subvolume, "ioctl", destroy)
     monkeypatch.setattr("btrfs.ioctl.sync", commits.append)
     monkeypatch.setattr(subvolume, "_PAUSE", 0)
-    monkeypatch.setattr(subvolume, "_require_in", lambda _fd, _id: None)
+    monkeypatch.setattr("btrfs.ioctl.ino_lookup", lambda _fd: SimpleNamespace(treeid=5))
+    there = struct.pack("<Q", tmp_path.stat().st_ino)
+    monkeypatch.setattr(subvolume, "search_v2", lambda *_: [(None, there)])
     if succeeds:
         subvolume.delete(tmp_path, 300)
     else:
@@ -304,11 +307,16 @@ def mount(**fields: Any) -> Mount:
     return replace(first, **fields)
 
 
+def all_mounted(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    """Gives every mount of this machine these properties, as the product reads them from the kernel."""
+    monkeypatch.setattr(mounts, "mounts", lambda: [replace(each, **fields) for each in real_mounts()])
+
+
 def test_a_kernel_without_fspick_is_given_all_flags_of_the_mount_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """mount(2) drops each flag that is not passed: a pool would lose nosuid, nodev and noexec at each expiry."""
-    own = mount(filesystem="btrfs", mount_options=("rw", "nosuid", "nodev", "noexec", "relatime"), super_options=("rw", "ssd"))
+    flags = ("rw", "nosuid", "nodev", "noexec", "relatime")
+    all_mounted(monkeypatch, filesystem="btrfs", mount_options=flags, super_options=("rw", "ssd"))
     given: list[tuple[int, tuple[str, ...]]] = []
-    monkeypatch.setattr(mounts, "_mount_of_descriptor", lambda _fd, _path: own)
     monkeypatch.setattr(mounts, "remount", lambda mount, words: given.append((remount_flags(mount), words)))
     monkeypatch.setattr(mounts, "reconfigure", failing(errno.ENOSYS))
     set_allocator(tmp_path, "nossd")
@@ -329,7 +337,7 @@ def test_a_bind_mount_that_is_read_only_by_itself_is_never_used_to_remount_the_f
 def test_only_options_of_a_btrfs_are_switched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="discard"):
         set_allocator(tmp_path, "discard")
-    monkeypatch.setattr(mounts, "_mount_of_descriptor", lambda _fd, _path: mount(filesystem="ext4"))
+    all_mounted(monkeypatch, filesystem="ext4")
     monkeypatch.setattr(mounts, "reconfigure", failing(errno.EXDEV))
     with pytest.raises(OSError, match="it is not a btrfs"):
         set_allocator(tmp_path, "nossd")

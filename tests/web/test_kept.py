@@ -6,7 +6,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from btrkeep.serving.protocol import RequestRefused
 from tests.web.made import BERLIN, EVENING, FILESYSTEM, backup, client, run, write
 from web.jobs import data
 from web.result_cache import ResultCache, catalogue_version
-from web.service_client import Answers, ServiceAnswer
+from web.service_client import Answers
 from web.source import Caches
 
 
@@ -221,12 +221,12 @@ def test_an_answer_is_there_however_old_it_is_and_is_asked_for_anew_when_it_was_
 def test_an_answer_that_took_long_is_as_new_as_its_end(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def slow(verb: str) -> ServiceAnswer:
-        asked.append(verb)
-        clock.now += 25
-        return ServiceAnswer(datetime.now(UTC), None)
+    class Slow:
+        def ask(self, verb: str) -> None:
+            asked.append(verb)
+            clock.now += 25
 
-    monkeypatch.setattr("web.service_client._answer", slow)
+    monkeypatch.setattr("web.service_client.agent", Slow)
     answers = Answers()
     answers.ask("doctor")
     answers.ask("doctor")
