@@ -26,41 +26,51 @@ class Backup:
     """One backup of one host: a subvolume of the pool. The order of the fields is the order of the catalogue's columns."""
 
     host: str
+    """The host's name in the configuration."""
     name: str | None
     """The folder's name, 2026-11-20T220003Z; None while it is still in `.working`."""
     path: str
+    """Relative to the pool's folder."""
     state: str
     """One of BACKUP_STATES."""
     started: datetime
+    """When the run that made it began."""
     finished: datetime | None
+    """When that run ended; None: it has not, or it was killed."""
     duration: float | None
+    """Seconds that the run took; None: not known."""
     files: int | None
+    """Number of regular files."""
     bytes: int | None
-    """Size of all files, as the host has them."""
+    """The size of all its files on the host."""
     new_bytes: int | None
-    """What this backup added: rsync's literal data."""
+    """Bytes of new data that rsync wrote for it, without holes."""
     error: str | None
+    """Why it is not complete, in one line; None for a complete one."""
     warnings: tuple[str, ...] = ()
+    """What is missing or unusual in a backup, one line each."""
     base: str | None = None
-    """The name of the backup that it grew from."""
+    """The name of the backup whose snapshot it began with; None for a first copy."""
     subvolume_id: int | None = None
+    """The subvolume's number in the pool's filesystem."""
     uuid: str | None = None
+    """The backup's identity, which its copies in other pools share."""
     outcome: str | None = None
-    """complete, suspect, failed or altered: what `state` is but for its expiry. None until it is final."""
+    """Its state apart from its expiry: complete, suspect, failed or altered. None until it is final."""
     held_until: datetime | None = None
-    """When its hold ends; None for one without end."""
+    """When its hold ends; None: the hold has no end, or there is none."""
     held_why: str | None = None
-    """Why it is held, in somebody's words; None: it is not held."""
+    """The reason of its hold, as the operator wrote it; None: it is not held."""
     expired: datetime | None = None
-    """When retention marked it; None when it did not."""
+    """When retention marked it for deletion; None: it is not marked."""
     cause: Cause | None = None
-    """What `error` says, as data; None where that has words alone, such as a hook's."""
+    """`error` as data; None if it has only a text, such as that of a hook."""
     shared_bytes: int | None = None
-    """Of what it added, bytes that share the data of the other host's backup (`share_with`); None: nothing was to be shared."""
+    """Bytes of its new data that share the data of another host's backup (`share_with`); None: that is not configured."""
     sealed: int | None = None
-    """The transaction of its last change that is known (ctransid); None: it has no seal."""
+    """The recorded transaction of its last change (ctransid); None: it has no seal."""
     detail: Mapping[str, object] = field(default_factory=dict)
-    """The rest of backup.json, as JSON has it; empty unless it was asked for (`backups(with_detail=True)`)."""
+    """The other fields of backup.json; empty unless requested with `backups(with_detail=True)`."""
 
 
 class BackupState(NamedTuple):
@@ -74,14 +84,14 @@ class BackupState(NamedTuple):
     started: datetime
     state: str
     outcome: str | None
-    """What `state` would be had it not expired; None for what is not final, and where the catalogue does not know."""
+    """Its state apart from its expiry; None: it is not final, or the catalogue does not have it."""
     held_until: datetime | None
     held_why: str | None
     expired: datetime | None
     subvolume_id: int | None
     uuid: str | None
     base: str | None
-    """The base of a `.working`; None for all others, of which nobody needs it."""
+    """The base of a `.working`; None for all other backups."""
     sealed: int | None = None
 
 
@@ -102,29 +112,45 @@ class Run:
     """One attempt to back up one host, with rsync's numbers. Runs are history: they outlive the backup."""
 
     id: int
+    """A run that began later has a higher one."""
     host: str
+    """The host's name in the configuration."""
     started: datetime
+    """When it began."""
     finished: datetime | None
+    """When it ended; None: it is running, or was killed."""
     outcome: str | None
     """One of RUN_OUTCOMES; None: running now, or killed."""
     backup: str | None
+    """The name of the backup that it made; None: no final one."""
     attempts: int
+    """Number of attempts of the transfer."""
     exit_code: int | None
     """rsync's; negative for a signal."""
     meaning: str | None
     """What `exit_code` means: an ExitCause; without one KILLED, or nothing."""
     error: str | None
+    """Why the run did not make a complete backup; None if it did."""
     last_lines: tuple[str, ...]
+    """The last lines that rsync wrote to its error output."""
     literal_bytes: int | None
+    """Bytes of new data that it brought."""
     matched_bytes: int | None
+    """Bytes of changed files that were already in the base."""
     received_bytes: int | None
+    """Bytes received over the connection."""
     rsync_version: str | None
+    """The version of rsync on this server."""
     protocol: int | None
+    """The version of rsync's protocol that both sides used."""
     pid: int
+    """The process that made the run."""
     pid_started: str | None
+    """Its start time, which distinguishes it from a later process with the same number; None: not known."""
     night: bool
+    """True if it belongs to a run over all hosts, False if the host was named."""
     cause: Cause | None = None
-    """What `error` says, as data; None where that has words alone."""
+    """`error` as data; None if it has only a text."""
     shared_bytes: int | None = None
     """As in the backup that it made."""
 
@@ -139,18 +165,27 @@ class Progress:
     """Progress of a running transfer: one row per host, deleted when its run ends."""
 
     host: str
+    """The host's name in the configuration."""
     run_id: int
+    """The `id` of its run."""
     pid: int
+    """The process that transfers it."""
     pid_started: str | None
+    """Its start time; None: not known."""
     path: str
     """The source path that is being transferred."""
     files_done: int
+    """Number of files that rsync has passed."""
     files_total: int | None
+    """Number of files that rsync has to pass; None: not known yet."""
     bytes: int
+    """Bytes transferred so far."""
     rate: float | None
     """Bytes per second."""
     share: float | None
+    """The part of the transfer that is done, 0 to 1; None: not known yet."""
     updated: datetime
+    """When this was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +193,17 @@ class PoolJob:
     """One run of a command on the whole pool."""
 
     id: int
+    """A run that began later has a higher one."""
     started: datetime
+    """When it began."""
     finished: datetime | None
+    """When it ended; None: it is running, or was killed."""
     outcome: str | None
     """None: running now, or killed."""
     pid: int
+    """The process that runs it."""
     pid_started: str | None
+    """Its start time; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,29 +213,35 @@ class Expiry(PoolJob):
     """
 
     planned: int
-    """How many it set out to delete."""
+    """Number of backups to delete."""
     marked: int
+    """Number of backups that it marked for deletion."""
     revived: int
-    """How many are kept again, since the policy changed or a hold came."""
+    """Number of marked backups that are kept after all, because the policy changed or somebody held them."""
     deleted: int
+    """Number of backups deleted so far."""
     left_out: int
+    """Number of hosts that it skipped because of an error or a safety limit."""
     waiting: int | None
-    """Deleted subvolumes that wait for the cleaner now, those of others too; None: unknown, as for all that follow."""
+    """Deleted subvolumes that wait for the kernel's cleaner now, other programs' included; None: not known, as below."""
     most_waiting: int | None
+    """The highest `waiting` of the run."""
     rate: float | None
     """Subvolumes per second."""
     eta: float | None
-    """Seconds that are left, counted from `updated`."""
+    """Seconds left, counted from `updated`."""
     written_bytes: int | None
-    """Written to the filesystem's devices since it started."""
+    """Bytes written to the filesystem's devices since it started."""
     mount_option: str | None
-    """The allocator's option that the pool has for the time of it; None: left alone."""
+    """The allocator's mount option while it runs, such as "ssd"; None: not changed."""
     paused: str | None
-    """Why it pauses now; None: it does not."""
+    """Why it pauses now; None: it does not pause."""
     error: str | None
+    """Why it ended early; None: it did not."""
     updated: datetime
+    """When this was written."""
     hosts: int | None = None
-    """Of how many hosts alone it was, which somebody has named; None: of all."""
+    """Number of hosts, if it was limited to named hosts; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,18 +249,21 @@ class Dedupe(PoolJob):
     """One run of `dedupe`; while it has no end, how far it is. `outcome`: one of DEDUPE_OUTCOMES."""
 
     backups: int
-    """Of how many it came to the end."""
+    """Number of backups that it has finished."""
     files: int
-    """That share data now and did not before, in each backup that has them."""
+    """Number of files that share data since then, counted in each backup that has them."""
     shared_bytes: int
-    """Bytes of those files."""
+    """The size of those files."""
     read_bytes: int
+    """Bytes of files that it read to compare them."""
     left_out: int
-    """Backups that were left, in part or as a whole."""
+    """Number of backups that it skipped, in part or as a whole."""
     data_saved: int | None
-    """By how many bytes of data less was in use at the end, all other work included; None: it did not come to its end."""
+    """How much less data the filesystem used at the end, with all that other programs wrote; None: it did not finish."""
     metadata_added: int | None
+    """How much more metadata the filesystem used at the end; None: it did not finish."""
     updated: datetime
+    """When this was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,24 +278,35 @@ class HostFacts:
     last_complete: datetime | None
     """When the newest complete backup started."""
     last_complete_finished: datetime | None
+    """When the run ended that made it."""
     last_complete_files: int | None
+    """Its number of regular files."""
     last_complete_bytes: int | None
+    """The size of its files on the host."""
     last_complete_new_bytes: int | None
+    """Bytes of new data that it brought."""
     newest_state: str | None
+    """One of BACKUP_STATES; None: the host has no backup."""
     newest_error: str | None
+    """Why it is not complete; None for a complete one."""
     newest_warnings: tuple[str, ...]
+    """What is missing or unusual in it, one line each."""
     last_run: int | None
-    """Its id. A later id began later, also within one second and whatever the clock did between them."""
+    """Its `id`. A later run has a higher one, even within the same second or after the clock was set back."""
     last_run_started: datetime | None
+    """When it began."""
     last_run_outcome: str | None
+    """One of RUN_OUTCOMES."""
     last_run_error: str | None
+    """Why it did not make a complete backup."""
     ahead: datetime | None = None
-    """The latest stamp that lies in the future; None when there is none."""
+    """The latest time of a backup that lies in the future; None: there is none."""
     newest_cause: Cause | None = None
-    """What `newest_error` says, as data; as for the next."""
+    """`newest_error` as data; None if it has only a text."""
     last_run_cause: Cause | None = None
+    """`last_run_error` as data; None if it has only a text."""
     lasting: tuple[Condition, ...] = ()
-    """What the newest complete backup could not fetch or delete, each with the first backup in a row that had it."""
+    """What the newest complete backup could not fetch or delete, each with the first of the successive backups with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,18 +314,21 @@ class Night:
     """One process of `backupd run` over all hosts. Counts only the rows that are still in the catalogue."""
 
     first_run: int
-    """Ids of its first and of its last run; those of other processes may lie between."""
+    """The `id` of its first run. Runs of other processes may lie between this one and `last_run`."""
     last_run: int
+    """The `id` of its last run."""
     started: datetime
-    """When its first run did."""
+    """When its first run began."""
     finished: datetime | None
-    """When the last one ended; None: one has no end."""
+    """When its last run ended; None: one has no end yet."""
     pid: int
+    """The process."""
     pid_started: str | None
+    """Its start time; None: not known."""
     outcomes: Mapping[str, int]
-    """How many runs ended how, one of RUN_OUTCOMES; "": those without an end."""
+    """Number of runs by outcome, one of RUN_OUTCOMES; "" for those without an end."""
     literal_bytes: int
-    """New data that all of them brought."""
+    """Bytes of new data of all its runs."""
 
     @property
     def runs(self) -> int:
@@ -278,17 +341,19 @@ class PastRuns:
     """Which runs of hosts are asked for: those that are all of this. None, or nothing given: any."""
 
     hosts: Collection[str] | None = None
+    """Names of hosts; empty: no run. None: all hosts."""
     outcomes: Collection[str] = ()
-    """Of RUN_OUTCOMES; "" is a run without an end."""
+    """Of RUN_OUTCOMES; "" is a run without an end. Empty: all outcomes."""
     since: datetime | None = None
-    """Started then or later."""
+    """Only runs that started then or later."""
     night: bool | None = None
+    """True: only runs over all hosts; False: only those with named hosts; None: both."""
     process: tuple[int, str | None] | None = None
-    """pid and start time of the process that made them."""
+    """The pid and the start time of the process that made them; None: any process."""
     ids: tuple[int, int] | None = None
-    """From the one to the other, both included."""
+    """The lowest and the highest `id`, both included; None: all."""
     before: int | None = None
-    """With a lower id: for the next page."""
+    """Only runs with a lower `id`, for the next page; None: all."""
 
 
 class HostRuns(NamedTuple):
@@ -324,6 +389,7 @@ class RunTotals:
     """All runs of hosts that ended with one outcome in some time: how many, and the bytes of new data that they brought."""
 
     outcome: str
+    """One of RUN_OUTCOMES."""
     runs: int
     literal_bytes: int
 

@@ -35,21 +35,25 @@ class FreeSpaceScore:
     filesystem: str
     """The UUID."""
     taken: datetime
+    """When it was measured."""
     block_groups: int
+    """Number of data block groups."""
     length: int
-    """Of all of them: what is allocated to data."""
+    """The size of all data block groups."""
     used: int
+    """Bytes of data in them."""
     unallocated: int
-    """As data would be stored: halved for raid1 and dup."""
+    """Bytes that no block group has yet, as data would be stored: halved for raid1 and dup."""
     fragments: int
-    """Free extents, as the free space tree has them."""
+    """Number of free extents in the free space tree."""
     score: float
-    """The sum over all block groups."""
+    """The sum of the scores of all block groups."""
     bad: int
-    """Block groups that score above balancer.score.BAD."""
+    """Number of block groups with a score above balancer.score.BAD."""
     largest_free: int
+    """The size of the largest free extent."""
     free_in_large: int
-    """Bytes that are free in extents of 16 MiB and more, joined across bitmaps."""
+    """Bytes in free extents of at least 16 MiB, joined across bitmaps."""
     histogram: tuple[tuple[int, int, int], ...]
     """(least bytes, extents, their bytes) of each size class, which reaches up to twice its least; () when nothing is free."""
 
@@ -59,35 +63,45 @@ class Balance:
     """One run of `btrfs-balancer run`; while it has no end, also its current step."""
 
     id: int
+    """A run that began later has a higher one."""
     filesystem: str
+    """The UUID."""
     mountpoint: str
+    """Where it was mounted."""
     started: datetime
+    """When it began."""
     finished: datetime | None
+    """When it ended; None: it is running, or was killed."""
     outcome: str | None
     """One of BALANCE_OUTCOMES; None: running now, or killed."""
     why: str | None
-    """In words, why it ended."""
+    """Why it ended, in words; None: it is running."""
     policy: str
+    """The name of the policy, as in [balance]."""
     budget: int | None
     """Bytes that it may move; None: no limit."""
     pid: int
+    """The process that runs it."""
     pid_started: str | None
+    """Its start time; None: not known."""
     block_groups: int
-    """How many were relocated."""
+    """Number of relocated block groups."""
     moved: int
+    """Bytes of data that it moved."""
     written: int | None
-    """To all devices while it ran, by everybody; None: unknown."""
+    """Bytes that all programs wrote to the devices while it ran; None: not known."""
     gained: float
-    """Score removed, by all steps; what else happened to the filesystem meanwhile is not in it."""
+    """The sum of what its steps took off the filesystem's score, without the effect of other programs."""
     failed: int
-    """Block groups that were set aside."""
+    """Number of block groups that it could not relocate."""
     current: int | None
-    """vaddr of the block group that is being relocated; None between two of them."""
+    """vaddr of the block group that it relocates now; None: none at the moment."""
     before: Mapping[str, object]
-    """The filesystem's numbers when it began, as JSON has them; empty: not known."""
+    """The filesystem's numbers at its begin; empty: not known."""
     after: Mapping[str, object]
-    """The same when it ended."""
+    """The same at its end."""
     updated: datetime
+    """When this was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,31 +109,41 @@ class BalanceStep:
     """One block group of a run: its state before, the expected gain and cost, and the actual ones."""
 
     balance: int
-    """The id of its run."""
+    """The `id` of its run."""
     number: int
     """Within the run: 1, 2, ..."""
     vaddr: int
+    """Logical address of the block group."""
     length: int
+    """Its size."""
     used: int
+    """Bytes of data in it before."""
     extents: int | None
-    """None: not counted before it moved."""
+    """Number of its extents; None: not counted."""
     refs: int | None
-    """References to its extents."""
+    """Number of references to its extents; None: not counted."""
     fragments: int
+    """Number of its free extents."""
     score: float
+    """Its score before."""
     started: datetime
+    """When it began."""
     seconds: float
+    """How long it took."""
     moved: int
-    """`used` for one that is done; what had moved for one that was cancelled, if that is known."""
+    """Bytes moved: `used` if it is done; of a cancelled one what had moved until then, if known."""
     written: int | None
-    """To all devices meanwhile, by everybody."""
+    """Bytes that all programs wrote to the devices during it; None: not known."""
     estimate_written: int | None
+    """Bytes that it was expected to write; None: no estimate."""
     estimate_seconds: float | None
+    """How long it was expected to take; None: no estimate."""
     gained: float
-    """Score removed from the filesystem, the new place of the data counted too."""
+    """How much the filesystem's score fell, with the new place of the data."""
     outcome: str
     """One of STEP_OUTCOMES."""
     error: str | None
+    """The kernel's error; None: there was none."""
 
 
 SPANS = ("raw", "hour", "day")
@@ -166,40 +190,46 @@ class Sample:
     filesystem: str
     """The UUID."""
     taken: datetime
+    """When it was measured."""
     span: str
     """One of SPANS."""
     size: int
+    """Of all devices."""
     allocated: int
+    """Bytes of the devices in block groups."""
     used: int
+    """Bytes of the devices that hold data and metadata."""
     spaces: Mapping[str, Sequence[int]]
     """By `space_name` ("data raid1"): allocated, used, both as files have them, and a thousand times the bytes of devices that a
     byte of them takes."""
     devices: Mapping[str, Sequence[int]]
     """By number ("1"): size, allocated, and errors of writing, reading, flushing, corruption, generation, unless unknown."""
     orphans: int | None
-    """Deleted subvolumes that waited for the cleaner; of an hour or a day the most. None: not known."""
+    """Number of deleted subvolumes that waited for the cleaner, the highest of an hour or a day; None: not known."""
     score: float | None
-    """Of the free space, as it was scored last; None: never."""
+    """The last score of the free space; None: it was never scored."""
     scored: datetime | None
-    """When that was."""
+    """When that was measured."""
     options: str
-    """The mount options, those of the filesystem and those of the mount."""
+    """The mount options of the filesystem and of the mount."""
     activity: str
-    """What the kernel did besides ("balance", "scrub"), as `join_activities` writes it."""
+    """The kernel's operations at that time ("balance", "scrub"), as `join_activities` writes them."""
     seconds: float
-    """The time up to `taken` that `read` and all that follow are about; 0: they are not known."""
+    """The length of the time up to `taken` to which `read` and the fields below refer; 0: they are not known."""
     read: int
-    """From all devices."""
+    """Bytes read from all devices."""
     written: int
+    """Bytes written to all devices."""
     peak_read: float
-    """The most in a second, on average over the shortest span that was kept."""
+    """The highest average of bytes read per second over one recorded interval."""
     peak_written: float
+    """The same for bytes written."""
     pressure: Mapping[str, float]
     """Seconds that processes waited, by kind ("io some"); empty: the kernel does not report."""
     counters: Mapping[str, object] = field(default_factory=dict)
-    """The counters themselves, of a raw sample, for the difference to the next one."""
+    """The kernel's counters of a raw sample, for the difference to the next one."""
     id: int = 0
-    """0: not kept yet."""
+    """0: not stored yet."""
 
 
 class SampleMark(NamedTuple):
@@ -216,11 +246,16 @@ class Job:
     """A job that ran, one of JOBS. `data`: bytes of file data that it wrote or moved; None if unknown."""
 
     kind: str
+    """One of JOBS."""
     started: datetime
+    """When it began."""
     finished: datetime | None
     """None: running now, or killed."""
     updated: datetime | None
-    """When it was last heard of; None: nobody writes that down."""
+    """When it last reported; None: this job does not report."""
     data: int | None
+    """Bytes of file data that it wrote or moved; None: not known."""
     pid: int = 0
+    """The process that runs it; 0: not known."""
     pid_started: str | None = None
+    """Its start time; None: not known."""

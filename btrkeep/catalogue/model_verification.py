@@ -10,18 +10,19 @@ class VerifiedBackup:
     """The contents of `verified.json` for one backup, without its damages. The fields are in the order of the columns."""
 
     host: str
+    """The host's name in the configuration."""
     name: str
     """Of the backup, 2026-11-20T220003Z."""
     begun: datetime
-    """When the pass began that reads each of its files once."""
+    """When the pass over all its files began."""
     at: datetime
-    """When that ended, or its last part."""
+    """When that pass, or its last part, ended."""
     read: int
-    """Files that could be read in that pass."""
+    """Number of files that this pass could read."""
     compared: int
-    """Those of them that were compared with an earlier checksum."""
+    """Number of those that were compared with a recorded checksum."""
     whole: datetime | None
-    """When a pass came to its end for the last time."""
+    """When a pass was last finished; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +30,19 @@ class ComparedBackup:
     """The contents of `compared.json` for one backup. The fields are in the order of the columns."""
 
     host: str
+    """The host's name in the configuration."""
     name: str
+    """The backup's name, such as 2026-11-20T220003Z."""
     at: datetime
     """When files of it were last compared with the host."""
     files: int
+    """Number of compared files."""
     alike: int
-    """Those of them with the same content."""
+    """Number of files with the same content."""
     changed: int
-    """Those that the host has changed since, or has no more."""
+    """Number of files that the host has changed or deleted since."""
     differing: int
-    """Those with another content, though size and time are the same."""
+    """Number of files with another content although size and time are the same."""
 
 
 class VerificationFacts(NamedTuple):
@@ -48,13 +52,13 @@ class VerificationFacts(NamedTuple):
 
     is_damaged: bool
     is_in_doubt: bool
-    """A crash of this server may have damaged it, and it was not read since."""
+    """A crash of this server may have damaged it, and it has not been read since."""
     is_empty: bool
-    """It failed, and nothing came."""
+    """It failed, and no file was received."""
     is_whole: bool
     """A scrub or `backupd verify` has read all of it."""
     is_begun: bool
-    """Some of its files were read, or were equal to the host's and none was another."""
+    """Some of its files were read, or compared with the host without a difference."""
 
 
 FOUND_BY = ("scrub", "verify", "source", "device")
@@ -71,16 +75,18 @@ class Damage:
     """A damaged range of a file of one backup. The fields are in the order of the columns."""
 
     host: str
+    """The host's name in the configuration."""
     name: str
     """Of the backup, 2026-11-20T220003Z."""
     path: str
     """Absolute, as the host has it; surrogate escapes for bytes that are not UTF-8."""
     start: int
-    """The first byte."""
+    """The offset of the first damaged byte."""
     length: int
-    """How many; 0: to the end of the file, or nobody knows."""
+    """Number of bytes; 0: up to the end of the file, or not known."""
     found_by: str
     """One of FOUND_BY."""
     found_at: datetime
+    """When it was found."""
     fate: str | None = None
-    """What became of it; None: it stands."""
+    """What was done about it; None: nothing yet."""
