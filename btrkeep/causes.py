@@ -87,11 +87,14 @@ _ADDED_LATER = {(CauseCode.RSYNC_UNFINISHED, "line"): "", (CauseCode.RSYNC_FAILE
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`path`: the source path that it is about, "" for the whole run. `facts`: see FACTS."""
+    """Why a run failed."""
 
     code: CauseCode
+    """The kind of cause."""
     path: str = ""
+    """The source path that it concerns; "" for the whole run."""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    """Its details, see FACTS."""
 
     def as_json(self) -> dict[str, object]:
         """An object of the code, the path and the facts."""
@@ -145,20 +148,26 @@ STANDING = frozenset({ConditionKind.LEFT_OUT, ConditionKind.FETCHED_TWICE})
 
 @dataclass(frozen=True, slots=True)
 class ConditionKey:
-    """What makes two conditions the same. `path`: the source path; `name`: the path on the host, "" if it concerns all of it."""
+    """What makes two conditions the same."""
 
     kind: ConditionKind
+    """The kind of condition."""
     path: str
+    """The source path."""
     name: str = ""
+    """The path on the host; "" if it concerns all of `path`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition of a backup. `since`: the start of the first backup in a row that had it; `times`: how many had it."""
+    """A condition of a backup."""
 
     key: ConditionKey
+    """Which condition."""
     since: datetime
+    """When the first of the successive backups with it began."""
     times: int = 1
+    """Number of successive backups with it."""
 
     @property
     def kind(self) -> ConditionKind:

@@ -26,9 +26,10 @@ def elapsed() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """`start` None is the real time."""
+    """A clock, which can begin at another time for rehearsals."""
 
     start: datetime | None = None
+    """The time at which it begins; None: it shows the real time."""
     _begun: float = field(default_factory=elapsed)
 
     def tells_nights(self, *, rehearsal: bool) -> bool:

@@ -386,22 +386,28 @@ class BackupOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """All runs of hosts that ended with one outcome in some time: how many, and the bytes of new data that they brought."""
+    """All runs of hosts with one outcome in a period."""
 
     outcome: str
     """One of RUN_OUTCOMES."""
     runs: int
+    """Number of runs."""
     literal_bytes: int
+    """Bytes of new data that they brought."""
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceTotals:
-    """All runs of balance on a filesystem, ever. `written`: by those of which it is known."""
+    """All runs of balance on a filesystem, ever."""
 
     runs: int
+    """Number of runs."""
     block_groups: int
+    """Number of relocated block groups."""
     moved: int
+    """Bytes of data that they moved."""
     written: int
+    """Bytes written to the devices, by the runs of which that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,4 +415,6 @@ class ExpiryTotals:
     """All runs of `expire`, ever."""
 
     runs: int
+    """Number of runs."""
     deleted: int
+    """Number of backups that they deleted."""

@@ -45,13 +45,14 @@ RowT = TypeVar("RowT")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table(Generic[RowT]):
-    """A table: its name, the class of its rows, its columns in the order of the fields, and the conversion of each value ("":
-    none).
-    """
+    """A table of the catalogue."""
 
     name: str
+    """Its name."""
     row: type[RowT]
+    """The class of its rows."""
     kinds: Mapping[str, str]
+    """The conversion of each column's value, in the order of the fields; "": none."""
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -78,13 +78,18 @@ def nice_step(rough: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A rectangle of a sheet with values on its y axis."""
+    """A rectangle of a sheet with values on its y axis. Coordinates are pixels."""
 
     left: float
+    """Its left edge."""
     top: float
+    """Its upper edge."""
     right: float
+    """Its right edge."""
     bottom: float
+    """Its lower edge."""
     scale: AxisScale
+    """The values of the y axis."""
 
     def at(self, share: float) -> float:
         """Returns the x coordinate of a share of the width, from 0 to 1; one outside is placed at the edge."""

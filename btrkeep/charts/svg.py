@@ -68,11 +68,14 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChartStyle:
-    """The style of a chart: its width in pixels, its background, and the size of letters for which it leaves room."""
+    """The style of a chart."""
 
     width: int = _USUAL
+    """In pixels."""
     ground: str = LIGHT
+    """The background."""
     font: int = FONT
+    """The size of letters for which it leaves space, in pixels."""
 
     def colour(self, name: str) -> str:
         """Returns a colour of the palette for that background."""
@@ -182,10 +185,12 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One of the charts of a file, with the line above it."""
+    """One of the charts of a file."""
 
     heading: str
+    """The line above it."""
     sheet: Sheet
+    """The chart."""
 
 
 def file_of(title: str, panels: Sequence[Panel], described: str, foot: str = "") -> bytes:

@@ -36,29 +36,42 @@ _HEIGHT_OF_TIMES = 260
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values, one for each moment; None: not known. An area reaches down to `base`, or to zero."""
+    """A value for each moment."""
 
     name: str
+    """For the legend."""
     colour: str
+    """A colour of SVG."""
     values: Sequence[float | None]
+    """None: not known, a gap."""
     kind: str = LINE
+    """A line or an area."""
     base: Sequence[float | None] | None = None
+    """What an area reaches down to; None: zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimesChart:
-    """The data of a chart: `title` is for screen readers."""
+    """The data of a chart over time."""
 
     title: str
+    """For screen readers."""
     moments: Sequence[datetime]
+    """The times of the values."""
     start: datetime
+    """The left end of the x axis."""
     end: datetime
+    """The right end of the x axis."""
     zone: ZoneInfo
+    """The time zone of its labels."""
     scale: AxisScale
+    """The values of the y axis."""
     series: Sequence[Series]
+    """What is drawn."""
     height: int = _HEIGHT_OF_TIMES
+    """In pixels."""
     beside: float = 0
-    """Pixels to leave on its left for labels, as others have them that stand above or below."""
+    """Pixels to leave on the left for labels, so that it lines up with charts above or below."""
 
 
 def draw(chart: TimesChart, look: ChartStyle) -> Sheet:
@@ -229,16 +242,20 @@ def _moments(points: Sequence[TrendMoment]) -> list[datetime]:
 
 @dataclass(frozen=True, slots=True)
 class NightLine:
-    """A value for each night; None: not known, a gap. `dash`: of the line, "" for a plain one. `band`: the least and the most of
-    each night, drawn as a shade.
-    """
+    """A value for each night."""
 
     name: str
+    """For the legend."""
     colour: str
+    """A colour of SVG."""
     dash: str
+    """The dashes of the line; "" for a plain one."""
     values: Sequence[float | None]
+    """None: not known, a gap."""
     width: float = 1.6
+    """Of the line, in pixels."""
     band: Sequence[tuple[float, float]] = ()
+    """The least and the most of each night, drawn as a shade."""
 
 
 def draw_nights(

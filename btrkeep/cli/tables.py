@@ -39,12 +39,16 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """Lines of a table, the first one its headers if it `has_headers`, and how wide each of all columns is."""
+    """The lines of a table, with their widths."""
 
     lines: Sequence[Sequence[str]]
+    """The cells of each line."""
     has_headers: bool
+    """True if the first line is the header."""
     widths: Sequence[int]
+    """The width of each column."""
     right: set[int]
+    """The columns that are aligned to the right, by number."""
 
     def rows(self, kept: Sequence[int], terminal: int) -> list[str]:
         """The columns `kept` of each line, the last of them folded where `terminal` columns (0: any) are not enough."""

@@ -19,23 +19,24 @@ _REMEDY = "; remove it or correct it"
 
 @dataclass(frozen=True, slots=True)
 class TomlSection:
-    """One [group.NAME] or [host.NAME] section: its place, its parsed values, and in `given` the names of all keys, refused ones
-    included.
-
-    A subsection such as [host.NAME.retention] is a dict among the values.
-    """
+    """A [group.NAME] or [host.NAME] section. A subsection such as [host.NAME.retention] is a dict among its values."""
 
     file: Path
+    """The file that has it."""
     values: dict[str, Any]
+    """The parsed values by key."""
     given: Mapping[str, Any]
+    """The values as written, refused ones included."""
 
 
 @dataclass(slots=True)
 class Sections:
-    """All files' sections, merged."""
+    """The sections of all files, merged."""
 
     single: dict[str, dict[str, Any]] = field(default_factory=lambda: {section: {} for section in SINGLE})
+    """Sections without a name, by section."""
     named: dict[str, dict[str, TomlSection]] = field(default_factory=lambda: {section: {} for section in NAMED})
+    """Sections with names, by section and name."""
 
 
 def merged(documents: list[Document], problems: Problems) -> Sections:

@@ -19,27 +19,26 @@ from btrkeep.errors import ConfigError
 # fmt: off
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """A group's own limits, in addition to the pool's, and in `shared` the parsed values that it sets for its hosts, by key.
-
-    `retention` applies to hosts that set none; it is not part of `shared`.
-    """
+    """A group of hosts."""
 
     name: str
+    """Its name."""
     concurrency: int | None = None
+    """Its own limit, in addition to the pool's; None: no limit."""
     bandwidth: int | None = None
+    """Its own limit in bytes per second, in addition to the pool's; None: no limit."""
     shared: Mapping[str, Any] = field(default_factory=dict)
+    """The parsed values that it sets for its hosts, by key, without `retention`."""
     retention: Retention = field(default_factory=Retention)
+    """For its hosts that set none."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """One host. Without `address` it is this machine; then `left_out` has exclude patterns for the pool and the state folder.
-
-    `fault`: the mistake, FILE:LINE and why, for which it is not backed up. Then the other settings are those of its last valid
-    configuration, or the defaults, and are for reports only.
-    """
+    """One host."""
 
     name: str
+    """Its name."""
     group: str | None = entry((HOST,), kinds.GROUP, None, '"debian"',
         "The group whose settings the host inherits. Without it: none.", False, shown=True)
     address: str | None = entry((HOST,), kinds.ADDRESS, None, '"root@web1.example.org"',
@@ -117,8 +116,12 @@ class HostConfig:
         "without this key, no backup has files in a folder under a mount.",
         shown=True)
     retention: Retention = field(default_factory=Retention)
+    """The rules for its backups."""
     left_out: tuple[str, ...] = ()
+    """Exclude patterns for the pool and the state folder, if the host is this machine."""
     fault: str = ""
+    """The mistake, FILE:LINE and why, because of which it is not backed up; "": none. The other settings are then those of its
+    last valid configuration, or the defaults, and are for reports only."""
 
     def hook_words(self, words: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the words of a hook with {host} and {address} filled in. Expands nothing else, and uses no shell."""
@@ -167,6 +170,7 @@ class ReplicaSettings(CopySettings):
         '``"push"``: the other server sends them, because it cannot be reached from here. Required.',
         False, name="from")
     folder: Path | None = None
+    """The folder of a pool on this machine; None: the backups come over a connection."""
     pool_name: str = filled_by(settings.POOL_NAME)
     port: int | None = filled_by(settings.PORT)
     ssh_options: tuple[str, ...] = filled_by(settings.SSH_OPTIONS)
@@ -179,6 +183,7 @@ class ReplicaSettings(CopySettings):
     longest_hold: float | None = entry((REPLICA,), kinds.TIME_LIMIT, "none", '"90d"',
         "How long a hold of a fetched copy lasts here at most, from the time of the fetch.", False)
     retention: Retention = field(default_factory=Retention)
+    """This pool's own rules for the fetched backups."""
 
     kind: ClassVar[str] = "replica"
 
@@ -248,6 +253,7 @@ class OffsiteSettings(CopySettings):
         "A file of variables for restic, readable only by root, with lines ``NAME=value``, such as ``AWS_ACCESS_KEY_ID=``.",
         False)
     retention: Retention | None = None
+    """The rules for the backups in the repository; None: nothing is ever removed there."""
 
     kind: ClassVar[str] = "offsite"
 
@@ -260,41 +266,62 @@ class OffsiteSettings(CopySettings):
 # fmt: on
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The configuration of one pool. `name` is the pool's; `notices` are remarks that are not errors.
-
-    `faults` are mistakes, FILE:LINE and why, that concern only the `excluded` hosts, which are not in `hosts`, the
-    `excluded_copies`, each with its mistake, or sections without effect on backups; `faulty_files` and `faulty_sections` have
-    them. `unread`: files that could not be read and may have had other sections; nothing is deleted then. `texts`: the content of
-    each file.
-    """
+    """The configuration of one pool."""
 
     file: Path
+    """The configuration's main file."""
     name: str
+    """The pool's name."""
     pool: settings.PoolSettings
+    """[pool]."""
     backup: settings.BackupSettings = field(default_factory=settings.BackupSettings)
+    """[backup], without the settings that each host has."""
     ssh: settings.SshSettings = field(default_factory=settings.SshSettings)
+    """[ssh]."""
     retention: Retention = field(default_factory=Retention)
+    """[retention]."""
     expiry: settings.ExpirySettings = field(default_factory=settings.ExpirySettings)
+    """[expiry]."""
     balance: settings.BalanceSettings = field(default_factory=settings.BalanceSettings)
+    """[balance]."""
     verify: settings.VerifySettings = field(default_factory=settings.VerifySettings)
+    """[verify]."""
     drill: settings.DrillSettings = field(default_factory=settings.DrillSettings)
+    """[drill]."""
     notify: settings.NotifySettings = field(default_factory=settings.NotifySettings)
+    """[notify]."""
     web: settings.WebSettings = field(default_factory=settings.WebSettings)
+    """[web]."""
     serve: settings.ServeSettings = field(default_factory=settings.ServeSettings)
+    """[serve]."""
     groups: Mapping[str, GroupSettings] = field(default_factory=dict)
+    """[group.NAME] by name."""
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
+    """[host.NAME] by name, without the `excluded` ones."""
     replicas: Mapping[str, ReplicaSettings] = field(default_factory=dict)
+    """[replica.NAME] by name."""
     pushes: Mapping[str, PushSettings] = field(default_factory=dict)
+    """[push.NAME] by name."""
     fetched_by: Mapping[str, FetchedBySettings] = field(default_factory=dict)
+    """[fetched_by.NAME] by name."""
     offsites: Mapping[str, OffsiteSettings] = field(default_factory=dict)
+    """[offsite.NAME] by name."""
     notices: tuple[str, ...] = ()
+    """Remarks that are not errors."""
     faults: tuple[str, ...] = ()
+    """Mistakes, FILE:LINE and why, that concern only `excluded` hosts and copies, or sections without effect on backups."""
     excluded: Mapping[str, HostConfig] = field(default_factory=dict)
+    """Hosts with a mistake, which are not backed up, by name."""
     excluded_copies: Mapping[str, str] = field(default_factory=dict)
+    """The mistakes of copies that are not used, by the copy's name."""
     faulty_sections: frozenset[str] = frozenset()
+    """Sections with a mistake."""
     unread: tuple[str, ...] = ()
+    """Files that could not be read and may have other sections; nothing is deleted then."""
     faulty_files: tuple[Path, ...] = ()
+    """Files with a mistake."""
     texts: Mapping[Path, str] = field(default_factory=dict, repr=False, compare=False)
+    """The content of each file."""
 
     @property
     def every_host(self) -> Mapping[str, HostConfig]:

@@ -39,21 +39,26 @@ class RefusedItems(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake. `where` is the path of the key or section, () for a whole file. `line` and `column` are those of a syntax error.
-
-    `meant`: the section that a misspelt one was meant to be, () if that is `where`. `unread`: the file could not be read, so its
-    sections are unknown. `implied`: it follows from such a file, and is not reported by itself.
-    """
+    """One mistake of a configuration."""
 
     file: Path
+    """The file that has it."""
     what: str
+    """What is wrong, in words."""
     reason: str = ""
+    """Why; "": `what` says it."""
     where: tuple[str, ...] = ()
+    """The path of the key or section; empty for a whole file."""
     line: int | None = None
+    """The line of a syntax error; None for other mistakes."""
     column: int | None = None
+    """The column of a syntax error; None for other mistakes."""
     meant: tuple[str, ...] = ()
+    """The section that a misspelt one was probably meant to be; empty if it is not misspelt."""
     unread: bool = False
+    """True if the file could not be read, so that its sections are unknown."""
     implied: bool = False
+    """True if it follows from such a file, and is not reported by itself."""
 
     def __str__(self) -> str:
         what = f"line {self.line}, column {self.column}" if self.column else self.what

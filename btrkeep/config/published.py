@@ -45,50 +45,68 @@ class FactStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishedReplica:
-    """A replica, a server that is sent to, a pool that fetches, or an offsite repository. `oldest`: the age in seconds from which
-    on it needs a look; `comes_and_goes`: its pool may be away until then.
-
-    `retention`: of what a replica fetches.
+    """A copy without its secrets: a replica, a server that this pool's backups are sent to, a pool that fetches, or an offsite
+    repository.
     """
 
     name: str
+    """Its name."""
     oldest: float
+    """The age in seconds at which it counts as late."""
     comes_and_goes: bool
+    """True if its pool is on a disk that may be away until then."""
     retention: Retention | None = None
+    """The rules for the backups of a replica; None for other kinds."""
     kind: str = "replica"
+    """Its section in the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A pool's configuration without its secrets. `filesystem` is the pool's UUID, which samples and scores are kept under.
-
-    `since`: when a host was published first, of those that were not there already when that began to be noted.
-    `call`: how `backupd` is called for a pool whose configuration is not in /etc/btrkeep; "" if its name is enough.
-    `replicas`: without their addresses. `are_rights_known`: False if a mistake leaves open what [web] and [serve] have.
-    `hosts` have no hooks and no options of ssh. Sizes are bytes, durations seconds, `used_limit` and `ping_goal` shares.
-    """
+    """A pool's configuration without its secrets."""
 
     name: str
+    """The pool's name."""
     path: Path | None = None
+    """The pool's folder."""
     state: Path | None = None
+    """The state folder."""
     zone: ZoneInfo = field(default_factory=lambda: ZoneInfo("UTC"))
+    """The pool's time zone."""
     rehearsal: bool = False
+    """True for a pool of `backupd rehearse`."""
     filesystem: str | None = None
+    """The UUID of the filesystem, under which samples and scores are stored; None: not known."""
     call: str = ""
+    """How `backupd` is called for a pool whose configuration is not in /etc/btrkeep; "": its name is enough."""
     min_free: str = str(DEFAULTS["min_free"])
+    """As configured, such as "5%"."""
     concurrency: int = DEFAULTS["concurrency"]
+    """The limit of [backup]."""
     bandwidth: int | None = DEFAULTS["bandwidth"]
+    """The limit of [backup] in bytes per second; None: no limit."""
     silent: float | None = DEFAULTS["silent"]
+    """As in [notify], seconds; None: as soon as a host is late."""
     used_limit: float = DEFAULTS["used_limit"]
+    """As in [notify], a share."""
     ping_goal: float = DEFAULTS["ping_goal"]
+    """As in [notify], a share."""
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
+    """[expiry]."""
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
+    """The hosts by name, without their hooks and options of ssh."""
     since: Mapping[str, datetime] = field(default_factory=dict)
+    """When a host was first published, for hosts that were added after this was recorded for the first time."""
     web: WebSettings = field(default_factory=WebSettings)
+    """[web]."""
     no_downloads: bool = DEFAULTS["no_downloads"]
+    """As in [serve]."""
     no_restores: bool = DEFAULTS["no_restores"]
+    """As in [serve]."""
     are_rights_known: bool = True
+    """False if a mistake leaves open what [web] and [serve] allow."""
     replicas: Mapping[str, PublishedReplica] = field(default_factory=dict)
+    """The copies by name, without their addresses."""
 
 
 _PLAIN = (

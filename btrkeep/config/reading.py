@@ -97,10 +97,12 @@ _LONGEST = 64 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class LastValid:
-    """A valid configuration, and when it was kept."""
+    """The last valid configuration."""
 
     config: Config
+    """The configuration."""
     kept: datetime
+    """When it was stored."""
 
 
 def keep_valid(config: Config, now: datetime) -> None:

@@ -24,14 +24,14 @@ _MOST_LINKS = 40
 
 @dataclass(frozen=True, slots=True)
 class SelfExclusion:
-    """A folder to exclude, and its name in a sentence. `path` is None if its configuration is invalid.
-
-    `everywhere`: also where its filesystem is mounted a second time.
-    """
+    """A folder of btrkeep that is excluded from backups of this machine."""
 
     what: str
+    """Its name in a sentence."""
     path: Path | None
+    """The folder; None if its configuration is invalid."""
     everywhere: bool = False
+    """True if it is also excluded where its filesystem is mounted a second time."""
 
 
 @dataclass(frozen=True, slots=True)

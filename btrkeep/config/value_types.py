@@ -48,11 +48,14 @@ EVENT_WORDS = (*ALARM_EVENTS, "recovery")
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """`title` names it in the documentation; `expected` completes "expected ..." in a problem."""
+    """A type of values."""
 
     title: str
+    """Its name in the documentation."""
     expected: str
+    """Completes "expected ..." in a problem."""
     parse: Callable[[Any], Any]
+    """Returns the parsed value; raises InvalidValue, RefusedItems or ValueError."""
 
     def __call__(self, value: Any) -> Any:
         """The parsed value. Raises InvalidValue or RefusedItems, always with a reason."""

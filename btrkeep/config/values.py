@@ -32,10 +32,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """An address to listen on, and a port. An IPv6 address has no brackets here."""
+    """An address to listen on."""
 
     host: str
+    """The address; an IPv6 address has no brackets here."""
     port: int
+    """The port."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -43,11 +45,14 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class MinFree:
-    """Room that must stay free: a share of the filesystem, or a number of bytes if `share` is None."""
+    """A size, or a share of the filesystem."""
 
     text: str
+    """As configured."""
     share: float | None
+    """0 to 1; None: it is a size."""
     size: int = 0
+    """Bytes, if `share` is None."""
 
     def bytes_of(self, total: int) -> int:
         """The floor in bytes of a filesystem of `total` bytes, rounded down."""
@@ -59,11 +64,14 @@ class MinFree:
 
 @dataclass(frozen=True, slots=True)
 class FileSample:
-    """How many files of a backup: `number`, or a `share` of them; all if both are None."""
+    """How many files of a backup: all of them if `number` and `share` are None."""
 
     text: str
+    """As configured."""
     number: int | None = None
+    """So many files."""
     share: float | None = None
+    """A share of them, 0 to 1."""
 
     @property
     def is_all(self) -> bool:
@@ -94,11 +102,14 @@ _LARGEST_SAMPLE = 1_000_000  # names that are chosen lie in memory
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A limit on the load that expiry may cause: the latency of a small fsync in seconds, or a share of I/O pressure."""
+    """A limit on the load that expiry may cause."""
 
     text: str
+    """As configured."""
     latency: float | None
+    """Seconds of a small fsync; None: the limit is a pressure."""
     pressure: float | None = None
+    """The share of time that processes wait for I/O, 0 to 1; None: the limit is a latency."""
 
     def __str__(self) -> str:
         return self.text

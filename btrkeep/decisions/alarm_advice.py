@@ -30,12 +30,16 @@ def message_from(since: datetime, host: HostConfig, zone: ZoneInfo, silent: floa
 
 @dataclass(frozen=True, slots=True)
 class AlarmPatience:
-    """How long an alarm about a host or copy that has never been complete waits. `copies`: the allowed age by name, in seconds."""
+    """How long an alarm waits about a host or a copy that has never been complete."""
 
     hosts: Mapping[str, HostConfig]
+    """The configured hosts by name."""
     zone: ZoneInfo
+    """The pool's time zone."""
     silent: float | None
+    """Seconds, as in [notify]; None: as soon as the host is late."""
     copies: Mapping[str, float]
+    """The allowed age of each copy by name, in seconds."""
 
     @classmethod
     def of(cls, config: Config) -> "AlarmPatience":

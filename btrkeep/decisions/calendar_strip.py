@@ -25,16 +25,18 @@ _FEW = 2  # so many months without a backup are told in words
 
 @dataclass(frozen=True, slots=True)
 class StripLetter:
-    """A letter of the strip and its meaning. `name` is used by the API, `style` by the style sheet.
-
-    `colour` is one of xterm's 256, of medium brightness, readable on white and on black.
-    """
+    """A letter of the strip and its meaning."""
 
     letter: str
+    """What is printed for the day."""
     name: str
+    """The word of the API."""
     colour: int
+    """One of xterm's 256, of medium brightness, readable on white and on black."""
     words: str
+    """The meaning, for the legend."""
     style: str
+    """The class in the style sheet."""
 
 
 HELD = StripLetter("H", "held", 63, "held", "held")
@@ -53,10 +55,12 @@ KINDS = (*_RULES.values(), KEPT, SUSPECT, GOES)  # of a day's backups the first 
 
 @dataclass(frozen=True, slots=True)
 class StripBackup:
-    """One backup: the day on which it began, in the pool's zone, and its fate."""
+    """One backup of the strip."""
 
     day: date
+    """The day on which it began, in the pool's zone."""
     kind: StripLetter
+    """What became of it."""
 
 
 def kind_of(keep: bool, rules: Collection[str], state: str) -> StripLetter:

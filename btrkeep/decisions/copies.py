@@ -44,37 +44,46 @@ class CopyState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostBehind:
-    """A host of which not everything could be fetched. `there` and `here`: its newest backup on either side, by name; and why."""
+    """A host of which some backups could not be fetched."""
 
     host: str
+    """Its name."""
     there: str | None
+    """Its newest backup in the other pool, by name; None: there is none."""
     here: str | None
+    """Its newest backup in this pool, by name; None: there is none."""
     error: str
+    """Why they could not be fetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSession:
-    """What is known of a replica. `tried`: when the newest replication of all its hosts ended; `at`: when the newest that came to
-    its end had begun, for that is how old what it fetched is.
-
-    `error`: why the one that was tried came to none, or ""; `away`: the other pool was not there. Hosts are those of the other pool
-    that the replica fetches; `fetched` backups, `bytes` of streams and `seconds` are of the newest session; `newest`: when the
-    newest of all backups there began, those in the future left out. `gone`: hosts that were fetched, and that the other pool does
-    not list any more.
-    """
+    """The last sessions of a replica. Hosts are those of the other pool that the replica fetches."""
 
     tried: datetime
+    """When the newest session over all hosts ended."""
     at: datetime | None = None
+    """When the newest finished session began: the age of the fetched state counts from then. None: none was finished."""
     error: str = ""
+    """Why the session of `tried` failed; "" if it did not."""
     pool: str = ""
+    """The name of the other pool."""
     hosts: int = 0
+    """Number of hosts."""
     fetched: int = 0
+    """Number of backups that the newest session fetched."""
     bytes: int = 0
+    """Of streams that it received."""
     seconds: float = 0.0
+    """How long it took."""
     newest: datetime | None = None
+    """When the newest backup of the other pool began, those in the future not counted; None: it has none."""
     behind: tuple[HostBehind, ...] = ()
+    """Hosts of which some backups could not be fetched."""
     gone: tuple[str, ...] = ()
+    """Hosts that were fetched earlier, and that the other pool no longer lists."""
     away: bool = False
+    """True if the other pool could not be reached."""
 
     @property
     def rate(self) -> float | None:
@@ -102,32 +111,40 @@ Terms = TypeVar("Terms", bound=ReplicaTerms)
 
 @dataclass(frozen=True, slots=True)
 class HostLag:
-    """The lag of a fetched host: its newest copy by name, and the seconds since that began. `gone`: the other pool no longer lists
-    the host.
-    """
+    """The lag of a fetched host."""
 
     host: str
+    """Its name."""
     newest: str
+    """The name of its newest copy."""
     age: float
+    """Seconds since that backup began."""
     gone: bool
+    """True if the other pool no longer lists the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningFetch:
-    """A running replication. `updated`: time of this record; `bytes` of streams since `began`; the hosts being fetched.
-
-    `announced`: `bytes` and what is still to come of the streams under way, as far as the other side says.
-    """
+    """A running replication."""
 
     pid: int
+    """The process that fetches."""
     pid_started: str | None
+    """Its start time; None: not known."""
     began: datetime
+    """When it began."""
     updated: datetime
+    """When this was written."""
     planned: int
+    """Number of backups to fetch."""
     done: int = 0
+    """Number of backups fetched so far."""
     bytes: int = 0
+    """Of streams received since `began`."""
     hosts: tuple[str, ...] = ()
+    """The hosts that are being fetched now."""
     announced: int = 0
+    """`bytes` and the rest of the current streams, as far as the other server has announced it."""
 
     @property
     def left(self) -> float | None:
@@ -144,17 +161,19 @@ class RunningFetch:
 
 @dataclass(frozen=True, slots=True)
 class CopyStatus(Generic[Terms]):
-    """A copy and its state. `age`: seconds since the last fetched state was current; None if it never was. The age of an offsite
-    repository is that of the newest backup in it.
-
-    `lags`: the lag of each of its hosts.
-    """
+    """A copy and its state."""
 
     replica: Terms
+    """Its settings."""
     state: CopyState
+    """Whether it is up to date."""
     age: float | None
+    """Seconds since the fetched state was current, or since the newest backup in an offsite repository began; None: it never
+    was."""
     session: ReplicaSession | None
+    """Its last sessions; None: there was none."""
     lags: tuple[HostLag, ...] = ()
+    """The lag of each of its hosts."""
 
     @property
     def behind(self) -> tuple[HostBehind, ...]:
@@ -361,15 +380,18 @@ def _known_copies(said: dict[str, Any]) -> KnownCopies:
 
 @dataclass(frozen=True, slots=True)
 class OtherCopy:
-    """A copy of a host's backups. `place`: where it is, "" if only the other side knows; `newest`: its newest backup by name, None
-    if that is not known.
-    """
+    """Another copy of a host's backups."""
 
     name: str
+    """The copy's name in the configuration."""
     kind: str
+    """Its section: replica, push, fetched_by or offsite."""
     place: str
+    """Where it is; "" if only the other server knows."""
     newest: str | None
+    """The name of its newest backup; None: not known."""
     offsite: OffsiteSettings | None = None
+    """The settings of an offsite repository; None for the other kinds."""
 
 
 def other_copies(

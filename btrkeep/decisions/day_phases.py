@@ -30,22 +30,30 @@ class Active(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A piece of the day. `known`: the seconds of it that samples tell of; rates are bytes a second in these, of all devices."""
+    """A piece of the day."""
 
     start: datetime
+    """Its first moment."""
     end: datetime
+    """Its last moment, which the next piece begins with."""
     known: float
+    """How many of its seconds the samples cover."""
     read: float | None
+    """Bytes per second read from all devices during `known`; None: not known."""
     written: float | None
+    """Bytes per second written to all devices during `known`; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A time in which a job of that kind ran."""
+    """A time in which a job ran."""
 
     kind: str
+    """One of JOBS."""
     start: datetime
+    """When it began."""
     end: datetime
+    """When it ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,27 +49,36 @@ class DrillState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrillResult:
-    """The result of one drill that began at `at` and took `seconds`.
-
-    `names` were restored and compared, with `bytes` of file data, in `restoring` seconds without the comparison. `of`: names in the
-    backup, None if not counted. `left_out`: names that were chosen but too large for the room here. `differences`: their number.
-    `text`: the problem. A boot has only `text`, also if it succeeded.
-    """
+    """The result of one drill. A boot has only `text`, also if it succeeded."""
 
     host: str
+    """The host's name."""
     backup: str
+    """The name of the backup that was restored."""
     at: datetime
+    """When the drill began."""
     outcome: DrillOutcome
+    """Whether it proved the backup."""
     seconds: float = 0.0
+    """How long it took."""
     sample: str = ""
+    """How much was chosen, as in [drill]."""
     names: int = 0
+    """Number of names that were restored and compared."""
     bytes: int = 0
+    """Of file data in them."""
     restoring: float = 0.0
+    """Seconds of the restore, without the comparison."""
     of: int | None = None
+    """Number of names in the backup; None: not counted."""
     left_out: int = 0
+    """Number of chosen names that were too large for the free space here."""
     differences: int = 0
+    """Number of differences."""
     text: str = ""
+    """What went wrong; "" if nothing did."""
     kind: DrillKind = DrillKind.RESTORE
+    """Of restoring or of booting."""
 
     @property
     def rate(self) -> float | None:

@@ -28,11 +28,14 @@ def latest(now: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Whether a host is due now, since or until when, and why in words."""
+    """Whether a host is due."""
 
     due: bool
+    """True if it is due now."""
     when: datetime
+    """Since when it is due, or when it will be."""
     reason: str
+    """Why, in words."""
 
 
 def is_due(last_complete: datetime | None, every: float, window: Window | None, zone: ZoneInfo, now: datetime) -> Due:
@@ -168,10 +171,12 @@ FAILED_DISTANCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RequestedRun:
-    """An earlier backup by hand. `has_failed`: it brought nothing."""
+    """An earlier backup that a user requested."""
 
     started: datetime
+    """When it began."""
     has_failed: bool = False
+    """True if it received nothing."""
 
 
 @dataclass(frozen=True, slots=True)

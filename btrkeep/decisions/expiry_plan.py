@@ -25,51 +25,64 @@ class UnreadableHost:
 
 @dataclass(frozen=True, slots=True)
 class HostBackups:
-    """The known facts about a host. `candidates`: its final backups, including marked ones; `rows`: their states in the catalogue,
-    by name.
-
-    `configured`: the configuration names it. `trouble`: the part that cannot be read, which forbids any change. `stale`: its notes
-    mention expired backups that no longer exist. `unread`: backups without a row that the disk cannot read, which are kept.
-    """
+    """The facts about a host that its plan depends on."""
 
     host: str
+    """Its name."""
     candidates: Sequence[Candidate]
+    """Its final backups, marked ones included."""
     policy: Retention
+    """The retention that applies to it."""
     rows: Mapping[str, str] = field(default_factory=dict)
+    """The states in the catalogue, by the backup's name."""
     forgotten: datetime | None = None
+    """When `backupd forget` was called for it; None: never."""
     configured: bool = True
+    """True if the configuration has this host."""
     trouble: UnreadableHost | None = None
+    """The part of it that cannot be read, which forbids any change; None: all was read."""
     stale: bool = False
+    """True if its notes have expired backups that no longer exist."""
     unread: tuple[str, ...] = ()
+    """Names of backups without a row that the disk cannot read; they are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryStep:
-    """The action for one backup and its reason. `expires`: when it may be deleted; None if it is kept."""
+    """The action for one backup and its reasons."""
 
     name: str
+    """The backup's name."""
     reasons: tuple[Reason, ...]
+    """Why it is kept or deleted."""
     expires: datetime | None = None
+    """When it may be deleted; None if it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """The plan for one host. `delete` and `wait` are marked backups; those of `mark` that have no grace are in `delete` as well.
-
-    `amend`: backups whose rows are wrong, by name and right state. `rows`: the states in the rows. `going`: the number of backups
-    to be deleted that the catalogue does not know as such yet; the safety limits count these.
-    """
+    """The plan for one host."""
 
     host: str
+    """Its name."""
     total: int = 0
+    """Number of its final backups."""
     mark: tuple[ExpiryStep, ...] = ()
+    """Backups to be marked for deletion; those without a grace are in `delete` as well."""
     revive: tuple[ExpiryStep, ...] = ()
+    """Marked backups that are kept after all."""
     delete: tuple[ExpiryStep, ...] = ()
+    """Marked backups whose grace is over."""
     wait: tuple[ExpiryStep, ...] = ()
+    """Marked backups whose grace is not over."""
     amend: tuple[tuple[str, str], ...] = ()
+    """Backups whose rows are wrong, by name, with the right state."""
     going: int = 0
+    """Number of backups to be deleted that the catalogue does not have as such yet: the safety limits count these."""
     forgotten: bool = False
+    """True if `backupd forget` was called for it."""
     rows: Mapping[str, str] = field(default_factory=dict)
+    """The states in the catalogue, by the backup's name."""
 
     @property
     def names(self) -> frozenset[str]:

@@ -18,9 +18,10 @@ from btrkeep.units import format_time, parse_time
 
 @dataclass(frozen=True, slots=True)
 class FixCommand:
-    """A step of a fix: a program with its words."""
+    """A step of a fix that runs a program."""
 
     command: tuple[str, ...]
+    """The program and its arguments."""
 
     @property
     def line(self) -> str:
@@ -46,16 +47,18 @@ Step = FixCommand | WriteSysfs
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """`commands` mend it, as lines for a shell. `steps` are what `doctor --fix` does of that, none where it does nothing.
-
-    `unmounted`: the commands need the filesystem unmounted.
-    """
+    """How a finding is mended."""
 
     why: str = ""
+    """What the finding leads to if nothing is done."""
     risk: str = ""
+    """What may go wrong with the commands; "": nothing."""
     commands: tuple[str, ...] = ()
+    """Lines for a shell that mend it."""
     steps: tuple[Step, ...] = ()
+    """Those of them that `doctor --fix` takes; empty: none."""
     unmounted: bool = False
+    """True if the commands need the filesystem unmounted."""
 
     @property
     def fixable(self) -> bool:
@@ -123,10 +126,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class PoolVerdict:
-    """All findings about the pool, in the order of CHECKS, and the checks that could not be made."""
+    """The verdict on the pool."""
 
     findings: tuple[Finding, ...] = ()
+    """All findings, in the order of CHECKS."""
     unlooked: tuple[str, ...] = ()
+    """Names of the checks that could not be made."""
 
     @property
     def level(self) -> str:
@@ -144,11 +149,14 @@ class PoolVerdict:
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """A verdict of a moment, as the catalogue has it. `pool_looked`: when the pool could be read last, None if that is unknown."""
+    """The verdict of a moment, as the catalogue has it."""
 
     looked: datetime
+    """When it was made."""
     verdict: PoolVerdict
+    """The verdict."""
     pool_looked: datetime | None = None
+    """When the pool could be read last; None: not known."""
 
 
 def as_text(kept: StoredVerdict) -> str:
@@ -196,11 +204,14 @@ def grade(level: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A capability, its purpose, and whether no backup can be made without it."""
+    """A capability that btrkeep needs."""
 
     capability: str
+    """Its name, such as CAP_SYS_ADMIN."""
     purpose: str
+    """What it is needed for, in words."""
     required: bool
+    """True if no backup can be made without it."""
 
 
 NEEDS = (

@@ -25,17 +25,22 @@ COPY = "copy"
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """A line of `backupd status`. `age` is seconds since the newest complete backup started. A backup stamped in the future is
-    ignored, and a warning names it.
-    """
+    """A line of `backupd status`. A backup with a time in the future is ignored, and a warning names it."""
 
     host: str
+    """Its name."""
     state: str
+    """One of ALL_STATES."""
     last_complete: datetime | None
+    """When its newest complete backup started; None: it has none."""
     age: float | None
+    """Seconds since then."""
     next_due: datetime | None
+    """When it is due next; None: never, because it is not enabled."""
     error: str | None
+    """Why its last run failed; None if it did not."""
     warnings: Sequence[str] = ()
+    """What else an administrator should know, one line each."""
 
 
 def host_statuses(

@@ -16,24 +16,28 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class OffsiteSnapshot:
-    """A backup in the repository: restic's id of it, the host, our name of the backup, and when that began.
-
-    `machine`: the id that the host had in the pool, "" where none could be noted. `label`: the name that the host had when it was
-    sent, if it has another one now; `former`: another machine has that name now. `proven`: the repository does not say the machine,
-    but the pool has the backup. `original`: the id before its tags were changed, "" if they never were. `incomplete`: its tag says
-    that restic could not read all of the backup.
-    """
+    """A backup in an offsite repository."""
 
     id: str
+    """restic's id of the snapshot."""
     host: str
+    """The host's name."""
     name: str
+    """The backup's name in the pool."""
     started: datetime
+    """When that backup began."""
     machine: str = ""
+    """The id that the host had in the pool; "": none could be recorded."""
     label: str = ""
+    """The name that the host had when the backup was sent, if it has another one now; "" if not."""
     former: bool = False
+    """True if another machine has that name now."""
     proven: bool = False
+    """True if the repository does not have the machine, but the pool has the backup."""
     original: str = ""
+    """restic's id before its tags were changed; "": they never were."""
     incomplete: bool = False
+    """True if restic could not read all of the backup, as a tag of the snapshot records."""
 
 
 def placed(there: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None]) -> list[OffsiteSnapshot]:

@@ -52,14 +52,16 @@ _SLACK = 0.02  # how far below its limit the pool's use must come, for a level t
 
 @dataclass(frozen=True, slots=True)
 class Redundancy:
-    """`copies`: by type ("data") and number of good copies the used bytes. `lost`: bytes with every copy on a missing device.
-    `reduced`: bytes that have one good copy left although the type has a profile that keeps more. `missing`: devices by number.
-    """
+    """How many good copies the used bytes have."""
 
     copies: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Bytes by type ("data") and number of good copies."""
     lost: int = 0
+    """Bytes with every copy on a missing device."""
     reduced: int = 0
+    """Bytes with one good copy left although their profile keeps more."""
     missing: tuple[int, ...] = ()
+    """Numbers of the missing devices."""
 
     @property
     def single(self) -> int:
@@ -69,28 +71,32 @@ class Redundancy:
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
-    """Facts about the pool at a moment; None if unknown.
-
-    `redundancy`: with a missing device it is read only with CAP_SYS_ADMIN.
-
-    `fault`: why it cannot be used, with a hint; "" if it can. With a fault, nothing else is known. `foreign`: the pool to which the
-    catalogue in `state` belongs, "" for this one. `lost`: the pool has backups, but the catalogue has none. `errors`: the non-zero
-    counters by device number. `was_full`: more than `used_limit` was used at the last look. `schedule`: whether runs start in time.
-    `left_devices`: the temporary devices that are recorded.
-    """
+    """The facts about the pool at a moment; None: not known. With a `fault` nothing else is known."""
 
     fault: str = ""
+    """Why the pool cannot be used; "" if it can."""
     hint: str = ""
+    """What to do about `fault`."""
     foreign: str | None = None
+    """The pool to which the catalogue in the state folder belongs; "": this one."""
     lost: bool = False
+    """True if the pool has backups, but the catalogue has none."""
     read_only: bool | None = None
+    """True if the filesystem is mounted read-only."""
     missing: tuple[int, ...] | None = None
+    """Numbers of the missing devices."""
     errors: Mapping[int, Mapping[str, int]] | None = None
+    """The counters that are not zero, by device number and by name."""
     room: Room | None = None
+    """Size and free space of the filesystem."""
     was_full: bool = False
+    """True if more than `used_limit` was used at the last check."""
     redundancy: Redundancy | None = None
+    """How many good copies the used bytes have. With a missing device it is read only with CAP_SYS_ADMIN."""
     schedule: ScheduleVerdict = NOTHING_MISSED
+    """Whether runs start in time."""
     left_devices: tuple[str, ...] = ()
+    """The recorded temporary devices."""
 
 
 class CatalogueFacts(NamedTuple):
@@ -107,12 +113,16 @@ NOTHING_WRONG = CatalogueFacts()
 
 @dataclass(frozen=True, slots=True)
 class HealthLimits:
-    """Limits from the configuration; `used_limit` is a share."""
+    """The configured limits."""
 
     pool: Path
+    """The pool's folder."""
     state: Path
+    """The state folder."""
     min_free: MinFree
+    """Free space below which no transfer starts."""
     used_limit: float
+    """The share of used space at which there is an alarm, 0 to 1."""
 
     @classmethod
     def of(cls, config: Config) -> "HealthLimits":

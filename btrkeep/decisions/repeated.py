@@ -65,11 +65,14 @@ _COMMANDS = {
 
 @dataclass(frozen=True, slots=True)
 class StepAttempt:
-    """One run of a step that began at `at`. `text`: why it did not come to its end."""
+    """One run of a step."""
 
     at: datetime
+    """When it began."""
     outcome: AttemptOutcome
+    """How it ended."""
     text: str = ""
+    """Why it was not finished; "" if it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +90,20 @@ class StepAttempts:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedFailure:
-    """A step that did not come to its end `times` in a row, since `since`; `text`: why, the last time."""
+    """A step that was not finished several times in a row."""
 
     step: Step
+    """Which step."""
     name: str
+    """The name of the repository; "" for other steps."""
     subject: str
+    """The step, with that name, as messages have it."""
     times: int
+    """How many times in a row."""
     since: datetime
+    """When the first of these began."""
     text: str
+    """Why the last one was not finished."""
 
 
 def repeated_failures(steps: Iterable[StepAttempts], now: datetime) -> tuple[RepeatedFailure, ...]:
@@ -228,10 +237,12 @@ def _attempts(text: str | None) -> tuple[StepAttempt, ...]:
 
 @dataclass(slots=True)
 class RunningAttempt:
-    """An attempt that is under way; `end` shows how it ended."""
+    """An attempt in progress, which the step completes."""
 
     outcome: AttemptOutcome = AttemptOutcome.UNFINISHED
+    """How it ended; UNFINISHED until then."""
     text: str = ""
+    """Why it was not finished."""
 
     def end(self, outcome: AttemptOutcome, text: str = "") -> None:
         self.outcome, self.text = outcome, text

@@ -45,22 +45,30 @@ class Obstacle(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FarBackup:
-    """A backup of the other pool. `uuid` identifies it in every pool."""
+    """A backup of the other pool."""
 
     name: str
+    """Its name there."""
     uuid: str
+    """It identifies the backup in every pool."""
     state: str
+    """Its state there."""
 
 
 @dataclass(frozen=True, slots=True)
 class NearBackup:
-    """A final backup of this pool. `going`: retention has marked it. `is_original`: it was never changed after it was final."""
+    """A final backup of this pool."""
 
     name: str
+    """Its name here."""
     uuid: str
+    """It identifies the backup in every pool."""
     state: str
+    """Its state here."""
     going: bool = False
+    """True if retention has marked it."""
     is_original: bool = True
+    """True if it was not changed since it was final."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +81,22 @@ class ReplicaMark:
 
 @dataclass(frozen=True, slots=True)
 class NearHost:
-    """A host in this pool. `mark` is None if it is backed up here; `refused`: names deleted here on request.
-
-    `damaged`: names of backups with files that are known to be damaged. `unreadable`: those that are known to be damaged as a
-    whole, so nothing can be received as a difference to them.
-    """
+    """A host in this pool."""
 
     backups: Sequence[NearBackup] = ()
+    """Its final backups here."""
     mark: ReplicaMark | None = None
+    """The notes about its origin; None if this pool backs it up."""
     forgotten: bool = False
+    """True if `backupd forget` was called for it here."""
     refused: Collection[str] = ()
+    """Names of backups that were deleted here on request."""
     known: bool = False
+    """True if this pool has a folder for it."""
     damaged: Collection[str] = ()
+    """Names of backups with files that are known to be damaged."""
     unreadable: Collection[str] = ()
+    """Names of backups that are known to be damaged as a whole, so nothing can be received as a difference to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +113,12 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Parents:
-    """The backups of a host that both sides have and to which a difference can be received: those without known damage here, and
-    those with damaged files, whose damage the difference inherits.
-    """
+    """The backups of a host that both pools have and to which a difference can be received."""
 
     whole: tuple[FarBackup, ...] = ()
+    """Those without known damage here."""
     damaged: tuple[FarBackup, ...] = ()
+    """Those with damaged files, whose damage the difference inherits."""
 
     def of(self, backup: FarBackup, *, again: bool) -> FarBackup | None:
         """Returns the nearest earlier one without damage, else the nearest later one, else the nearest with damage, unless the
@@ -129,16 +140,20 @@ class Parents:
 
 @dataclass(frozen=True, slots=True)
 class HostFetches:
-    """The fetches for a host, oldest first. `present`: the names of the backups that both sides have now; `parents`: those that can
-    be parents.
-    """
+    """The fetches for a host."""
 
     host: str
+    """Its name."""
     fetches: tuple[Fetch, ...] = ()
+    """Its backups to fetch, oldest first."""
     present: tuple[str, ...] = ()
+    """Names of the backups that both pools have now."""
     parents: Parents = Parents()
+    """Those of them that can be parents."""
     obstacle: Obstacle | None = None
+    """Why nothing can be fetched; None: it can."""
     text: str = ""
+    """Details of `obstacle`, such as a pool's name."""
 
     @property
     def common(self) -> str | None:

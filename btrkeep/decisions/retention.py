@@ -30,10 +30,12 @@ _KNOWN = (SUSPECT, FAILED)  # the states, besides complete, of which it is known
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A hold; `until` None is without end."""
+    """A hold of a backup."""
 
     until: datetime | None = None
+    """When it ends; None: never."""
     why: str = ""
+    """The reason, as the operator wrote it."""
 
     def is_in_force(self, now: datetime) -> bool:
         """Returns True if it has not ended."""
@@ -91,21 +93,24 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A final backup. `state`: complete, suspect, failed or altered, without regard to expiry; `expired`: when it was marked,
-    or None.
-
-    `in_use`: it is the base of the run in progress, or of one that will be continued. `asked`: somebody marked it, not a rule.
-    `common`: the replica with which this pool has it in common as the newest, which the next difference is to; "" for none.
-    """
+    """A final backup."""
 
     name: str
+    """Its name."""
     started: datetime
+    """When its run began."""
     state: str
+    """complete, suspect, failed or altered, without regard to expiry."""
     expired: datetime | None = None
+    """When it was marked for deletion; None: it is not marked."""
     hold: Hold | None = None
+    """Its hold; None: it is not held."""
     in_use: bool = False
+    """True if it is the base of the run in progress, or of one that will be continued."""
     asked: DeletionRequest | None = None
+    """The request to delete it; None: it is marked by a rule, or not at all."""
     common: str = ""
+    """The replica whose newest common backup with this pool it is, and so the parent of the next difference; "": none."""
 
     def marked(self, now: datetime) -> datetime | None:
         """Returns when it was marked as expired; None if it was not, or if the mark lies in the future, where its grace would last
@@ -116,15 +121,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision about one backup. `reasons`: every rule and floor that keeps it, otherwise why it expires.
-
-    `expires`: when it may be deleted (the mark, or now, plus the grace); None if it is kept.
-    """
+    """The decision about one backup."""
 
     name: str
+    """Its name."""
     keep: bool
+    """True if it is kept."""
     reasons: tuple[Reason, ...]
+    """Every rule and floor that keeps it; if none does, why it expires."""
     expires: datetime | None
+    """When it may be deleted: the mark, or now, plus the grace; None if it is kept."""
 
 
 def decide(

@@ -84,11 +84,14 @@ def policy_words(policy: Retention) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedHost:
-    """A host with the decision about each of its backups, oldest first. `today`: how many go by the policy as it is configured."""
+    """A host with the decisions about its backups."""
 
     facts: HostBackups
+    """The facts that they depend on."""
     decisions: Sequence[Decision]
+    """One for each backup, oldest first."""
     today: int
+    """Number of backups that are deleted by the configured policy."""
 
     @property
     def going(self) -> int:

@@ -109,17 +109,18 @@ _WORDS: dict[ExitCause, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The reaction to an exit status, and why rsync ended; `unreachable` if ssh never connected.
-
-    `number`: of the signal, or an unknown exit status; otherwise 0.
-    `line`: the message that gave the reason, otherwise rsync's own last one; never compared.
-    """
+    """Why rsync ended, and what to do then."""
 
     kind: ExitKind
+    """How to react."""
     cause: ExitCause
+    """Why it ended."""
     unreachable: bool = False
+    """True if ssh did not connect."""
     number: int = 0
+    """Of the signal, or of an unknown exit status; otherwise 0."""
     line: str = field(default="", compare=False)
+    """The message with the reason, or rsync's last one. It is not compared."""
 
     @property
     def words(self) -> str:

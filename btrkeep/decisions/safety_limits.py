@@ -26,12 +26,16 @@ _HOST = "host:"
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """The checks that `--force` overrides: the pool's limit, that of every host or of named hosts, the verdict on the clock."""
+    """The checks that `--force` overrides."""
 
     pool: bool = False
+    """The limit of the pool."""
     every_host: bool = False
+    """The limit of each host."""
     clock: bool = False
+    """The check of the clock."""
     hosts: frozenset[str] = field(default_factory=frozenset)
+    """The limit of these hosts."""
 
     def covers(self, host: str) -> bool:
         """Returns True if that host's limit is overridden."""
@@ -59,10 +63,12 @@ def force_word(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeletedShare:
-    """How many of a host's backups would be deleted at once, and how many it has."""
+    """How many of a host's backups would be deleted at once."""
 
     going: int
+    """Number of backups to be deleted."""
     total: int
+    """Number of its backups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +95,14 @@ def _beyond(share: DeletedShare, most: float, count: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ClockFact:
-    """The clocks of one moment: the wall's, and the seconds since the boot `boot_id`, suspend included (CLOCK_BOOTTIME)."""
+    """The clocks of one moment."""
 
     wall: datetime
+    """The system clock."""
     boottime: float
+    """Seconds since the boot, suspend included (CLOCK_BOOTTIME)."""
     boot_id: str
+    """Which boot, as the kernel names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +115,14 @@ class ClockBehind:
 
 @dataclass(frozen=True, slots=True)
 class ClockAhead:
-    """The clock went ahead by so much `since` then, of which this machine's boot clock explains a part."""
+    """How far the system clock went ahead of the clock of this boot."""
 
     by: timedelta
+    """How far."""
     since: datetime
+    """The moment with which it is compared."""
     explained: timedelta
+    """The part of it that the clock of this boot explains."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,14 @@ _KEPT_CALLS = 200
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A coming start of `backupd run` for this pool. `hosts`: patterns of the hosts that it names, () for those that are due.
-
-    `regardless`: it takes its hosts whether due or not, and outside of their windows.
-    """
+    """A coming start of `backupd run` for this pool."""
 
     at: datetime
+    """When."""
     hosts: tuple[str, ...] = ()
+    """Patterns of the hosts that it names; empty: those that are due."""
     regardless: bool = False
+    """True if it takes its hosts whether due or not, and outside of their windows."""
 
     def takes(self, host: str) -> bool:
         """Returns True if it is for that host."""
@@ -44,38 +44,46 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class StartFacts:
-    """What starts runs of this pool: `starters` are timers, files of cron and others; `starts` are complete until `until`.
-
-    `unknown`: why not everything could be read, "" if it could. `by_units`: systemd's units read this configuration, so that the
-    shipped timer can start its runs. `pool`: its name.
-    """
+    """What starts runs of this pool."""
 
     starts: tuple[Start, ...]
+    """The coming starts, complete until `until`."""
     until: datetime
+    """Until when `starts` has all starts."""
     starters: tuple[str, ...] = ()
+    """The timers, files of cron and others that start runs."""
     unknown: str = ""
+    """Why not everything could be read; "" if it could."""
     by_units: bool = True
+    """True if systemd's units read this configuration, so that the installed timer can start its runs."""
     pool: str = "main"
+    """The pool's name."""
     command: str = "backupd"
+    """How `backupd` is called for this pool, for hints."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleVerdict:
-    """`missed`: the hosts that will not be backed up in time, with `every`, the window and the zone of the first in words.
-
-    `first`: the next start that takes a host. `unknown`: why nothing can be decided. `by_hand`: nothing starts runs, and no unit
-    reads the configuration: it is run by hand, or not yet in its place.
-    """
+    """Whether runs start in time."""
 
     missed: tuple[str, ...] = ()
+    """The hosts that will not be backed up in time."""
     terms: str = ""
+    """`every`, the window and the zone of the first of them, in words."""
     first: datetime | None = None
+    """The next start that takes a host; None: there is none."""
     starters: tuple[str, ...] = ()
+    """The timers, files of cron and others that start runs."""
     unknown: str = ""
+    """Why nothing can be decided; "" if it can."""
     by_hand: bool = False
+    """True if nothing starts runs and no unit reads the configuration: it is run by hand, or not installed yet."""
     by_units: bool = True
+    """True if systemd's units read this configuration."""
     pool: str = "main"
+    """The pool's name."""
     command: str = "backupd"
+    """How `backupd` is called for this pool, for hints."""
 
 
 NOTHING_MISSED = ScheduleVerdict()
@@ -194,12 +202,16 @@ def json_text(value: Mapping[str, Any] | list[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredSchedule:
-    """The schedule of a moment, as the catalogue has it. `first`: the next start that takes a host."""
+    """The schedule of a moment, as the catalogue has it."""
 
     looked: datetime
+    """When it was read."""
     first: datetime | None
+    """The next start that takes a host; None: there is none."""
     starters: tuple[str, ...]
+    """The timers, files of cron and others that start runs."""
     unknown: str
+    """Why nothing can be decided; "" if it can."""
 
 
 def stored_schedule(text: str | None) -> StoredSchedule | None:

@@ -22,14 +22,16 @@ UNFINISHED = ("aborted", "interrupted")
 
 @dataclass(frozen=True, slots=True)
 class DeviceScrub:
-    """The last scrub of a device. `status`: "", "running", "finished", "aborted" or "interrupted"; `scrubbed` bytes; `begun`: its
-    first start, also of a resumed scrub; None if not reported.
-    """
+    """The last scrub of a device."""
 
     devid: int
+    """The device's number in the filesystem."""
     status: str
+    """"", "running", "finished", "aborted" or "interrupted"."""
     scrubbed: int
+    """Bytes that it has read."""
     begun: datetime | None
+    """When it was first started, also if it was resumed; None: not reported."""
 
 
 class UnreadReason(StrEnum):
@@ -44,11 +46,14 @@ class UnreadReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnreadDevice:
-    """A device that a scrub did not read as a whole. `used`: bytes on it; None if unknown."""
+    """A device that a scrub did not read as a whole."""
 
     devid: int
+    """The device's number in the filesystem."""
     why: UnreadReason
+    """Why not."""
     used: int | None = None
+    """Bytes in use on it; None: not known."""
 
 
 def is_resumable(scrubs: Mapping[int, DeviceScrub], present: Collection[int], now: datetime) -> bool:

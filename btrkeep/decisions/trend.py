@@ -19,19 +19,22 @@ from btrkeep.pool.model import DEVICE_ERRORS
 
 @dataclass(frozen=True, slots=True)
 class PoolNumbers:
-    """How the pool's filesystem was at a moment. Sizes are bytes of the devices: what is stored twice counts twice.
-
-    `spaces`: by type ("data"), allocated and used, as files have them. `errors`: by number of the device what it has counted since
-    its counters were reset, by the names in DEVICE_ERRORS. `orphans`: None where nobody may count them.
-    """
+    """The state of the pool's filesystem at a moment. Sizes are bytes of the devices: data stored twice counts twice."""
 
     taken: datetime
+    """When it was measured."""
     size: int
+    """Of all devices."""
     allocated: int
+    """Bytes in block groups."""
     used: int
+    """Bytes with data or metadata."""
     spaces: Mapping[str, tuple[int, int]]
+    """Allocated and used bytes by type ("data"), as files have them."""
     errors: Mapping[int, Mapping[str, int]]
+    """What each device has counted since its counters were reset, by device number and the names in DEVICE_ERRORS."""
     orphans: int | None
+    """Number of deleted subvolumes that wait for the cleaner; None: not permitted to count them."""
 
 
 def numbers_of_sample(sample: Sample) -> PoolNumbers:
@@ -61,17 +64,22 @@ MOST_POINTS = 400
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The state of a filesystem at a moment; sizes are raw bytes of the devices. `metadata_share`: share of metadata in the used
-    bytes.
-    """
+    """The state of a filesystem at a moment. Sizes are bytes of the devices: data stored twice counts twice."""
 
     taken: datetime
+    """When it was measured."""
     size: int
+    """Of all devices."""
     allocated: int
+    """Bytes in block groups."""
     used: int
+    """Bytes with data or metadata."""
     metadata_share: float
+    """The part of `used` that is metadata, 0 to 1."""
     orphans: int | None
+    """Number of deleted subvolumes that wait for the cleaner; None: not known."""
     score: float | None
+    """The score of the free space; None: it was not scored."""
 
     @property
     def unallocated(self) -> int:
@@ -160,36 +168,44 @@ _STRETCHES = 6
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Growth in bytes per day: overall, in the slowest and in the fastest stretch."""
+    """Growth in bytes per day."""
 
     usual: float
+    """Over the whole time."""
     slow: float
+    """In the slowest part of it."""
     fast: float
+    """In the fastest part of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FullForecast:
-    """When `now` reaches `size` at the present growth. None: not within ten years, or never.
-
-    `earliest` assumes the fastest growth, `latest` the slowest.
-    """
+    """When the pool is full at its present growth. A date is None if it is more than ten years away, or never."""
 
     now: int
+    """Bytes now."""
     size: int
+    """The bytes at which it is full."""
     growth: Growth
+    """The measured growth."""
     usual: datetime | None
+    """When it is full with the usual growth."""
     earliest: datetime | None
+    """With the fastest growth."""
     latest: datetime | None
+    """With the slowest growth."""
     with_used: bool = False
-    """Of allocated: `usual` is when used is full, for what is used is allocated."""
+    """For allocated bytes: True if `usual` is the date at which the used bytes are full, because they have to be allocated."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooLittleHistory:
-    """Why there is no forecast: so many days of history, or so few of them with a sample."""
+    """Why there is no forecast."""
 
     days: float
+    """How many days the history has."""
     count: int
+    """How many of them have a sample."""
 
     def __str__(self) -> str:
         if self.count < LEAST_DAYS <= self.days:

@@ -117,20 +117,24 @@ class FinishedScrub:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The verification state of a backup, its source and time. `read`, `compared`: numbers of files, if `backupd verify` read them.
-
-    `damaged`: the path of one of the `damages` files, or "". `source`: the result of a comparison with the host, whichever source
-    decides the state.
-    """
+    """The verification state of a backup."""
 
     state: VerificationState
+    """The state."""
     by: VerifiedBy | None = None
+    """What proved or disproved it; None: nothing did."""
     at: datetime | None = None
+    """When."""
     read: int = 0
+    """Number of files that `backupd verify` read; None if it did not."""
     compared: int = 0
+    """Number of them that were compared with a recorded checksum."""
     damages: int = 0
+    """Number of damaged files."""
     source: ComparedBackup | None = None
+    """The result of a comparison with the host, whatever decides the state; None: there was none."""
     damaged: str = ""
+    """The path of one of the damaged files; "": none."""
 
 
 def state_of(one: VerificationFacts) -> VerificationState:
