@@ -43,13 +43,16 @@ Send = Callable[[int, int, int], Iterator[int]]
 
 @dataclass(slots=True)
 class Archived:
-    """The result of an archive; `left_out` are up to SAMPLES paths with the reason, `left_out_count` counts all."""
+    """The result of an archive."""
 
     entries: int = 0
+    """Number of names in it."""
     size: int = 0
     """Bytes of the archive."""
     left_out: list[tuple[bytes, str]] = field(default_factory=list)
+    """Up to SAMPLES paths that are not in it, with the reason."""
     left_out_count: int = 0
+    """Number of all paths that are not in it."""
 
     def leave_out(self, path: bytes, why: str) -> None:
         """Counts what an archive of this kind cannot hold."""

@@ -34,13 +34,17 @@ class Restorable:
     """A backup that can be restored from: final, read-only and ours. `state` takes acceptance and expiry into account."""
 
     host: str
+    """The host's name."""
     name: str
+    """The backup's name."""
     path: Path
     """Of its subvolume."""
     state: str
     """complete, suspect, failed or expired."""
     started: datetime
+    """When its run began."""
     record: Record
+    """Its backup.json."""
 
 
 def parse_which(text: str) -> tuple[str, str]:

@@ -88,17 +88,20 @@ _Others = list[tuple[bytes, os.stat_result]]
 
 @dataclass(slots=True)
 class _Level:
-    """A folder that a batched walk is in, or that it is to enter: open as `fd`.
-
-    `names`: those that were not looked at yet. Of the others `files` are plain ones, and `others` the rest, the next one last.
-    """
+    """A folder that a batched walk is in, or will enter."""
 
     entry: Entry
+    """The folder."""
     name: bytes
+    """Its name in its own folder."""
     fd: int
+    """The open folder."""
     names: Iterator[bytes]
+    """Its names that were not read yet."""
     files: list[PlainFile] = field(default_factory=list)
+    """The plain files that were read."""
     others: _Others = field(default_factory=_Others)
+    """The other names that were read, the next one last."""
 
 
 def _looked(

@@ -29,18 +29,20 @@ _LINES = 5_000  # of each; for the time that a comparison takes
 
 @dataclass(frozen=True, slots=True)
 class PathDifference:
-    """One path that differs. `what`: added, removed, changed, or kind: it is something else now, a folder instead of a file.
-
-    `fields`, of a changed one: size, mtime, mode, owner, target, device, xattrs (ACLs are among them), content; mount, when
-    something is mounted on the folder in one of the backups, so that nothing below was compared. The time of a folder is not
-    compared: it changes with every name in it.
-    """
+    """One path that differs."""
 
     path: bytes
+    """On the host."""
     what: str
+    """added, removed, changed, or kind: it is something else now, such as a folder instead of a file."""
     before: Entry | None
+    """The name in the older backup; None if it was added."""
     after: Entry | None
+    """The name in the newer backup; None if it was removed."""
     fields: tuple[str, ...] = ()
+    """What changed: size, mtime, mode, owner, target, device, xattrs (with ACLs), content; or mount: something is mounted on the
+    folder in one of the backups, so that nothing below it was compared. The time of a folder is not compared, because it changes
+    with each of its names."""
 
 
 class NoText(OperatorError):
@@ -210,14 +212,20 @@ def _lines(tree: Tree, entry: Entry, limit: int) -> list[str]:
 
 @dataclass(slots=True)
 class DifferenceTotals:
-    """Totals of the differences: names, and bytes of plain files. `changed_bytes` are the present sizes of changed ones."""
+    """Totals of the differences: numbers of names, and bytes of plain files."""
 
     added: int = 0
+    """Number of added names."""
     removed: int = 0
+    """Number of removed names."""
     changed: int = 0
+    """Number of changed names."""
     added_bytes: int = 0
+    """Bytes of added files."""
     removed_bytes: int = 0
+    """Bytes of removed files."""
     changed_bytes: int = 0
+    """Bytes of changed files, as they are in the newer backup."""
 
     def take(self, one: PathDifference) -> None:
         """Counts one more. What became another kind is counted as changed."""

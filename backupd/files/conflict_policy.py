@@ -23,8 +23,9 @@ class RestoreStep:
     """The action for one name, and its reason."""
 
     what: str
-    """NEW, SAME (it is there already), ENTERED (a folder that is there), OVERWRITTEN, KEPT (what is there stays) or REFUSED."""
+    """NEW, SAME (it is already the same), ENTERED (an existing folder), OVERWRITTEN, KEPT (the existing file stays) or REFUSED."""
     why: str = ""
+    """Why it is refused; "" for other steps."""
 
 
 def decide(entry: Entry, there: Entry | None, differs: Sequence[str], overwrite: str | None) -> RestoreStep:

@@ -33,10 +33,16 @@ class LimitExceeded(Exception):
 
 @dataclass(slots=True)
 class HostRsyncEnd:
+    """How an rsync of a restore to a host ended."""
+
     exit_code: int
+    """Its exit status; negative for a signal."""
     output: Output
+    """Its output."""
     messages: Messages
+    """Its messages."""
     folders: int = 0
+    """Number of folders in its list."""
 
 
 _FOLDERS = re.compile(rb"Number of files: \d{1,18} \((?:[a-z]+: \d{1,18}, )*dir: (\d{1,18})")
@@ -47,9 +53,13 @@ class _Reader:
     """Takes rsync's output: items one by one, if there are any, progress and numbers by Output."""
 
     take: Callable[[Item], None] | None
+    """Gets each item; None: there are none."""
     output: Output = field(default_factory=Output)
+    """Progress and numbers."""
     folders: int = 0
+    """Number of folders so far."""
     rest: bytes = b""
+    """The beginning of a line whose end has not arrived."""
 
     def feed(self, data: bytes) -> None:
         self.output.feed(data)

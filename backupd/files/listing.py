@@ -25,12 +25,16 @@ SORTS = ("name", *_KEYS)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of a folder's entries, and how many there are in all."""
+    """Some of a folder's entries."""
 
     entries: tuple[Entry, ...]
+    """The entries of this page."""
     total: int
+    """Number of entries of the folder."""
     sort: str = "name"
+    """The key by which they are sorted."""
     descending: bool = False
+    """True if the highest comes first."""
 
 
 def listing(tree: Tree, path: bytes) -> list[Entry]:

@@ -257,15 +257,16 @@ class PlaceComparer:
 
 @dataclass(slots=True)
 class PlacedFolder:
-    """A folder of the destination that a walk is in, with its step.
-
-    `is_fresh`: nothing was in it. `waiting`: groups that are still copied into it.
-    """
+    """A folder of the destination that a walk is in."""
 
     place: Names
+    """Its names from the destination's root."""
     step: str
+    """What is done to it, one of the steps of conflict_policy."""
     is_fresh: bool
+    """True if it was empty."""
     waiting: int = 0
+    """Number of groups that are still being copied into it."""
 
 
 def placed_folder(visit: Visit, step: str, to: Destination) -> PlacedFolder:

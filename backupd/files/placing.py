@@ -25,10 +25,12 @@ Walk = Callable[[Tree, bytes, Unreadable | None], Iterator[Walked]]
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A requested path and its place. The root of a backup has no name: its contents go straight into the folder."""
+    """A requested path and its place."""
 
     path: bytes
+    """The path on the host."""
     names: Names
+    """Its place below the destination. The root of a backup has no name: its contents go straight into the folder."""
 
     def holds(self, path: bytes) -> bool:
         """Returns True if `path` is the root or below it."""

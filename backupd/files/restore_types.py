@@ -22,11 +22,14 @@ ORIGINAL = ""
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """What to restore, and where. `backup` as for backup_selector.find, `paths` as on the host."""
+    """What to restore, and where."""
 
     host: str
+    """The host's name."""
     backup: str
+    """As `backup_selector.find` accepts it."""
     paths: tuple[bytes, ...]
+    """On the host."""
     to: str
     """ORIGINAL, an absolute folder of this machine, or [USER@]HOST:DIR."""
     overwrite: str | None = None
@@ -41,17 +44,21 @@ class RestoreRequest:
     anyway: bool = False
     """True if other users may control a step of the path of a folder of this machine."""
     port: int | None = None
+    """Of ssh; None: as configured."""
     only_below: tuple[str, ...] = ()
     """Folders of this machine outside of which nothing is written; () for root, who may write everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine and a folder on it. `original`: every path goes to its original place."""
+    """A machine and a folder on it."""
 
     host: HostConfig
+    """The machine."""
     folder: bytes
+    """Absolute."""
     original: bool
+    """True if each path is restored to its original place."""
 
     def __str__(self) -> str:
         machine = self.host.address or "this machine"
@@ -86,13 +93,16 @@ def _machine(address: str) -> str:
 
 @dataclass(slots=True)
 class RestoreCount:
-    """A number of names, the bytes of the files among them, and up to SAMPLES of their places with a reason each."""
+    """A number of names, with samples."""
 
     number: int = 0
+    """Number of names."""
     size: int = 0
+    """Bytes of the files among them."""
     samples: list[tuple[bytes, str]] = field(default_factory=list)
+    """Up to SAMPLES of their places, each with a reason."""
     content_only: bool = False
-    """True if a name in it differs in its content alone."""
+    """True if one of them differs only in its content."""
 
     def add_difference(self, place: bytes, fields: Sequence[str], size: int = 0) -> None:
         """Adds a name that differs in these fields."""
@@ -134,8 +144,11 @@ class Withheld:
     """
 
     devices: RestoreCount = field(default_factory=RestoreCount)
+    """Device nodes."""
     setuid: RestoreCount = field(default_factory=RestoreCount)
+    """Files with setuid or setgid bits."""
     capabilities: RestoreCount = field(default_factory=RestoreCount)
+    """Files with capabilities or other attributes that grant privileges."""
 
     @property
     def number(self) -> int:
@@ -145,21 +158,28 @@ class Withheld:
 
 @dataclass(slots=True)
 class RestorePreview:
-    """What a restore would do. `counts` by the steps of conflict_policy, including existing folders (ENTERED). Sizes are bytes.
-
-    `free` and `needed` are None if unknown: on another machine.
-    """
+    """What a restore would do. Sizes are bytes."""
 
     to: str
+    """The destination, in words."""
     counts: dict[str, RestoreCount] = field(default_factory=lambda: {what: RestoreCount() for what in STEPS})
+    """By the steps of conflict_policy, existing folders (ENTERED) included."""
     files: int = 0
+    """Number of plain files."""
     folders: int = 0
+    """Number of folders."""
     others: int = 0
+    """Number of other names."""
     size: int = 0
+    """Of the files."""
     needed: int | None = None
+    """Free space that it takes; None: not known, on another machine."""
     free: int | None = None
+    """Free space at the destination; None: not known, on another machine."""
     reflinks: bool = False
+    """True if the files will share the backup's data."""
     withheld: Withheld = field(default_factory=Withheld)
+    """What is not restored unless requested."""
 
     def count(self, entry: Entry) -> None:
         """Counts a name of the backup by its kind."""
@@ -216,19 +236,24 @@ class RestorePreview:
 
 @dataclass(slots=True)
 class RestoreProgress:
-    """Progress of a restore: `files` of `all_files`, `size` of `all_size` bytes.
-
-    `phase`: looking, writing, syncing (to disk) or comparing.
-    """
+    """The progress of a restore."""
 
     phase: str = "looking"
+    """looking, writing, syncing (to disk) or comparing."""
     files: int = 0
+    """Number of names that are done in this phase."""
     size: int = 0
+    """Bytes that are done in this phase."""
     all_files: int = 0
+    """Number of names in all."""
     all_size: int = 0
+    """Bytes in all."""
     to: str = ""
+    """The destination, in words."""
     names: Names = ()
+    """The place that is written or compared now."""
     begun: float = field(default_factory=time.monotonic)
+    """When it began, by time.monotonic()."""
 
     @property
     def place(self) -> bytes:
@@ -243,18 +268,24 @@ class RestoreProgress:
 
 @dataclass(slots=True)
 class Restored:
-    """The result. `problems`: names that could not be written, or not completely; `differences`: names that differ from the
-    backup. `compared` counts bytes that were read on both sides.
-    """
+    """The result of a restore."""
 
     counts: dict[str, RestoreCount] = field(default_factory=lambda: {what: RestoreCount() for what in STEPS})
+    """By the steps of conflict_policy."""
     problems: RestoreCount = field(default_factory=RestoreCount)
+    """Names that could not be written, or only in part."""
     differences: RestoreCount = field(default_factory=RestoreCount)
+    """Names that differ from the backup."""
     reflinked: int = 0
+    """Bytes that share the backup's data."""
     copied: int = 0
+    """Bytes that were copied."""
     compared: int = 0
+    """Bytes that were read on both sides."""
     seconds: float = 0.0
+    """How long it took."""
     withheld: Withheld = field(default_factory=Withheld)
+    """What was not restored because it was not requested."""
 
     @property
     def good(self) -> bool:

@@ -48,19 +48,24 @@ class Entry:
     mode: int
     """Permission bits, with setuid, setgid and sticky."""
     uid: int
+    """Of the owner."""
     gid: int
+    """Of the group."""
     mtime: int
+    """Time of the last modification, nanoseconds."""
     inode: int
+    """The inode number."""
     links: int
+    """Number of names of the file."""
     device: int
-    """Of the subvolume that it is in; with `inode` what tells two names of one file from two files."""
+    """Of the subvolume that it is in. Two names are one file if `device` and `inode` are equal."""
     target: bytes | None = None
-    """What a symlink says; None for all others."""
+    """Where a symlink points; None for all others."""
     rdev: int = 0
-    """Which device a device node is; 0 for all others."""
+    """The number of a device node; 0 for all others."""
     changed: int = 0
-    """When the inode was last changed here, on the server, nanoseconds: its ctime. No host can choose it, a snapshot keeps it: so
-    one inode number with one `changed` in two backups of a host is one and the same file, untouched in between."""
+    """ctime on this server, nanoseconds. No host can set it and a snapshot keeps it, so equal `inode` and `changed` in two
+    backups of a host mean the same file, unchanged."""
 
     @property
     def name(self) -> bytes:

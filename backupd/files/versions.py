@@ -45,28 +45,31 @@ class Version:
     """One distinct version. Times are starts of backups."""
 
     entry: Entry
-    """As the newest backup that has it has it."""
+    """As it is in the newest backup with this version."""
     first: str
+    """The name of the oldest backup that has it."""
     last: str
-    """The oldest and the newest backup that has it; one in between may have another version."""
+    """The name of the newest backup that has it. A backup between the two may have another version."""
     names: tuple[str, ...]
-    """Of all backups that have it, oldest first."""
+    """The names of all backups that have it, oldest first."""
     first_seen: datetime
+    """When `first` began."""
     last_seen: datetime
+    """When `last` began."""
     best: str
-    """The backup to restore it from: the newest complete one that has it; without one, the newest."""
+    """The backup to restore it from: the newest complete one that has it, or else the newest."""
     states: tuple[str, ...]
-    """Of those backups, each state once: ("expired",) for one that goes with them."""
+    """The states of these backups, each once."""
     changed: tuple[str, ...]
-    """In what it differs from the version before; empty for the first."""
+    """In what it differs from the previous version; empty for the first."""
     certain: bool
-    """True if the data in all of these backups is known to be the same."""
+    """True if the data of all these backups is known to be the same."""
     vanished: datetime | None = None
-    """When the path was found to be gone right after this version; None when another followed, or it is still there."""
+    """When the path was missing right after this version; None: another version followed, or it still exists."""
     same_content_as: str | None = None
-    """The `first` of the version before, when their data is known to be the same: only time, mode or owner changed."""
+    """The `first` of the previous version, if the data is known to be the same and only time, mode or owner changed."""
     sha256: str | None = None
-    """Of a plain file that was read: by content, and only where that was needed."""
+    """Of a plain file that had to be read to compare its content; otherwise None."""
 
     @property
     def backups(self) -> int:
@@ -76,40 +79,56 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """The path had been there, and was not. `came_back`: the backup in which it was there again, None when it never was."""
+    """A time in which the path was missing."""
 
     first: str
+    """The first backup without it."""
     since: datetime
+    """When that began."""
     last: str
+    """The last backup without it."""
     backups: int
+    """Number of backups without it."""
     came_back: str | None
+    """The backup that has it again; None: none does."""
     until: datetime | None
+    """When that began."""
     doubtful: bool
-    """True if only backups say so that are suspect or failed."""
+    """True if it is missing only in suspect or failed backups."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathInBackup:
-    """The path in one backup: `found` is one of the words above, `version` a number in `PathHistory.versions`."""
+    """The path in one backup."""
 
     name: str
+    """The backup's name."""
     started: datetime
+    """When it began."""
     state: str
+    """The backup's state."""
     found: str
+    """One of the words above."""
     version: int | None
+    """The number in `PathHistory.versions`; None: it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathHistory:
-    """All versions of a path, oldest first, the times when it was missing, and its state in each backup, oldest first."""
+    """All versions of a path."""
 
     path: bytes
+    """On the host."""
     by_content: bool
+    """True if files were read where their metadata did not decide."""
     versions: tuple[Version, ...]
+    """Oldest first."""
     gone: tuple[Absence, ...]
+    """The times in which it was missing, oldest first."""
     backups: tuple[PathInBackup, ...]
+    """Its state in each backup, oldest first."""
     stopped: bool = False
-    """True if time was over before all backups had been looked at: those after the last one here."""
+    """True if the time limit ended it: later backups than the last one here were not read."""
 
 
 def has_data(entry: Entry) -> bool:
@@ -140,19 +159,26 @@ def changed_fields(before: Entry, after: Entry) -> tuple[str, ...]:
 
 @dataclass(slots=True, eq=False)
 class _CollectedVersion:
-    """A version while it is collected. `last` is where it was seen last. `differs`: its data is not that of the version before;
-    `xattrs_differ`: its attributes are not.
-    """
+    """A version while it is collected."""
 
     key: tuple[object, ...]
+    """What distinguishes it from others, without its content."""
     sightings: list[tuple[Restorable, Entry]]
+    """The backups that have it."""
     certain: bool = True
+    """True if their data is known to be the same."""
     differs: bool = False
+    """True if its data is not that of the version before."""
     xattrs_differ: bool = False
+    """True if its attributes are not those of the version before."""
     same_as: str | None = None
+    """The `first` of the version before, if their data is the same."""
     digest: str | None = None
+    """SHA-256 of its content, if it was read."""
     before: Entry | None = None
+    """The entry of the version before."""
     vanished: datetime | None = None
+    """When it was missing right after this version."""
 
     @property
     def last(self) -> tuple[Restorable, Entry]:
@@ -161,10 +187,16 @@ class _CollectedVersion:
 
 @dataclass(slots=True)
 class _Collected:
+    """The versions collected so far."""
+
     by_content: bool
+    """True if files are read where their metadata does not decide."""
     pulse: Pulse
+    """Is called while files are read, and may end that."""
     kept: list[_CollectedVersion] = field(default_factory=list)
+    """The finished ones."""
     current: _CollectedVersion | None = None
+    """The version of the last backup; None: the path was missing there."""
 
     def take(self, backup: Restorable, tree: Tree, entry: Entry) -> int:
         """Returns the number of the version that this entry belongs to."""

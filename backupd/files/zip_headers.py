@@ -22,11 +22,14 @@ _UNIX = 3 << 8
 
 @dataclass(frozen=True, slots=True)
 class ZipMember:
-    """One name. `name` is as it stands in the zip; with `packed` its data are deflated, and its sizes stand after them."""
+    """One name of a zip."""
 
     entry: Entry
+    """The name in the backup."""
     name: bytes
+    """The name in the zip."""
     packed: bool
+    """True if its data are deflated, and its sizes follow them."""
 
     @property
     def large(self) -> bool:
@@ -36,11 +39,14 @@ class ZipMember:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of a member's data: their checksum, and bytes in the zip and out of it."""
+    """The sizes of a member's data."""
 
     crc: int = 0
+    """CRC-32 of the data."""
     packed: int = 0
+    """Bytes in the zip."""
     size: int = 0
+    """Bytes when unpacked."""
 
 
 def member(entry: Entry, name: bytes) -> ZipMember:

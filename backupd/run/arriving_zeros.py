@@ -52,23 +52,26 @@ AskSize = Callable[[str], Awaitable[int | None]]
 
 @dataclass(frozen=True, slots=True)
 class ZerosStop:
-    """Why an rsync was stopped. `path`: in `data`, of a file that arrives as zeros, with its length on the host if that is known.
-
-    `recount`: a limit is exceeded, perhaps by zeros of any file.
-    """
+    """Why an rsync was stopped because of zeros."""
 
     path: bytes | None
+    """The file in `data` that arrives as zeros; None: not known."""
     size: int | None = None
+    """Its length on the host; None: not known."""
     recount: bool = False
+    """True if a limit is exceeded, perhaps by zeros of any file."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file that rsync writes: its inode number, how much of it has arrived, and a path by which it can be read."""
+    """A file that rsync writes."""
 
     inode: int
+    """Its inode number."""
     received: int
+    """Bytes that have arrived."""
     link: Path
+    """A path by which it can be read."""
 
 
 class ArrivingZeros:
@@ -213,14 +216,14 @@ def _rsync_processes(group: Group) -> list[GroupMember]:
 
 @dataclass(slots=True)
 class ArrivalRate:
-    """How fast the files of one rsync arrive. `begun`: when it was started, by a clock that is never set.
-
-    `rate`: bytes a second between the last two looks. `other_seconds`: what it took beside the transfer, which is mostly its list.
-    """
+    """How fast the files of one rsync arrive."""
 
     begun: float
+    """When rsync was started, by a clock that is never set."""
     rate: float = 0.0
+    """Bytes per second between the last two measurements."""
     other_seconds: float = 0.0
+    """What it took besides the transfer, mostly for its list."""
     _last: tuple[int, float] | None = None
 
     def note_first(self, received: int, now: float) -> None:

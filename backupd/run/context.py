@@ -21,21 +21,30 @@ _RATE_WINDOW = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """The result of one host in this run. `outcome`: complete, suspect, failed, partial, skipped or locked. Fields that a
-    Record has by the same name come from it.
-    """
+    """The result of one host in this run. Fields that a Record has by the same name come from it."""
 
     host: str
+    """The host's name."""
     outcome: str
+    """complete, suspect, failed, partial, skipped or locked."""
     error: str | None = None
+    """Why it is not complete; None if it is."""
     name: str | None = None
+    """The backup's name; None: it is not final."""
     files: int | None = None
+    """Number of regular files."""
     bytes: int | None = None
+    """The size of all files on the host."""
     new_bytes: int | None = None
+    """Bytes of new data."""
     shared_bytes: int | None = None
+    """Bytes that share data of another host's backup."""
     seconds: float = 0.0
+    """How long it took."""
     attempts: int = 0
+    """Number of attempts of the transfer."""
     warnings: tuple[str, ...] = ()
+    """What is missing or unusual, one line each."""
 
     @property
     def good(self) -> bool:
@@ -45,17 +54,26 @@ class HostResult:
 
 @dataclass(slots=True)
 class RunningTransfer:
-    """A running transfer. `expected_files` is the number in the base, None for a first backup."""
+    """A running transfer."""
 
     host: str
+    """The host's name."""
     run_id: int
+    """The run's `id` in the catalogue."""
     expected_files: int | None = None
+    """Number of files in the base; None for a first backup."""
     path: str = ""
+    """The source path that is transferred now."""
     output: Output | None = None
+    """The output of its rsync; None: it was not started yet."""
     done_files: int = 0
+    """Number of files of the finished source paths."""
     done_bytes: int = 0
+    """Bytes of the finished source paths."""
     begun: float = field(default_factory=time.monotonic)
+    """When it began, by time.monotonic()."""
     pid: int = 0
+    """Of its rsync."""
     _share: float = 0.0
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -119,21 +137,28 @@ NightEvent = NightStarted | RunningTransfer | HostResult | Notice | NightEnded
 
 @dataclass(slots=True)
 class RunContext:
-    """Everything a run needs. `catalogue` is a Ledger where it must not cost a backup that it cannot be written.
-
-    `retry_pause` is the first pause in seconds between attempts; it triples.
-    """
+    """Everything a run needs."""
 
     config: Config
+    """The configuration."""
     pool: Pool
+    """The pool."""
     catalogue: Catalogue | Ledger
+    """One whose failing writes do not fail a backup, or the catalogue itself."""
     clock: Clock
+    """The clock."""
     rsync: Rsync
+    """The rsync of this server."""
     sinks: ProgressSinks[NightEvent]
+    """Who gets the events of the night."""
     night: bool
+    """True for a run over all hosts, False for named ones."""
     confinement: Confinement
+    """How rsync is confined."""
     retry_pause: float = 10.0
+    """Seconds of the first pause between attempts; it triples each time."""
     running: dict[str, RunningTransfer] = field(default_factory=dict)
+    """The running transfers, by host."""
 
     def confines(self, host: HostConfig) -> bool:
         """Returns True if the rsync that talks to that host is confined: a source on this machine is no host."""

@@ -49,13 +49,18 @@ _LONGEST_MARKER = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SampledFile:
-    """A file of the backup. `folder`: the names of the folders above it; `is_new`: this run has fetched it."""
+    """A file of the backup."""
 
     folder: Names
+    """The names of the folders above it."""
     name: bytes
+    """Its name."""
     size: int
+    """Bytes."""
     mtime: int
+    """Nanoseconds."""
     is_new: bool
+    """True if this run has fetched it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +86,14 @@ class FetchedTwice:
 
 @dataclass(frozen=True, slots=True)
 class _Repeat:
-    """A warning about a source path. `folder`: what could be left out; "" if the warning is about none."""
+    """A warning about a source path."""
 
     path: str
+    """The source path."""
     words: str
+    """The warning."""
     folder: str = ""
+    """The folder that could be excluded; "": the warning is not about one."""
 
 
 def with_fetched_twice(

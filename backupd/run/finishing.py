@@ -73,21 +73,24 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class ShareWith:
-    """The host to share with, and a condition that ends the sharing early: files shared by then stay shared."""
+    """The host whose data is shared."""
 
     host: str
+    """Its name."""
     cancelled: Cancellation
+    """Ends the sharing early; files that are shared by then stay shared."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedData:
-    """Files that share data with the other host's now, and the bytes that they share. `other`: the backup with that data,
-    HOST@NAME; None if there was none.
-    """
+    """The files that share data with the other host's backup."""
 
     files: int = 0
+    """Number of files."""
     bytes: int = 0
+    """Bytes that they share."""
     other: str | None = None
+    """That backup, HOST@NAME; None: there is none."""
 
 
 def leave(prepared: Prepared, record: Record, disk: Syncfs) -> None:

@@ -39,10 +39,12 @@ _WAITING = 10  # times the budget, for a processor or a disk
 
 @dataclass(frozen=True, slots=True)
 class SumLimits:
-    """How many fetched files get a checksum, None: none; and the maximum seconds of processor time."""
+    """How many fetched files get a checksum."""
 
     sample: FileSample | None
+    """How many; None: none."""
     seconds: float
+    """The most processor time that it takes."""
 
 
 NO_SUMS = SumLimits(None, 0)

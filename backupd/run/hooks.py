@@ -21,10 +21,12 @@ SKIP = 75  # EX_TEMPFAIL of sysexits.h: not tonight
 
 @dataclass(frozen=True, slots=True)
 class HookFailure:
-    """A failed hook; `skip`: it asked to skip the host tonight."""
+    """A failed hook."""
 
     message: str
+    """What happened, in words."""
     skip: bool
+    """True if it requested that the host is skipped tonight."""
 
 
 async def run(

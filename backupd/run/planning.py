@@ -20,17 +20,20 @@ _STOPPED = frozenset({CauseCode.SIGNAL, CauseCode.WINDOW_CLOSED})
 
 @dataclass(frozen=True, slots=True)
 class PlannedHost:
-    """A host and whether this run takes it, with the reason. `bound`: its window binds this run.
-
-    `opens`: when its window does, of a host that is due and outside of it. `is_copy`: it is fetched from another pool.
-    """
+    """A host, and whether this run takes it."""
 
     host: HostConfig
+    """The host."""
     runs: bool
+    """True if this run takes it."""
     reason: str
+    """Why, in words."""
     bound: bool = False
+    """True if its window limits this run."""
     opens: datetime | None = None
+    """When its window opens, if it is due and outside of it; otherwise None."""
     is_copy: bool = False
+    """True if it is fetched from another pool."""
 
 
 def plan(

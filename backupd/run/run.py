@@ -63,14 +63,16 @@ _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """What came of a run. `signalled`: the first signal that it got, 0 for none. `unusable`: why the pool let no other host begin.
-    `trouble`: why the catalogue could not be written.
-    """
+    """How a run ended."""
 
     results: Sequence[HostResult]
+    """One for each host."""
     signalled: int
+    """The first signal that it received; 0: none."""
     unusable: PoolUnusable | None = None
+    """Why the pool allowed no other host to begin; None: it did."""
     trouble: OperatorError | None = None
+    """Why the catalogue could not be written; None: it could."""
 
 
 def run_hosts(

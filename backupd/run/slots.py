@@ -27,11 +27,14 @@ _PATIENCE = 120  # looks; then it is looked without a turn: whoever has it may b
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """A number of places; `name` begins the names of their locks, `whose` says to whom they belong."""
+    """A number of slots."""
 
     name: str
+    """The begin of the names of their locks."""
     count: int
+    """How many there are."""
     whose: str
+    """To whom they belong, in words."""
 
     def take(self, locks: Path, what: str, since: str) -> Lock | None:
         """Takes a free place; returns None if there is none. Raises PoolUnusable."""
@@ -114,10 +117,12 @@ def _tried(path: Path, what: str, since: str) -> Lock | None:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """How many open files and processes or threads a running host needs."""
+    """What a running host needs."""
 
     files: int
+    """Number of open files."""
     tasks: int
+    """Number of processes and threads."""
 
 
 OPEN = Needs(files=16, tasks=6)

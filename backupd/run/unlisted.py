@@ -53,11 +53,14 @@ def files_below(
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Names of any kind, their bytes, and their bytes without holes."""
+    """The contents of folders."""
 
     files: int = 0
+    """Number of names of any kind."""
     bytes: int = 0
+    """Their size."""
     stored: int = 0
+    """Their size without holes."""
 
 
 NOTHING = Contents()

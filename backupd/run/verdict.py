@@ -19,29 +19,36 @@ from btrkeep.units import counted
 
 @dataclass(frozen=True, slots=True)
 class SuspectLimits:
-    """Fractions beyond which a path is suspect."""
+    """The shares of a path beyond which it is suspect, 0 to 1."""
 
     shrink: float
+    """Of missing files or bytes."""
     unreadable: float
+    """Of unreadable files."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathEvidence:
-    """What is known of one source path whose rsync has ended. `base`: the same path's numbers in the base backup.
-
-    `below`: the files of that backup which were not compared because a folder above them could not be read (see `enough_below`).
-    `stored`: the bytes on the disk of the same path in the base and now, without holes. Only `shrank_by_size` asks for it.
-    """
+    """The facts about one source path whose rsync has ended."""
 
     path: str
+    """The source path."""
     exit_code: int
+    """rsync's; negative for a signal."""
     messages: Messages
+    """rsync's messages."""
     numbers: Mapping[str, int]
+    """rsync's statistics, in bytes and counts."""
     base: Mapping[str, int] | None
+    """The numbers of the same path in the base; None: the base has no such path."""
     limits: SuspectLimits
+    """The configured limits."""
     seconds: float
+    """How long it took."""
     below: int = 0
+    """Number of files of the base that were not compared because a folder above them could not be read."""
     stored: tuple[int, int] | None = None
+    """Bytes on the disk of the same path in the base and now, without holes; None: only `shrank_by_size` needs it."""
 
 
 def has_shrunk(result: PathResult) -> bool:
@@ -238,16 +245,18 @@ class EmptiedWhy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """Folders of a source path that hold nothing any more although nothing was deleted in them; one of them, and how many others.
-
-    `files` and `bytes` are what the base has below them, as far as that was counted: names of any kind, and their sizes.
-    """
+    """Folders of a source path that are empty now although nothing was deleted in them."""
 
     folder: str
+    """One of them."""
     others: int = 0
+    """Number of the others."""
     files: int = 0
+    """Number of names below them in the base, as far as that was counted."""
     bytes: int = 0
+    """The size of these names."""
     why: EmptiedWhy = EmptiedWhy.NOT_MOUNTED
+    """Why they are empty."""
 
     def is_too_much(self, base: Mapping[str, int], limit: float) -> bool:
         """Returns True if more than `limit` of what the base has is missing with them, by files or by bytes."""
@@ -301,13 +310,16 @@ def _warnings(known: PathEvidence) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """The decision about a run. `state`: the final state of the backup, or None if `.working` stays unfinished."""
+    """The decision about a run."""
 
     state: str | None
+    """The final state of the backup; None: `.working` stays unfinished."""
     outcome: str
+    """One of RUN_OUTCOMES."""
     error: str | None
+    """Why it is not complete; None if it is."""
     cause: Cause | None = None
-    """The cause behind `error`, as data."""
+    """`error` as data."""
 
 
 _FINAL = {PathOutcome.COMPLETE: "complete", PathOutcome.SUSPECT: "suspect", PathOutcome.BROKEN: "failed"}

@@ -51,21 +51,25 @@ class Forgotten(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class WorkRequest:
-    """The `.working` that a run needs. `disk` is the run's, `imported` the Record's: what an import left is continued by nobody.
-
-    Files of `damages` in the base are removed, unless a continued run has fetched them since. `checked`: each base and what was
-    left is read first, and the newest whole one is taken, or none: what grows from a base of which the disk cannot read some
-    metadata never becomes complete.
-    """
+    """The `.working` that a run needs."""
 
     pool: Pool
+    """The pool."""
     host: HostConfig
+    """The host."""
     now: datetime
+    """The start of the run."""
     disk: Syncfs
+    """Commits the filesystem."""
     cancelled: Cancellation | None = None
+    """Ends it early; None: it cannot be."""
     damages: tuple[Damage, ...] = ()
+    """The known damages of the base: these files are removed, unless a continued run has fetched them since."""
     imported: str | None = None
+    """As in the Record; an unfinished import is not continued."""
     checked: bool = False
+    """True if each base is read first and the newest readable one is taken, or none: a backup whose base has unreadable metadata
+    never becomes complete."""
 
     @property
     def path(self) -> Path:

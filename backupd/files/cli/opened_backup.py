@@ -40,8 +40,11 @@ class OpenedBackup:
     """A backup that is opened for reading."""
 
     pool: Pool
+    """The pool that has it."""
     backup: Restorable
+    """The backup."""
     tree: Tree
+    """Its files."""
 
     @property
     def where(self) -> str:

@@ -38,30 +38,40 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class TreeProgress:
-    """How far a tree is: `files` of about `of` were made. `of` is 0 while its folders are read."""
+    """The progress of a tree."""
 
     host: str
+    """The host's name."""
     files: int = 0
+    """Number of files made so far."""
     of: int = 0
+    """About how many there will be; 0 while its folders are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportContext:
-    """The environment of an import. `delta`: files are changed in place, so that both backups share equal blocks."""
+    """Everything an import needs."""
 
     config: Config
+    """The configuration."""
     pool: Pool
+    """The pool."""
     rsync: Rsync
+    """The rsync of this server."""
     clock: Clock
+    """The clock."""
     cancellation: Cancellation
+    """Ends it early."""
     delta: bool = False
+    """True if files are changed in place, so that both backups share equal blocks."""
     tell: Callable[[TreeProgress], None] = lambda _: None
-    """Is called about once a second while a tree is copied."""
+    """Called about once a second while a tree is copied."""
     tick: Callable[[], None] = lambda: None
+    """Called between small steps."""
     own: "dict[str, OwnBackup]" = field(default_factory=dict)
-    """By host, the newest backup that this import has made."""
+    """The newest backup that this import has made, by host."""
     processes: dict[str, CopyProcesses] = field(default_factory=dict)
-    """By host, those that copy for it, if there are any."""
+    """The processes that copy, by host, if there are any."""
 
     @property
     def goes_on(self) -> bool:
@@ -84,22 +94,26 @@ class ImportContext:
 
 @dataclass(frozen=True, slots=True)
 class OwnBackup:
-    """The name of a backup that this import has made, what the folders of its tree were then, and the look at the tree after it,
-    which was begun meanwhile.
-    """
+    """A backup that this import has made."""
 
     name: str
+    """The backup's name."""
     folders: FolderDigests
+    """The digests of the folders of its tree when it was made."""
     ahead: "LookAhead | None"
+    """The reading of the next tree that began meanwhile; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookAhead:
-    """A look at a tree while the one before it is copied: reading its folders is mostly waiting."""
+    """The reading of a tree's folders while the tree before it is copied, because it is mostly waiting."""
 
     tree: OldTree
+    """The tree."""
     found: "asyncio.Task[TreeLinks]"
+    """Its hard links, once they are read."""
     stop: Event
+    """Ends it early."""
 
     @classmethod
     def begin(cls, tree: OldTree, before: OldTree, known: FolderDigests) -> "LookAhead":

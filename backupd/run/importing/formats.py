@@ -44,12 +44,14 @@ class OldTree:
 
 @dataclass(frozen=True, slots=True)
 class OldHistory:
-    """All trees, by host and time, no two of a host in the same second; and the folders that are no tree, with the reason."""
+    """The history of another program."""
 
     trees: tuple[OldTree, ...]
+    """All trees, by host and time; no two of a host have the same second."""
     left_out: Mapping[str, str] = field(default_factory=dict)
+    """Folders that are not trees, with the reason."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """By the names that hosts have in the history, those here."""
+    """The names of hosts here, by their names in the history."""
 
     @property
     def hosts(self) -> list[str]:

@@ -23,22 +23,30 @@ _MOST_DIGITS = 6  # of a number of backups
 
 @dataclass(frozen=True, slots=True)
 class BackupPoint:
-    """A `backup` line: the host as its folder is named, how ssh reaches it (None: this machine), and the source path."""
+    """A `backup` line."""
 
     host: str
+    """The host, as its folder is named."""
     address: str | None
+    """How ssh reaches it; None: this machine."""
     path: str
+    """The source path."""
 
 
 @dataclass(frozen=True, slots=True)
 class RsnapshotConf:
-    """What is read of it. `untranslated`: lines that have no equal here, for people."""
+    """What is used of an rsnapshot.conf."""
 
     root: Path | None = None
+    """Its snapshot_root; None: it has none."""
     retain: Mapping[str, int] = field(default_factory=dict)
+    """Its `retain` lines: number by name."""
     points: tuple[BackupPoint, ...] = ()
+    """Its `backup` lines."""
     exclude: tuple[str, ...] = ()
+    """Its exclude patterns."""
     untranslated: tuple[str, ...] = ()
+    """Lines that have no equivalent here, for messages."""
 
 
 def read_conf(conf: Path) -> RsnapshotConf:

@@ -27,14 +27,16 @@ from btrkeep.pool.syncfs import Syncfs, syncing
 
 @dataclass(frozen=True, slots=True)
 class ImportedBackup:
-    """A backup made of a tree. `literal`: bytes of data that were copied. `nested`: folders that stand for subvolumes in a
-    snapshot, and are not in the backup.
-    """
+    """A backup made of a tree."""
 
     record: Record
+    """Its backup.json."""
     subvolume_id: int
+    """The number of its subvolume."""
     literal: int
+    """Bytes of data that were copied."""
     nested: int = 0
+    """Number of folders that stand for subvolumes in a snapshot; they are not in the backup."""
 
 
 async def import_tree(

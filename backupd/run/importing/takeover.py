@@ -46,11 +46,14 @@ _EMPTY = 2  # inode number of the folder that a snapshot has where the original 
 
 @dataclass(slots=True)
 class TakenTree:
-    """What was found in the snapshot: regular files, their bytes, and folders that stood for subvolumes in it, which are gone."""
+    """What a snapshot has."""
 
     files: int = 0
+    """Number of regular files."""
     bytes: int = 0
+    """Their size."""
     nested: int = 0
+    """Number of folders that stood for subvolumes in it, which were removed."""
 
 
 async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
