@@ -19,18 +19,19 @@ from btrkeep.trusted_path import UntrustedStep
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One block device of those that a filesystem lies on, the uppermost first.
-
-    `kind`: disk, partition, lvm, lvm raid, dm-cache, crypt, multipath, dm, md, bcache, loop, iscsi, fibre channel, virtio, nvme,
-    nvme fabrics, sata, usb, drbd, nbd, rbd, zram. `detail` is the level of an md, the file of a loop device, the mode of a bcache.
-    `redundant`: what is below survives the loss of a disk; None: nobody here can know. `rotational` is the kernel's flag.
-    """
+    """One of the block devices that a filesystem lies on, the uppermost first."""
 
     name: str
+    """The kernel's name."""
     kind: str
+    """disk, partition, lvm, lvm raid, dm-cache, crypt, multipath, dm, md, bcache, loop, iscsi, fibre channel, virtio, nvme, nvme
+    fabrics, sata, usb, drbd, nbd, rbd, zram."""
     detail: str = ""
+    """The level of an md, the file of a loop device, the mode of a bcache; otherwise ""."""
     redundant: bool | None = None
+    """True if what is below it survives the loss of a disk; None: cannot be known on this machine."""
     rotational: bool | None = None
+    """The kernel's flag; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,36 +57,50 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class FilesystemFacts:
-    """The filesystem as the kernel has it mounted.
-
-    `mount_options` are as the machine has them, whatever a service sees of them. `profiles`: by type (data, metadata, system,
-    mixed) those that have block groups. `unallocated`: by device the bytes that new chunks may take.
-    `errors`: by devid the counters that are not zero. `quota`: "", "qgroup" or "squota".
-    `reclaim`: by file of sysfs the knobs of the kernel's own reclaim that are on. `features` are those of this filesystem,
-    `kernel_features` those that this kernel knows.
-    """
+    """The filesystem as the kernel has it mounted."""
 
     uuid: str
+    """The filesystem's UUID."""
     target: Path
+    """The mount point."""
     mount_options: frozenset[str] | None
+    """On this machine, whatever a service sees of them; None: not known."""
     options: tuple[str, ...]
+    """The options of the filesystem."""
     features: frozenset[str]
+    """Those of this filesystem."""
     kernel_features: frozenset[str]
+    """Those that this kernel supports."""
     free_space_tree: bool
+    """True if it has one."""
     checksum: str
+    """The algorithm."""
     checksum_driver: str
+    """The kernel's implementation of it."""
     profiles: Mapping[str, tuple[str, ...]]
+    """Those with block groups, by type (data, metadata, system, mixed)."""
     devices: tuple[DeviceFacts, ...]
+    """Its devices."""
     missing: tuple[int, ...] | None
+    """Numbers of missing devices; None: not known."""
     errors: Mapping[int, Mapping[str, int]]
+    """The counters that are not zero, by device number."""
     quota: str
+    """"", "qgroup" or "squota"."""
     reclaim: Mapping[Path, str]
+    """The enabled settings of the kernel's own reclaim, by file of sysfs."""
     exclusive_operation: str | None
+    """The one that runs; None: none does."""
     room: Room
+    """Size and free space."""
     allocated: int
+    """Bytes of the devices in block groups."""
     subvolumes: int | None
+    """Their number; None: not known."""
     redundancy: Redundancy | None = None
+    """How many good copies the used bytes have; None: not read."""
     unallocated: Mapping[int, int] = field(default_factory=dict)
+    """Bytes that new chunks may take, by device."""
 
     def option(self, name: str) -> str | None:
         """Returns the value of a mount option; "" if it has none, None if the option is not set."""
@@ -115,72 +130,88 @@ class Scrub:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`rsync` as numbers, () if it is not installed. `clock`: synchronised. `cpu`: the flags of the processor. `capabilities`: of
-    this process; None if unknown.
-    """
+    """This server."""
 
     rsync: tuple[int, ...] | None
+    """The version as numbers; empty: it is not installed; None: not known."""
     clock: bool | None
+    """True if it is synchronised; None: not known."""
     cpu: frozenset[str]
+    """The flags of the processor."""
     capabilities: Capabilities | None = None
+    """Of this process; None: not known."""
     is_root: bool = True
+    """True if this process is root."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A file that ssh uses: `mode` is None if it is missing. `empty`: it has no effective line.
-
-    `hidden`: why its state is unknown: it is missing here, but this process does not see the machine's own filesystem.
-    """
+    """A file that ssh uses."""
 
     path: Path
+    """The file."""
     mode: int | None
+    """Its permission bits; None: it is missing."""
     empty: bool = False
+    """True if it has no effective line."""
     hidden: str = ""
+    """Why its state is unknown: it is missing here, but this process does not see the machine's own filesystem."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiteFacts:
-    """The pool and its configuration. `key` and `known_hosts` are None when no host is reached by ssh.
-
-    `created`: when the pool was. `hosts`: how many are enabled, and `unruled` those of them without any rule of retention.
-    `schedule`: the hosts that will not be backed up in time. `own_balance`: something starts btrfs-balancer.
-    `mount_option` is that of [expiry], `expiring`: one runs now. `most_backups`: the host that has the most, and how many.
-    `unfinished`: on a pool with little room, the host whose unfinished backup takes the most of it. `catalogue`: what is to be said
-    of it. `clock_doubt`: why the clock cannot be right, as the next expiry will find. `confine` is that of [backup], and
-    `unconfined` the newest backup that came from a host, when its rsync was not confined: "" when it was, or there is none.
-    `quotas`: how many hosts have a quota. `quota_since`: `backupd quota` has switched simple quotas on. `programs`: see
-    backupd.actions.quota; read where that matters. `copies` and `steps`: what `backupd check` says of
-    replicas, and of optional steps.
-    `left_devices`: temporary devices of `doctor --fix room` that are still a part of the pool.
-    `untrusted_state`: the folder by which users other than root could replace the catalogue.
-    """
+    """The pool and its configuration."""
 
     limits: HealthLimits
+    """The configured limits."""
     name: str
+    """The pool's name."""
     file: Path
+    """The configuration's main file."""
     created: datetime | None = None
+    """When the pool was created; None: not known."""
     hosts: int = 0
+    """Number of enabled hosts."""
     unruled: tuple[str, ...] = ()
+    """Enabled hosts without any retention rule."""
     key: KeyFile | None = None
+    """The key of ssh; None: no host is reached by ssh."""
     known_hosts: KeyFile | None = None
+    """The file of ssh; None: no host is reached by ssh."""
     schedule: ScheduleVerdict = NOTHING_MISSED
+    """Whether runs start in time."""
     own_balance: bool = False
+    """True if something starts btrfs-balancer."""
     mount_option: str = "none"
+    """As in [expiry]."""
     expiring: bool = False
+    """True if an expiry runs now."""
     most_backups: tuple[str, int] | None = None
+    """The host with the most backups, and how many; None: there is none."""
     unfinished: str = ""
+    """On a pool with little free space, the host whose unfinished backup takes the most of it; "": none."""
     catalogue: CatalogueFacts = NOTHING_WRONG
+    """The state of the catalogue."""
     clock_doubt: str | None = None
+    """Why the clock cannot be right, as the next expiry will find; None: it can."""
     confine: str = "auto"
+    """As in [backup]."""
     unconfined: str = ""
+    """The newest backup from a host, if its rsync was not confined; "" if it was, or there is none."""
     quotas: int = 0
+    """Number of hosts with a quota."""
     quota_since: datetime | None = None
+    """When `backupd quota` enabled simple quotas; None: it did not."""
     programs: tuple[str, bool] = ("", True)
+    """See backupd.actions.quota; only read where it matters."""
     copies: tuple[Finding, ...] = ()
+    """The findings of `backupd check` about copies."""
     steps: tuple[Finding, ...] = ()
+    """The findings of `backupd check` about optional steps."""
     left_devices: tuple[str, ...] = ()
+    """Temporary devices of `doctor --fix room` that are still part of the pool."""
     untrusted_state: UntrustedStep | None = None
+    """The folder by which users other than root could replace the catalogue; None: there is none."""
 
     @property
     def pool(self) -> Path:
@@ -190,13 +221,18 @@ class SiteFacts:
 
 @dataclass(frozen=True, slots=True)
 class DoctorFacts:
-    """All of it, at one moment."""
+    """All facts at one moment."""
 
     now: datetime
+    """The moment."""
     filesystem: FilesystemFacts
+    """The pool's filesystem."""
     scrub: Scrub
+    """Its last scrub."""
     machine: Machine
+    """This server."""
     site: SiteFacts
+    """The pool and its configuration."""
 
     @property
     def verdict(self) -> PoolVerdict:

@@ -42,35 +42,42 @@ BLIND_TO_DEVICES = unless(lambda facts: bool(facts.filesystem.devices), "/sys do
 
 @dataclass(frozen=True, slots=True)
 class DoctorRule:
-    """A check: from facts to findings, none when all is well. `looks` says in one phrase what it finds, for the documentation.
-
-    `severities` are those that its findings can have; `fixable`: whether any of them can have steps. `blind` shows why it could not
-    look, "" when it could: a check that finds nothing and is blind is not well.
-    """
+    """A check, from facts to findings."""
 
     name: str
+    """Its name."""
     severities: tuple[str, ...]
+    """Those that its findings can have."""
     looks: str
+    """What it looks for, in one phrase, for the documentation."""
     check: Callable[[DoctorFacts], Iterator[Finding]] = field(repr=False)
+    """Returns the findings, none if all is well."""
     fixable: bool = False
+    """True if some of its findings can have steps."""
     blind: Blind = field(default=NEVER_BLIND, repr=False)
+    """Returns why it could not check, "" if it could: a check without findings that could not check is not well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unlooked:
-    """A check that could not be made, and why."""
+    """A check that could not be made."""
 
     name: str
+    """Its name."""
     why: str
+    """Why not."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """The result of all rules: findings, the worst first; names of the checks that found nothing; those that could not look."""
+    """The result of all rules."""
 
     findings: tuple[Finding, ...]
+    """The worst first."""
     well: tuple[str, ...]
+    """Names of the checks that found nothing."""
     unlooked: tuple[Unlooked, ...]
+    """The checks that could not be made."""
 
 
 _SAFEST = ("raid1c4", "raid1c3", "raid6", "raid10", "raid1", "raid5", "dup", "raid0", "single")

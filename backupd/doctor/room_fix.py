@@ -68,16 +68,20 @@ _PASSING = (errno.ENOSPC, errno.ETXTBSY)
 
 @dataclass(frozen=True, slots=True)
 class RoomFixed:
-    """The result. `plan`: that of the beginning; `devices`: the temporary ones; `unallocated`: bytes of the lasting devices,
-    `goal`: what they should be.
-    """
+    """The result."""
 
     plan: RoomPlan
+    """The plan at the beginning."""
     devices: tuple[TemporaryDevice, ...]
+    """The temporary devices."""
     unallocated: int
+    """Unallocated bytes of the permanent devices."""
     goal: int
+    """What `unallocated` should be."""
     steps: int = 0
+    """Number of steps that were done."""
     reason: RoomEnd = RoomEnd.REACHED
+    """Why it ended."""
 
 
 class RoomFix:

@@ -25,21 +25,28 @@ _MOST_DEVICES = 2
 
 @dataclass(frozen=True, slots=True)
 class PoolDevice:
-    """A device of the filesystem. Sizes are bytes; `path` is the kernel's name of it, `uuid` the filesystem's."""
+    """A device of the filesystem."""
 
     devid: int
+    """Its number."""
     size: int
+    """Bytes."""
     path: str
+    """The kernel's name of it."""
     uuid: str = ""
+    """The filesystem's UUID."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of a chunk on one device; bytes."""
+    """The part of a chunk on one device."""
 
     devid: int
+    """The device's number."""
     start: int
+    """The offset on the device, bytes."""
     length: int
+    """Bytes."""
 
     @property
     def end(self) -> int:
@@ -49,13 +56,18 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class PlacedBlockGroup:
-    """A block group and where it lies. `flags`: type and profile, as the kernel has them."""
+    """A block group and its place on the devices."""
 
     vaddr: int
+    """Its logical address."""
     length: int
+    """Bytes."""
     used: int
+    """Bytes in use."""
     flags: int
+    """Type and profile, as the kernel has them."""
     pieces: tuple[Piece, ...]
+    """Its parts on the devices."""
 
     @property
     def is_data(self) -> bool:
@@ -65,16 +77,20 @@ class PlacedBlockGroup:
 
 @dataclass(frozen=True, slots=True)
 class RoomReading:
-    """The filesystem at one moment. `profiles`: those of all types of block groups. `busy`: the exclusive operation or the scrub
-    that runs, "" for none. `missing`: numbers of missing devices.
-    """
+    """The filesystem at one moment."""
 
     devices: tuple[PoolDevice, ...]
+    """Its devices."""
     groups: tuple[PlacedBlockGroup, ...]
+    """Its block groups."""
     profiles: frozenset[str]
+    """Those of all types of block groups."""
     busy: str = ""
+    """The exclusive operation or the scrub that runs; "": none."""
     read_only: bool = False
+    """True if it is mounted read-only."""
     missing: tuple[int, ...] = ()
+    """Numbers of missing devices."""
 
     def unallocated(self, devid: int) -> int:
         """Bytes of a device that no chunk has."""
@@ -168,12 +184,16 @@ class RoomEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MoveBlockGroup:
-    """Relocate a block group. `back`: from a temporary device."""
+    """Relocate a block group."""
 
     vaddr: int
+    """Its logical address."""
     flags: int
+    """Type and profile, as the kernel has them."""
     used: int
+    """Bytes in use."""
     back: bool
+    """True if it is moved away from a temporary device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +201,25 @@ class Shrink:
     """Let the filesystem use only `size` bytes of a temporary device, so that nothing new is placed behind its last chunk."""
 
     devid: int
+    """The device's number."""
     size: int
+    """Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveDevice:
-    """Remove a temporary device, of which no chunk has a piece."""
+    """Remove a temporary device, on which no chunk lies."""
 
     devid: int
+    """The device's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnBack:
-    """Enough was moved: from now on the temporary devices are emptied."""
+    """From now on the temporary devices are emptied."""
 
     reason: RoomEnd
+    """Why, such as that enough was moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +232,10 @@ class TurnForth:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """No temporary device is left, or none can be emptied (STUCK)."""
+    """Nothing is left to do, or nothing can be done (STUCK)."""
 
     reason: RoomEnd
+    """Which of them."""
 
 
 RoomStep = MoveBlockGroup | Shrink | RemoveDevice | TurnBack | TurnForth | End

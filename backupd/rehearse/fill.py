@@ -43,23 +43,29 @@ class WriteFile:
     """A new file."""
 
     name: str
+    """Its name."""
     size: int
+    """Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeFile:
-    """A file that changes at these places: offset and length of each, which do not overlap."""
+    """A file that changes in some places."""
 
     name: str
+    """Its name."""
     size: int
+    """Bytes of the whole file."""
     pieces: tuple[tuple[int, int], ...]
+    """Offset and length of each place; they do not overlap."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteFile:
-    """A file that goes."""
+    """A file that is deleted."""
 
     name: str
+    """Its name."""
 
 
 Change = WriteFile | ChangeFile | DeleteFile
@@ -169,10 +175,15 @@ def noise(seed: int) -> bytes:
 @dataclass(slots=True)
 class _HostState:
     config: HostConfig
+    """The host's configuration."""
     files: HostFiles
+    """Its files now."""
     newest: str | None = None
+    """The name of its newest backup; None: it has none."""
     changes: list[Change] = field(default_factory=list)
+    """The changes of the coming night."""
     subvolume: Subvolume | None = None
+    """Where its files are; None: not made yet."""
 
 
 class NightWriter:

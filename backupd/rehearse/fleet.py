@@ -162,11 +162,14 @@ DATA = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """`fraction`: how much of the real data is left, in bytes; `size`: of the pool."""
+    """A fleet that was made smaller to fit."""
 
     fleet: Fleet
+    """The smaller fleet."""
     fraction: float
+    """Its share of the real data, 0 to 1."""
     size: int
+    """Of the pool, bytes."""
 
 
 def expected_bytes(host: HostModel, nights: int, kept: int, *, whole_files: bool = False) -> float:

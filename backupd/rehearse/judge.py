@@ -20,11 +20,14 @@ RELEVANT = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number of a run, of which less is better."""
+    """One number of a run; less is better."""
 
     name: str
+    """Its name."""
     unit: str
+    """Its unit."""
     of: Callable[[Sequence[NightReading]], float]
+    """Computes it from the nights."""
 
 
 def _late(nights: Sequence[NightReading]) -> Sequence[NightReading]:
@@ -66,30 +69,40 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasureComparison:
-    """A variant against another in one measure. Differences are relative: -0.1 is a tenth less, which is better.
-
-    `chance`: in which share of cases chance alone would have the pairs agree as much. `lower`, `higher`: how many pairs are so.
-    """
+    """A variant against another in one measure. Differences are relative: -0.1 is a tenth less, which is better."""
 
     measure: str
+    """The measure's name."""
     first: float
+    """The value of the other variant."""
     second: float
+    """The value of this variant."""
     median: float
+    """The median difference of the pairs."""
     least: float
+    """The lower end of its range."""
     most: float
+    """The upper end of its range."""
     lower: int
+    """Number of pairs in which this variant has less."""
     higher: int
+    """Number of pairs in which it has more."""
     chance: float
+    """How often chance alone would make the pairs agree as much, 0 to 1."""
     verdict: Verdict
+    """What follows from that."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariantJudgement:
-    """A variant against the first one, in every measure."""
+    """A variant against the first one."""
 
     variant: str
+    """Its name."""
     against: str
+    """The first one's name."""
     comparisons: tuple[MeasureComparison, ...]
+    """One for each measure."""
 
     def named(self, verdict: Verdict) -> list[MeasureComparison]:
         """The measures of which that is said."""

@@ -9,25 +9,32 @@ from btrkeep.config import HostConfig
 
 @dataclass(frozen=True, slots=True)
 class HostModel:
-    """What one host has, and what changes in a night, on average.
-
-    Sizes of files are log-normal with mean `mean_size` and the spread `sigma` (of the logarithm). `created_size` is the mean of new
-    files. Changed files are chosen by size to the power `bias`; of each of them the share `rewritten` is new data. `nightly`: how
-    many times the average each known night changed, oldest first. `nights`: how many nights it was learned from; 0: assumed.
-    """
+    """The files of a host, and what changes in a night, on average. The sizes of files are log-normal."""
 
     name: str
+    """The host's name."""
     files: int
+    """Number of files."""
     mean_size: float
+    """Of its files, bytes."""
     sigma: float
+    """The spread of the logarithm of sizes."""
     created: float
+    """Number of new files in a night."""
     created_size: float
+    """Their mean size, bytes."""
     deleted: float
+    """Number of deleted files in a night."""
     changed: float
+    """Number of changed files in a night."""
     bias: float
+    """Changed files are chosen with a probability of their size to this power."""
     rewritten: float
+    """The share of a changed file that is new data, 0 to 1."""
     nightly: tuple[float, ...] = (1.0,)
+    """How many times the average each known night changed, oldest first."""
     nights: int = 0
+    """Number of nights from which it was learned; 0: assumed."""
 
     @property
     def bytes(self) -> float:
@@ -77,59 +84,79 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class RehearsedBalance:
-    """A balance after each night: the order in which block groups are taken, and how much may be moved, as a share of the data."""
+    """A balance after each night."""
 
     policy: str
+    """The order in which block groups are taken."""
     budget: float
+    """How much may be moved, as a share of the data."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariantSettings:
-    """What a variant may differ in. `allocator`: the mount option at night. `expiry`: that of expiry, "none" to leave it.
-
-    `balance` None: none. `inplace` None: as each host is configured. `retention`: keys that are other than configured.
-    """
+    """The settings in which variants may differ."""
 
     allocator: str = "nossd"
+    """The mount option at night."""
     expiry: str = "none"
+    """The mount option during expiry; "none": not changed."""
     balance: RehearsedBalance | None = None
+    """None: no balance."""
     inplace: str | None = None
+    """None: as each host is configured."""
     compression: str = "none"
+    """The mount option."""
     nodesize: int = 16384
+    """Bytes of a metadata block."""
     metadata: str = "dup"
+    """The profile of metadata."""
     retention: Mapping[str, Any] = field(default_factory=dict)
+    """The keys that differ from the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Settings under a name. `changed`: those that are other than configured, as they were written."""
+    """Settings with a name."""
 
     name: str
+    """The name."""
     settings: VariantSettings
+    """The settings."""
     changed: str = ""
+    """What differs from the configuration, as it was typed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RehearsalPlan:
-    """A whole rehearsal. `hosts` are the configurations of those in `fleet`; `fraction`: which share of the real data that is.
-
-    `age`: so many nights come first, unmeasured, in which every pool ages in the same way: with the mount option `aged_with` and
-    without balance, whatever its variant says.
-    """
+    """A whole rehearsal."""
 
     fleet: Fleet
+    """The hosts and their files."""
     hosts: Mapping[str, HostConfig]
+    """The configurations of the hosts in `fleet`."""
     variants: Sequence[Variant]
+    """What is compared."""
     days: int
+    """Number of measured nights."""
     seeds: int
+    """How often each variant is run, with other random numbers."""
     size: int
+    """Of each pool, bytes."""
     fraction: float
+    """The share of the real data, 0 to 1."""
     zone: str
+    """The time zone."""
     concurrency: int
+    """How many hosts run at once."""
     max_orphans: int
+    """As in [expiry]."""
     age: int = 0
+    """Number of nights before the measured ones, in which every pool ages in the same way: with the mount option `aged_with` and
+    without balance."""
     aged_with: str = "nossd"
+    """The mount option of these nights."""
     heatmaps: bool = False
+    """True if each night is drawn."""
 
     @property
     def nights(self) -> int:
@@ -139,29 +166,44 @@ class RehearsalPlan:
 
 @dataclass(frozen=True, slots=True)
 class NightReading:
-    """The pool after a night. Sizes of spaces are as files have them, `size`, `allocated` and `used` bytes of the device.
-
-    `written`: bytes written to the device by the night, by expiry and by balance. `new`: bytes that hosts brought.
-    """
+    """The pool after a night. Sizes of spaces are as files have them; `size`, `allocated` and `used` are bytes of the device."""
 
     number: int
+    """Of the night, from 1."""
     size: int
+    """Of the device."""
     allocated: int
+    """In block groups."""
     used: int
+    """With data or metadata."""
     data_allocated: int
+    """Allocated to data."""
     data_used: int
+    """Bytes of data."""
     metadata_used: int
+    """Bytes of metadata."""
     score: float
+    """Of the free space."""
     fragments: int
+    """Number of free extents."""
     new: int
+    """Bytes of new data of the hosts."""
     night_written: int
+    """Bytes that the backups wrote to the device."""
     expiry_written: int
+    """Bytes that expiry wrote to the device."""
     balance_written: int
+    """Bytes that the balance wrote to the device."""
     night_seconds: float
+    """How long the backups took."""
     expiry_seconds: float
+    """How long expiry took."""
     balance_seconds: float
+    """How long the balance took."""
     deleted: int
+    """Number of deleted backups."""
     moved: int
+    """Bytes that the balance moved."""
 
     @property
     def written(self) -> int:

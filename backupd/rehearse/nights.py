@@ -46,13 +46,18 @@ _WELL = (0, 1)
 
 @dataclass(frozen=True, slots=True)
 class NightDone:
-    """An event: so many of all nights are done, this one last."""
+    """An event: a night is done."""
 
     done: int
+    """Number of all nights that are done."""
     of: int
+    """Number of all nights."""
     variant: str
+    """The name of this one's variant."""
     seed: int
+    """Of its random numbers."""
     night: int
+    """Its number, from 1."""
 
 
 class Rehearsal:

@@ -23,16 +23,18 @@ _DAY = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """`unknown`: what could not be read, in the words of the error; then typical values stand in its place.
-
-    `filesystem`: the UUID of the pool's, as it is mounted or as the catalogue knows it.
-    """
+    """The server that is rehearsed."""
 
     fleet: Fleet
+    """Its hosts and their files."""
     settings: VariantSettings
+    """Its settings."""
     fill: float
+    """The used share of the pool, 0 to 1."""
     filesystem: str | None
+    """The UUID of the pool's filesystem; None: not known."""
     unknown: tuple[str, ...] = ()
+    """What could not be read and was replaced by typical values, in the words of the error."""
 
 
 def server_facts(config: Config) -> ServerFacts:
@@ -87,13 +89,18 @@ def _compression(options: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RehearsalScope:
-    """How long a rehearsal is, and how large its pool at the most. `age`: nights that come first, unmeasured."""
+    """The size of a rehearsal."""
 
     days: int
+    """Number of measured nights."""
     seeds: int
+    """How often each variant is run."""
     size: int
+    """The most bytes of its pool."""
     age: int = 0
+    """Number of nights before the measured ones."""
     heatmaps: bool = field(default=False, kw_only=True)
+    """True if each night is drawn."""
 
 
 def make_plan(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], scope: RehearsalScope) -> RehearsalPlan:

@@ -25,10 +25,12 @@ _LONGEST_NAME = 40
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """How a value is read (it raises ValueError), and which values there are, in words."""
+    """A setting that a variant may change."""
 
     parse: Callable[[str], Any]
+    """Returns the value; raises ValueError."""
     values: str
+    """The possible values, in words."""
 
 
 def _one_of(*words: str) -> _Key:

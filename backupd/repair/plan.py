@@ -122,18 +122,20 @@ class FileFate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GoodCopy:
-    """An intact copy of a damaged file. `place`: the folder of a backup, or one given with --from.
-
-    `key`: its state when it was read.
-    """
+    """An intact copy of a damaged file."""
 
     place: Path
+    """The folder of a backup, or one given with --from."""
     backup: str | None
     """The backup's name."""
     path: bytes
+    """Of the file in it."""
     key: Key
+    """Its inode and change time when it was read."""
     proof: RepairProof
+    """Why it is known to be intact."""
     digest: bytes
+    """SHA-256 of its content."""
 
     @property
     def name(self) -> str:
@@ -147,21 +149,28 @@ class GoodCopy:
 
 @dataclass(frozen=True, slots=True)
 class DamagedCopy:
-    """A damaged path of one backup and its treatment. `inode`: of the damaged file; 0 if it is missing."""
+    """A damaged file of one backup and its treatment."""
 
     path: bytes
+    """On the host."""
     fate: FileFate
+    """What is done about it."""
     inode: int = 0
+    """Of the damaged file; 0: it is missing."""
     copy: GoodCopy | None = None
+    """The intact copy that replaces it; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """A damaged backup. `repaired_in`: an earlier repair has made that copy of it, so nothing is done."""
+    """The treatment of a damaged backup."""
 
     backup: Restorable
+    """The backup."""
     files: tuple[DamagedCopy, ...]
+    """Its damaged files."""
     repaired_in: str | None = None
+    """The repaired copy that an earlier repair made, so that nothing is done; None: there is none."""
 
     @property
     def repairs(self) -> tuple[DamagedCopy, ...]:

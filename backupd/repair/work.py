@@ -54,11 +54,14 @@ _UNLIKE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY)  # another
 
 @dataclass(frozen=True, slots=True)
 class RepairDone:
-    """The result for a backup. `stays`: why the damaged one does not expire; then the copy is held."""
+    """The result for a backup."""
 
     plan: RepairPlan
+    """The treatment."""
     name: str
+    """The name of the repaired copy."""
     stays: str = ""
+    """Why the damaged backup does not expire, so that the copy is held; "": it expires."""
 
 
 def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:

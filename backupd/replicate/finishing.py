@@ -13,17 +13,20 @@ _TOGETHER, _LONGEST, _MOST = 8, 0.5, 32  # hosts, seconds, hosts
 
 @dataclass(slots=True)
 class HostProgress:
-    """How far a host is, in bytes. `came`: of the streams before the one that is coming; `named`: of backups that have their names.
-
-    One thread receives and another one names; each of these is written by one thread at a time.
-    """
+    """The progress of a host, in bytes. One thread receives and another renames; each field is written by one thread at a time."""
 
     came: int = 0
+    """Of the finished streams."""
     coming: int = 0
+    """Of the current stream."""
     named: int = 0
+    """Of backups that have their final names."""
     announced: int | None = None
+    """Of all streams, as the other server announced; None: it did not."""
     is_received: bool = False
+    """True if all streams have been received."""
     is_named: bool = True
+    """True if all received backups have their final names."""
 
     @property
     def is_over(self) -> bool:

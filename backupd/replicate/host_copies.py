@@ -133,12 +133,16 @@ class FetchQueue:
 
 @dataclass(frozen=True, slots=True)
 class HostCopies:
-    """What is fetched of one host. Backups that come in a short time are received by one program, and get their names together."""
+    """The fetching of one host. Backups that arrive within a short time are received by one program and renamed together."""
 
     context: ReplicationContext
+    """Of the replication."""
     far: FarPool
+    """The other pool."""
     host: str
+    """The host's name."""
     watched: Watched
+    """Gets the progress."""
 
     def fetch(self, planned: HostFetches) -> None:
         """Fetches what is planned, in that order. Raises OperatorError, OSError; PoolUnusable when nothing more can be fetched at

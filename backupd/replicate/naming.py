@@ -58,16 +58,18 @@ class NotReceived(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A backup that is to come, and the one here that it is a difference to.
-
-    `again`: it takes the place of the copy that is here.
-    """
+    """A backup that is about to arrive."""
 
     host: str
+    """The host's name."""
     name: str
+    """The backup's name."""
     uuid: str
+    """It identifies the backup in every pool."""
     parent: FarBackup | None = None
+    """The backup here that it is a difference to; None: the stream has all of it."""
     again: bool = False
+    """True if it replaces the copy that is here."""
 
     @classmethod
     def of(cls, host: str, fetch: Fetch) -> "Expected":

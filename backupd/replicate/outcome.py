@@ -25,16 +25,20 @@ from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 
 @dataclass(frozen=True, slots=True)
 class ReplicationOptions:
-    """What is asked of one replication. It begins no backup after `end`; `seed`: the folder that is read in place of the other
-    pool; `damaged`: damaged copies come again.
-    """
+    """The options of one replication."""
 
     hosts: tuple[str, ...] = ()
+    """Names; empty: all."""
     end: datetime | None = None
+    """No backup begins after it; None: no limit."""
     seed: Path | None = None
+    """The folder of an initial copy that is read in place of the other pool; None: the other pool."""
     damaged: bool = False
+    """True if damaged copies are fetched again."""
     dry_run: bool = False
+    """True if nothing is fetched."""
     as_json: bool = False
+    """True if the result is printed as JSON."""
 
     @property
     def is_session(self) -> bool:
@@ -76,34 +80,42 @@ class ReplicationPlan:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A backup that has come: its bytes in the stream, and seconds. `again`: in the place of a damaged one.
-
-    `damages`: what is known to be damaged in it, and what others have like it.
-    """
+    """A backup that has been fetched."""
 
     host: str
+    """The host's name."""
     name: str
+    """The backup's name."""
     parent: str | None
+    """The name of the backup that the stream was a difference to; None: it had all of it."""
     bytes: int
+    """Of the stream."""
     seconds: float
+    """How long it took."""
     again: bool = False
+    """True if it replaces a damaged one."""
     damages: tuple[Damage, ...] = ()
+    """Its known damages, those that it inherited included."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableCopy:
-    """A copy here whose metadata the disk cannot read, met while a difference to it was received."""
+    """A copy here whose metadata could not be read while a difference to it was received."""
 
     host: str
+    """The host's name."""
     name: str
+    """The backup's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFailed:
-    """A host whose backups have not all come, and why."""
+    """A host of which some backups could not be fetched."""
 
     host: str
+    """The host's name."""
     error: str
+    """Why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +133,20 @@ class ReplicationProgress:
 
 @dataclass(slots=True)
 class ReplicationSummary:
-    """What came of it."""
+    """The result of a replication."""
 
     replica: str
+    """Its name in the configuration."""
     planned: int = 0
+    """Number of backups to fetch."""
     fetched: list[Fetched] = field(default_factory=list)
+    """The fetched backups."""
     failed: list[HostFailed] = field(default_factory=list)
+    """Hosts of which some backups could not be fetched."""
     cancelled: bool = False
+    """True if a signal ended it."""
     out_of_time: bool = False
+    """True if its time limit ended it."""
 
     @property
     def bytes(self) -> int:
@@ -145,18 +163,28 @@ Connect = Callable[[Callable[[], None]], AbstractContextManager[FarPool]]
 
 @dataclass(slots=True)
 class ReplicationContext:
-    """What a replication works with. After `seconds_left` no backup is begun."""
+    """Everything a replication needs."""
 
     config: Config
+    """The configuration."""
     pool: Pool
+    """The pool."""
     catalogue: Catalogue
+    """The catalogue."""
     replica: ReplicaSettings
+    """Its settings."""
     now: datetime
+    """When it began."""
     connect: Connect
+    """Connects to the other server."""
     observer: ProgressSinks[ReplicationEvent]
+    """Who gets its events."""
     confined: bool
+    """True if the receiver is confined."""
     seconds_left: float | None = None
+    """No backup begins after so many seconds; None: no limit."""
     cancellation: Cancellation = field(default_factory=Cancellation)
+    """Ends it early."""
 
 
 _EVERY = 2.0  # seconds

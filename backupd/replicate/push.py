@@ -37,12 +37,16 @@ class StreamAbandoned(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class SentBackup:
-    """A backup that was sent, with the bytes of its stream and seconds. Whether it came as a whole the other server knows."""
+    """A backup that was sent. Whether it arrived as a whole only the other server knows."""
 
     host: str
+    """The host's name."""
     name: str
+    """The backup's name."""
     bytes: int
+    """Of the stream."""
     seconds: float
+    """How long it took."""
 
 
 @dataclass(slots=True)

@@ -305,11 +305,14 @@ def _until(is_stopped: Callable[[], bool], patience: float) -> Callable[[], None
 
 @dataclass(frozen=True, slots=True)
 class _Come:
-    """What has come lies at `path`, as a difference to what lies at `parent`."""
+    """A received backup."""
 
     expected: Expected
+    """What was announced."""
     path: Path
+    """The received subvolume."""
     parent: Path | None
+    """The subvolume that it is a difference to; None: there is none."""
 
 
 def _require_parent(come: _Come) -> None:

@@ -35,10 +35,12 @@ class SeedDamaged(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class SeedPart:
-    """One file: its length in bytes, and its SHA-256 as hexadecimal digits. Its name is its number, from 1."""
+    """One file of an initial copy. Its name is its number, from 1."""
 
     length: int
+    """Bytes."""
     sha256: str
+    """Hexadecimal digits."""
 
 
 def part_file(folder: Path, number: int) -> Path:

@@ -92,23 +92,24 @@ def serve(lines: Iterator[bytes], verbs: Verbs, out: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BackupSender:
-    """`catalogue` is None where the pool is all that there is: then the pool itself is read, which takes longer.
-
-    `replica`: under what name this pool notes what both have in common; None: under the one that the other server says.
-    `hosts`: the patterns of those that there are for the other server; none: all.
-    """
+    """Sends backups of this pool."""
 
     pool: Pool
+    """The pool."""
     catalogue: Catalogue | None
+    """The catalogue; None: the pool itself is read, which takes longer."""
     out: int
+    """The descriptor that streams are written to."""
     replica: str | None = None
+    """The name under which this pool records the common backups; None: the one that the other server gives."""
     hosts: tuple[str, ...] = ()
+    """Patterns of the hosts that the other server may see; empty: all."""
     before_piece: Callable[[int], None] = lambda _: None
-    """Hears of each piece of a stream how many bytes it has. It may take its time, and raise: the stream ends there."""
+    """Called with the number of bytes before each piece of a stream. It may wait, and raise to end the stream."""
     before_backup: Callable[[], None] = lambda: None
-    """Is called before each backup is sent. It may take its time, and raise."""
+    """Called before each backup. It may wait, and raise."""
     after_common: Callable[[], None] = lambda: None
-    """Is called after what both sides have in common is noted in the pool."""
+    """Called after the common backups are recorded in the pool."""
 
     @property
     def verbs(self) -> Verbs:

@@ -40,11 +40,17 @@ class StreamGuard:
     """
 
     uuid: str
+    """Of the requested subvolume."""
     parent: str | None
+    """The UUID of the subvolume that the stream is a difference to; None: it has all of it."""
     name: bytes
+    """The name of the subvolume here."""
     newest: int
+    """The newest version of the stream format that is accepted."""
     parent_mark: str | None = None
+    """The UUID by which `btrfs receive` finds the parent here; None: the one in the stream."""
     whole: bool = False
+    """True if the end of the stream has arrived."""
     _left: bytes = b""
     _skip: int = 0
     _begun: bool = False

@@ -229,16 +229,18 @@ _LARGEST_SIZE = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class FarHost:
-    """A host as the other pool lists it. `was`: names that it had; `held`: why and until when a backup is held, by name.
-
-    `copy_of`: the id of the pool that it is fetched from there; None for one that is backed up there.
-    """
+    """A host in the other pool's list."""
 
     name: str
+    """Its name there."""
     was: tuple[str, ...]
+    """Names that it had there earlier."""
     backups: tuple[FarBackup, ...]
+    """Its backups there."""
     held: dict[str, tuple[str | None, str]]
+    """Why and until when backups are held, by the backup's name."""
     copy_of: str | None = None
+    """The id of the pool from which it is fetched there; None: it is backed up there."""
 
 
 @dataclass(frozen=True, slots=True)

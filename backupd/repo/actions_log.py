@@ -41,14 +41,20 @@ _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | o
 
 @dataclass(frozen=True, slots=True)
 class UserAction:
-    """What a user did. `what`: hold, release, accept, ... `host`, `backup`: None where it was about more than that."""
+    """An action of a user."""
 
     at: datetime
+    """When."""
     what: str
+    """hold, release, accept, ..."""
     by: str
+    """The user's name."""
     host: str | None = None
+    """None: it concerned more than one host."""
     backup: str | None = None
+    """The backup's name; None: it concerned more than one backup."""
     why: str = ""
+    """The reason that the user gave."""
 
     def as_json(self) -> dict[str, Any]:
         """Returns the fields, as in the file and in notes.json."""

@@ -55,29 +55,40 @@ class PathOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PathResult:
-    """One source path of a run, as backup.json keeps it. `numbers` are rsync's statistics, by short name, in bytes and counts.
-
-    `cause` and `exit_cause` (an ExitCause) are what `reason` and `meaning` say, as data; None where that has words alone.
-
-    `left_out`: folders of the host whose content `one_file_system` leaves out; None, and not in the file, if that is not known.
-    """
+    """One source path of a run, as backup.json has it."""
 
     path: str
+    """The source path."""
     outcome: PathOutcome
+    """How its transfer ended."""
     reason: str = ""
+    """Why it is not complete; "" if it is."""
     exit_code: int | None = None
+    """rsync's; None: it was not started."""
     meaning: str = ""
+    """What `exit_code` means."""
     numbers: Mapping[str, int] = field(default_factory=dict)
+    """rsync's statistics by short name, in bytes and counts."""
     seconds: float = 0.0
+    """How long it took."""
     unreadable: int = 0
+    """Number of files that could not be read on the host."""
     vanished: int = 0
+    """Number of files that were deleted on the host while rsync ran."""
     not_kept: int = 0
+    """Number of files whose attributes could not be stored here."""
     deletions_skipped: bool = False
+    """True if deleted files were kept because not everything could be read."""
     warnings: tuple[str, ...] = ()
+    """One line each."""
     samples: tuple[str, ...] = ()
+    """Some of the files that `reason` and `warnings` are about."""
     cause: Cause | None = None
+    """`reason` as data; None if it has only a text."""
     exit_cause: str = ""
+    """`meaning` as data, an ExitCause; "": there is none."""
     left_out: tuple[str, ...] | None = None
+    """Folders of the host whose content `one_file_system` leaves out; None, and not in the file: not known."""
 
 
 _LEFT_OUT = {"left out": True}  # of a field that the file has only if it is not the default
@@ -85,73 +96,77 @@ _LEFT_OUT = {"left out": True}  # of a field that the file has only if it is not
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One backup.json. `name` is None until the backup is final; `settings` are those that a continued run must share.
-
-    `links_split`: before the run's rsync no file had more than one link (hardlinks.py), so its links are all younger than the
-    subvolume. Earlier records say `split`, which is not believed: it was wrong in the nights after a `promote`.
-
-    `doubted`: files that have the time DOUBTED (run/finishing.py) are not known to be on the disk. Only a true one is written.
-
-    `stopped_for`: ROOM in a partial one that was stopped for it, else None, and then not in the file.
-
-    `cause`: what `error` says, as data; else None, and not in the file.
-
-    `confined`: rsync was, when it talked to the host (rsync/confined.py); None for what is on this machine, and not in the file.
-
-    `imported`: the folder of another program's history that it was made of; None for what was backed up, and not in the file.
-
-    `repaired`: what this is the repaired copy of: {"of": name, "of_uuid", "files": how many were replaced, "unproven": how many of
-    them without proof of their content}; None for what was backed up, and not in the file.
-
-    `shared_with`: the backup, HOST@NAME, with whose data that of this one was shared (`share_with`), and `shared_bytes` how many
-    bytes share it; else None, and not in the file.
-
-    `unread_bases`: newer complete backups that the disk could not give back as a whole, so that this one grew from an older one or
-    from nothing; not in the file if there are none.
-
-    `ancestors`: those of the backups it grew from that were still there, and for each the pool's generation in which a snapshot of
-    it was made that led to this one: all metadata from before is that one's, too. Holds for the pool that made it, not for copies.
-
-    `written`: of what rsync wrote, bytes that are data on the disk, where others became holes; else None, and not in the file.
-
-    `lasting`: what could not be fetched or deleted, was left out or fetched twice, each with the first backup in a row that had it;
-    not in the file if nothing.
-
-    `address`: how ssh reached the host; None for what is on this machine, and not in the file.
-    """
+    """One backup.json. A field whose text says "only then in the file" is missing there while it has its default."""
 
     host: str
+    """The host's name."""
     uuid: str
+    """It identifies the backup, also in copies of it."""
     state: str
+    """Its state when it was written; the effective one takes the notes into account."""
     started: datetime
+    """When its run began."""
     name: str | None = None
+    """None until it is final."""
     base: str | None = None
+    """The name of the backup that it began as a snapshot of; None: a first copy."""
     base_uuid: str | None = None
+    """The `uuid` of that."""
     finished: datetime | None = None
+    """When its run ended; None: it runs."""
     duration: float | None = None
+    """Seconds that the run took."""
     attempts: int = 0
+    """Number of attempts of the transfer."""
     paths: tuple[PathResult, ...] = ()
+    """The result of each source path."""
     warnings: tuple[str, ...] = ()
+    """What is missing or unusual, one line each."""
     error: str | None = None
+    """Why it is not complete; None if it is."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """Those of its host that a continued run must share."""
     rsync_version: str | None = None
+    """Of rsync on this server."""
     protocol: int | None = None
+    """Of rsync, which both sides used."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long its other steps took, by name."""
     version: str = ""
+    """Of btrkeep."""
     links_split: bool = False
+    """True if no file had more than one link before the run's rsync (hardlinks.py), so all its links are younger than the
+    subvolume. Earlier versions wrote `split`, which is ignored: it was wrong after a `promote`."""
     doubted: bool = field(default=False, metadata=_LEFT_OUT)
+    """True if files with the time DOUBTED (run/finishing.py) may not be on the disk; only then in the file."""
     stopped_for: str | None = field(default=None, metadata=_LEFT_OUT)
+    """ROOM if it was stopped because of that; only then in the file."""
     written: int | None = field(default=None, metadata=_LEFT_OUT)
+    """Bytes of rsync's output that are data on the disk, if the others became holes; only then in the file."""
     cause: Cause | None = field(default=None, metadata=_LEFT_OUT)
+    """`error` as data; only then in the file."""
     confined: bool | None = field(default=None, metadata=_LEFT_OUT)
+    """Whether rsync was confined (rsync/confined.py); None, and not in the file, for this machine."""
     imported: str | None = field(default=None, metadata=_LEFT_OUT)
+    """The folder of another program's history from which it was made; only then in the file."""
     repaired: Mapping[str, Any] | None = field(default=None, metadata=_LEFT_OUT)
+    """Of which backup it is the repaired copy: {"of": name, "of_uuid", "files": number of replaced files, "unproven": number of
+    those whose content is not proven}; only then in the file."""
     shared_with: str | None = field(default=None, metadata=_LEFT_OUT)
+    """The backup whose data it shares (`share_with`), HOST@NAME; only then in the file."""
     shared_bytes: int | None = field(default=None, metadata=_LEFT_OUT)
+    """Bytes that share that data; only then in the file."""
     unread_bases: tuple[str, ...] = field(default=(), metadata=_LEFT_OUT)
+    """Newer complete backups that could not be read as a whole, so that an older one or none became its base; only then in the
+    file."""
     ancestors: Mapping[str, int] = field(default_factory=dict, metadata=_LEFT_OUT)
+    """The existing backups that it grew from, each with the pool's generation in which the snapshot of it was made: all older
+    metadata is shared with it. Only for the pool that made it, not for copies."""
     lasting: tuple[Condition, ...] = field(default=(), metadata=_LEFT_OUT)
+    """What could not be fetched or deleted, was left out or fetched twice, each with the first of the successive backups with
+    it; only then in the file."""
     address: str | None = field(default=None, metadata=_LEFT_OUT)
+    """How ssh reached the host; None, and not in the file, for this machine."""
 
     def total(self, key: str) -> int | None:
         """Returns the sum of one of rsync's numbers over all paths, bounded like them; None if no path has it."""

@@ -38,14 +38,19 @@ CommonBackups = Mapping[str, Mapping[str, tuple[str, ...]]]
 @dataclass(frozen=True, slots=True)
 class _File:
     replica: str
+    """The replica's name."""
     path: Path
+    """The file of its record."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
     hosts: dict[str, str]
+    """The newest common backup of each host, by name."""
     seeds: dict[str, list[str]]
+    """The backups of initial copies that are under way, by host."""
     told: datetime | None = None
+    """When the other pool last fetched; None: never."""
 
 
 def write_common(pool: Pool, replica: str, hosts: Any, *, fetched: datetime | None = None) -> None:

@@ -23,18 +23,22 @@ if TYPE_CHECKING:  # it takes half of a command's start, and some commands read 
 
 @dataclass(frozen=True, slots=True)
 class PoolContext:
-    """`trouble`: why the catalogue is one in memory, for this command alone. `lost`: it knows none of the pool's backups.
-
-    `clock_doubt`: why the clock is doubted, None if it is not.
-    """
+    """Everything a command needs."""
 
     config: Config
+    """The configuration."""
     pool: Pool
+    """The pool."""
     catalogue: "Catalogue"
+    """The catalogue."""
     clock: Clock
+    """The clock."""
     trouble: OperatorError | None = None
+    """Why the catalogue is one in memory, for this command only; None: it is not."""
     lost: bool = False
+    """True if the catalogue has none of the pool's backups."""
     clock_doubt: str | None = None
+    """Why the clock is doubted; None: it is not."""
 
 
 def open_configured(config: Config) -> Pool:

@@ -99,8 +99,10 @@ def _remove_staging(root: int) -> None:
 @dataclass(slots=True)
 class _Folder:
     fd: int
+    """The open folder."""
     times: tuple[int, int]  # of access and of modification, ns
     changed: bool = False
+    """True if a name in it was replaced, so that its times must be restored."""
 
     def close(self) -> None:
         try:

@@ -48,22 +48,30 @@ class NewerCopy(UnusableCopy):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first line: which copy it is, when it was written, and of which times it does not know what ran."""
+    """The first line of the file."""
 
     id: str
+    """Of the copy."""
     written: datetime
+    """When."""
     unknown: tuple[Span, ...]
+    """Times in which runs may be missing."""
     columns: Mapping[str, list[str]]
+    """The columns of each table."""
 
 
 @dataclass(slots=True)
 class BroughtBack:
-    """What was restored into the catalogue: rows by table, and how many were skipped. `trouble`: why nothing was, "" otherwise."""
+    """What was restored into the catalogue."""
 
     counts: dict[str, int] = field(default_factory=dict)
+    """Number of rows by table."""
     passed_over: int = 0
+    """Number of skipped rows."""
     written: datetime | None = None
+    """When the copy was written; None: nothing was restored."""
     trouble: str = ""
+    """Why nothing was restored; "": it was."""
 
     def __bool__(self) -> bool:
         """True if there is anything to report."""

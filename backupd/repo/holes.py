@@ -57,10 +57,12 @@ _NO_SUCH_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, e
 
 @dataclass(frozen=True, slots=True)
 class PunchResult:
-    """Files in which holes were made, and bytes that are holes now."""
+    """What punching holes changed."""
 
     files: int
+    """Number of files with new holes."""
     bytes: int
+    """Bytes that are holes now."""
 
 
 class _PoolFull(Exception):

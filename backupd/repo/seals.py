@@ -96,10 +96,12 @@ class SealState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SealCheck:
-    """The result for one backup. `seal`: the one that it should have now; for an altered one, the one that it had."""
+    """The result for one backup."""
 
     state: SealState
+    """The result."""
     seal: Seal
+    """The seal that it should have now; of an altered one, the one that it had."""
 
 
 def check_seal(path: Path, subvolume: Subvolume, seals: Seals, name: str) -> SealCheck:

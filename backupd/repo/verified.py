@@ -103,17 +103,20 @@ _FEWER_DIFFERING = (_NAMED_DIFFERING, 100, 10, 1)  # the first of these with whi
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The last one of a backup, `at` its end: how many files, and how many of them were alike, changed since, or differ.
-
-    `differs`: the first of all that were ever found to differ.
-    """
+    """The last comparison of a backup with its host."""
 
     at: datetime
+    """When it ended."""
     files: int
+    """Number of compared files."""
     alike: int
+    """Number of files with the same content."""
     changed: int
+    """Number of files that the host has changed since."""
     differing: int
+    """Number of files with another content although size and time are the same."""
     differs: tuple[str, ...] = ()
+    """The first files that were ever found to differ."""
 
     def with_those_of(self, before: "Comparison | None") -> "Comparison":
         """This one, with what an earlier one of the same backup found to differ."""

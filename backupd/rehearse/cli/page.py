@@ -73,13 +73,18 @@ Band = Sequence[tuple[float, float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A row of `intervals`: a relative change, its range, and which variant it is of, by number."""
+    """A row of `intervals`: a relative change with its range."""
 
     name: str
+    """The measure."""
     least: float
+    """The lower end."""
     median: float
+    """The median."""
     most: float
+    """The upper end."""
     variant: int
+    """The number of the variant."""
 
 
 def curves(

@@ -51,15 +51,22 @@ _CHANGE = 0.005  # of a measure; what changes by less counts as alike
 
 @dataclass(frozen=True, slots=True)
 class RehearsalResult:
-    """All that is told of a rehearsal. `seconds`: how long it took."""
+    """The result of a rehearsal."""
 
     plan: RehearsalPlan
+    """What was rehearsed."""
     facts: ServerFacts
+    """The server that it imitates."""
     place: Place
+    """Where its pools were."""
     question: str | None
+    """The key of QUESTIONS that was asked; None: none."""
     runs: tuple[RehearsedRun, ...]
+    """All runs."""
     judgements: tuple[VariantJudgement, ...]
+    """Each variant against the first."""
     seconds: float
+    """How long it took."""
 
 
 def extent_words(plan: RehearsalPlan) -> str:
