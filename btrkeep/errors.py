@@ -1,12 +1,20 @@
-"""Errors that an operator sees, and their exit statuses.
+"""Errors that an operator sees, their exit statuses, and how a program of ours passes one to another of ours that started it.
 
 Libraries raise :class:`OperatorError`; only the command line catches it and prints one line and a hint. Any other exception is a
 bug and keeps its traceback.
+
+The starting program gets an error as a line of JSON on a separate descriptor, so messages for people can be reworded: no program
+parses them. ssh forwards no such descriptor, only standard error: there an error is a line that begins with ERROR_MARK, which is
+part of the protocol with programs of other versions.
 """
 
 import errno
+import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import BinaryIO
 
 DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 """What the kernel says of data or metadata that the disk cannot give back as they were written."""
@@ -103,3 +111,51 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     host, at, _ = word.partition("@")
     nearest = [host] if at and host in bare else get_close_matches(word.lstrip("-"), bare, 1, _NEAR)
     return f"did you mean {bare[nearest[0]]}?" if nearest else otherwise
+
+
+ERRORS_VARIABLE = "BTRKEEP_ERRORS"
+"""The environment's variable that holds the number of the descriptor."""
+ERROR_MARK = "error: "
+"""Begins a line of standard error that is an error of our programs, also on the other server of a replica."""
+_LONGEST = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedError:
+    """An error, its hint, and the exit status that it ends a program with."""
+
+    message: str
+    hint: str
+    status: int
+
+
+def report_error(error: OperatorError) -> None:
+    """Reports the error to the parent, if that asked for it."""
+    descriptor = os.environ.get(ERRORS_VARIABLE, "")
+    if not (descriptor.isascii() and descriptor.isdecimal()):
+        return
+    import json  # only where it is needed: every command imports this module
+
+    line = json.dumps({"error": error.message, "hint": error.hint, "status": int(error.exit_code)})
+    with suppress(OSError):  # who asked may have gone
+        os.write(int(descriptor), line.encode("ascii") + b"\n")
+
+
+def first_reported(file: BinaryIO) -> ReportedError | None:
+    """Returns the first complete error in `file`, or None."""
+    import json
+
+    file.seek(0)
+    try:
+        found = json.loads(file.readline(_LONGEST))
+        return ReportedError(str(found["error"]), str(found["hint"]), int(found["status"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def last_remote_error(lines: Sequence[str]) -> str:
+    """Returns the last error in the standard error of a program of ours behind ssh; if there is none, the last line, which may be
+    one of ssh itself; "" if there are no lines.
+    """
+    errors = [line.removeprefix(ERROR_MARK) for line in lines if line.startswith(ERROR_MARK)]
+    return (errors or list(lines) or [""])[-1]

@@ -63,7 +63,7 @@ def test_every_module_of_the_ground_has_a_place_in_the_order() -> None:
     ("module", "source"),
     [
         ("btrkeep.units", "from . import process"),
-        ("btrkeep.catalogue.store", "def later():\n    import backupd.run"),
+        ("btrkeep.catalogue", "def later():\n    import backupd.run"),
         ("web.views", "import backupd.run.work_subvolume"),
         ("backupd.run", "from subprocess import run as go"),
         ("backupd.run", "import os as o\no.system('x')"),
@@ -323,7 +323,7 @@ WORDS_OF_TIMES = {
 RECORDS_OF_TIMES = {
     "backupd.alarms.alarm_memory",
     "backupd.serve.start_job",
-    "btrkeep.catalogue.columns",
+    "btrkeep.catalogue.sqlite",
     "btrkeep.decisions.scrub",
     "btrkeep.decisions.verification",
     "heatmap.recorded",

@@ -12,12 +12,11 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from btrkeep.cli import CONTEXT_SETTINGS, edge
+from btrkeep.cli import CONTEXT_SETTINGS, edge, version_words
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.errors import UsageError
-from btrkeep.version import version_words
 
 COMMANDS = {
     "setup": LazyCommand("backupd.hosts.cli.setup", "set up a pool and a first host, up to the first backup"),

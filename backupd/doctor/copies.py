@@ -43,10 +43,9 @@ from btrkeep.decisions.copies import (
 from btrkeep.decisions.findings import WARNING, Finding
 from btrkeep.decisions.pool_health import MAKE_ROOM
 from btrkeep.decisions.repeated import CHECK, read_steps, repeated_failures, repeated_findings
-from btrkeep.errors import OperatorError
+from btrkeep.errors import OperatorError, last_remote_error
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.marker import open_pool
-from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.programs import ProgramFailed, piped, run
 from btrkeep.units import counted, format_duration, format_size, local_time, printable
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.decisions.facts import parse_fact
+from btrkeep.decisions import parse_fact
 from btrkeep.decisions.safety_limits import (
     ClockAhead,
     ClockBehind,

@@ -38,9 +38,8 @@ from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.config.problems import page
 from btrkeep.decisions.replication import Fetch
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
-from btrkeep.errors import OperatorError
+from btrkeep.errors import ERROR_MARK, OperatorError, last_remote_error
 from btrkeep.pool.marker import Pool
-from btrkeep.process.error_report import ERROR_MARK, last_remote_error
 from btrkeep.process.programs import PipedProgram, ProgramFailed, piped
 from btrkeep.units import format_duration, format_time, printable
 

@@ -13,9 +13,8 @@ from backupd.serve.verbs import VERBS, Verb
 from btrkeep.choices import SERVICE_VERBS
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import Request, RequestRefused, answer_line, login_socket_of
-from btrkeep.serving.server import Peer, peer_of
+from btrkeep.serving.server import ClientGone, Peer, Wire, peer_of
 from btrkeep.serving.viewer import NoPlace, Viewer
-from btrkeep.serving.wire import ClientGone, Wire
 from btrkeep.units import format_size, printable
 
 log = logging.getLogger("backupd.serve")

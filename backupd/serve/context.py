@@ -26,9 +26,8 @@ from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool.marker import Pool, open_pool
 from btrkeep.serving.protocol import HEAD, LONGEST_FRAME, Request, Streamed, stream_line
-from btrkeep.serving.server import Peer
+from btrkeep.serving.server import Peer, Wire
 from btrkeep.serving.viewer import UnreadBytes, Viewer
-from btrkeep.serving.wire import Wire
 from btrkeep.units import printable, show_times_in
 
 log = logging.getLogger("backupd.serve")

@@ -6,9 +6,8 @@ import sys
 
 import click
 
-from btrkeep.cli import CONTEXT_SETTINGS, edge
+from btrkeep.cli import CONTEXT_SETTINGS, edge, version_words
 from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
-from btrkeep.version import version_words
 
 NAME = "btrfs-balancer"
 COMMANDS = {

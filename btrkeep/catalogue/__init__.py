@@ -1,4 +1,4 @@
-"""The catalogue: every SQL statement of btrkeep, about backups and how they went.
+"""The catalogue as programs see it, with every SQL statement of btrkeep, about backups and how they went.
 
     with Catalogue.open(Path("/var/lib/btrkeep/main")) as catalogue:
         for backup in catalogue.backups("web1"):
@@ -6,8 +6,17 @@
 
 The pool describes itself (backup.json); the catalogue is a cache of it, plus the history of runs, of free space and of balances.
 Losing it loses no backup.
+
+Its methods return dataclasses. A Catalogue is used by the thread that opened it (sqlite3 refuses others); in asyncio that is the
+loop's thread, because a call takes well under a millisecond unless another process is writing. Every method raises OperatorError if
+the file is damaged, full, not writable, or held by another program for more than 30 s.
 """
 
+from collections.abc import Iterable
+
+from btrkeep.catalogue.backups import BackupStateStore, BackupStore
+from btrkeep.catalogue.facts import HistoryStore
+from btrkeep.catalogue.hosts import HostStore
 from btrkeep.catalogue.model import (
     EXPIRY_OUTCOMES,
     KILLED,
@@ -41,9 +50,13 @@ from btrkeep.catalogue.model_pool import (
     SampleMark,
 )
 from btrkeep.catalogue.model_verification import FOUND_BY, WHOLE, ComparedBackup, Damage, VerificationFacts, VerifiedBackup
+from btrkeep.catalogue.pool_history import BalanceStore, DedupeStore, ExpiryStore, SampleStore
 from btrkeep.catalogue.readonly import CatalogueUnready, state_mark
+from btrkeep.catalogue.runs import NightQueries, RunStore, RunSummaries
+from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import CatalogueBusy, CatalogueDamaged, CatalogueFull, CatalogueUnusable
-from btrkeep.catalogue.store import Catalogue
+from btrkeep.catalogue.tables import alarm
+from btrkeep.catalogue.verifications import DamageStore, VerificationStore
 
 __all__ = [
     "BALANCE_OUTCOMES",
@@ -88,3 +101,39 @@ __all__ = [
     "VerifiedBackup",
     "state_mark",
 ]
+
+_DROP = "DELETE FROM alarm WHERE what = :what AND subject = :subject"
+
+
+class AlarmStore(CatalogueSession):
+    """Alarms that stand, and those that went and are still remembered."""
+
+    def alarms(self) -> list[StoredAlarm]:
+        """All of them, by event and subject."""
+        return alarm.find(self._reader, "ORDER BY what, subject")
+
+    def put_alarms(self, changed: Iterable[StoredAlarm], gone: Iterable[tuple[str, str]] = ()) -> None:
+        """In one transaction: insert or replace the ones, forget the others, by event and subject."""
+        rows = list(changed)
+        with self._writing("alarms written") as session:
+            session.run_many(_DROP, [{"what": what, "subject": subject} for what, subject in (*(row.key for row in rows), *gone)])
+            alarm.add(session, rows)
+
+
+class Catalogue(
+    BackupStore,
+    BackupStateStore,
+    HostStore,
+    RunStore,
+    RunSummaries,
+    NightQueries,
+    ExpiryStore,
+    DedupeStore,
+    BalanceStore,
+    SampleStore,
+    AlarmStore,
+    DamageStore,
+    VerificationStore,
+    HistoryStore,
+):
+    """An open catalogue."""

@@ -13,11 +13,10 @@ from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
 from btrkeep.catalogue import hosts
-from btrkeep.catalogue.columns import document_in
 from btrkeep.catalogue.facts import POOL_ID, AboutStore
 from btrkeep.catalogue.model import Backup, BackupState, StateFromNotes
 from btrkeep.catalogue.session import CatalogueSession
-from btrkeep.catalogue.sqlite import Session, Values
+from btrkeep.catalogue.sqlite import Session, Values, document_in
 from btrkeep.catalogue.tables import NOTED, backup
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError

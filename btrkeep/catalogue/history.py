@@ -14,11 +14,10 @@ from types import UnionType
 from typing import Any, get_args, get_origin
 
 from btrkeep.catalogue import hosts, tables
-from btrkeep.catalogue.columns import cause_out
-from btrkeep.catalogue.columns import moment as moment_text
 from btrkeep.catalogue.model import DEDUPE_OUTCOMES, EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.catalogue.model_pool import BALANCE_OUTCOMES, SPANS, STEP_OUTCOMES, read_space_name
-from btrkeep.catalogue.sqlite import CatalogueContradicted, Session
+from btrkeep.catalogue.sqlite import CatalogueContradicted, Session, cause_out
+from btrkeep.catalogue.sqlite import moment as moment_text
 from btrkeep.causes import Cause
 from btrkeep.errors import OperatorError
 

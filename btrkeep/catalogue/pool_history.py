@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from btrkeep.catalogue.columns import Json
 from btrkeep.catalogue.model import Dedupe, Expiry
 from btrkeep.catalogue.model_pool import Balance, BalanceStep, FreeSpaceScore, Job, Sample, SampleMark
 from btrkeep.catalogue.session import CatalogueSession
-from btrkeep.catalogue.sqlite import Session
+from btrkeep.catalogue.sqlite import Json, Session
 from btrkeep.catalogue.tables import JobTable, balance, balance_step, dedupe, expiry, run, sample, score
 
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from btrkeep.catalogue import migrate, tables
-from btrkeep.catalogue.columns import text_out
-from btrkeep.catalogue.sqlite import NOT_OURS, QueryResult, Row, Session, Values, busy
+from btrkeep.catalogue.sqlite import NOT_OURS, QueryResult, Row, Session, Values, busy, text_out
 from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import HINT, answers
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.catalogue import backups, hosts
-from btrkeep.catalogue.columns import Json, escape, names_in
 from btrkeep.catalogue.model import (
     RUN_OUTCOMES,
     Backup,
@@ -23,7 +22,7 @@ from btrkeep.catalogue.model import (
     RunTotals,
 )
 from btrkeep.catalogue.session import CatalogueSession
-from btrkeep.catalogue.sqlite import Session
+from btrkeep.catalogue.sqlite import Json, Session, escape, names_in
 from btrkeep.catalogue.tables import backup, progress, run
 
 _NEWEST_FINISH = 'SELECT finished AS "finished [moment]" FROM run WHERE finished IS NOT NULL ORDER BY id DESC LIMIT 1'

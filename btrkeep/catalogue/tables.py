@@ -12,7 +12,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, get_origin
 
-from btrkeep.catalogue import columns
+from btrkeep.catalogue import sqlite
 from btrkeep.catalogue.model import Backup, Dedupe, Expiry, Progress, Run
 from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_pool import Balance, BalanceStep, FreeSpaceScore, Sample
@@ -33,10 +33,10 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (Cause, "cause"),
 )
 _IN: Mapping[str, Callable[[Any], Any]] = {
-    "lines": columns.lines_in,
-    "document": columns.document_in,
-    "rows": columns.rows_in,
-    "cause": columns.cause_in,
+    "lines": sqlite.lines_in,
+    "document": sqlite.document_in,
+    "rows": sqlite.rows_in,
+    "cause": sqlite.cause_in,
 }
 
 

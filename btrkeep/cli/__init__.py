@@ -2,10 +2,12 @@
 
 import gc
 import os
+import re
 import select
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,10 @@ from typing import Any
 import click
 import orjson
 
+from btrkeep import __version__
 from btrkeep.cli.progress import hang_up, lost_output, prose, with_calls_in
 from btrkeep.cli.tables import table
-from btrkeep.errors import ConfigError, Exit, OperatorError, UsageError, did_you_mean
-from btrkeep.process.error_report import ERROR_MARK, report_error
+from btrkeep.errors import ERROR_MARK, ConfigError, Exit, OperatorError, UsageError, did_you_mean, report_error
 from btrkeep.units import printable, with_encoded
 
 __all__ = ["CONTEXT_SETTINGS", "complain", "echo_json", "edge", "json_option", "stream_json", "stream_object", "table"]
@@ -202,3 +204,37 @@ def _encoded(items: Sequence[Mapping[str, Any]]) -> str:
     import json
 
     return json.dumps(with_encoded(with_calls_in(items)))
+
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_COMMIT = re.compile(r"[0-9a-f]{12,64}")
+_SHOWN = 12
+
+
+def version_words() -> str:
+    """Returns "0.1.0 (commit 2d68a657a1b2)"; without a commit only the version."""
+    commit = _recorded("commit.txt") or _recorded("archived.txt") or _checkout_commit()
+    return f"{__version__} (commit {commit[:_SHOWN]})" if _COMMIT.fullmatch(commit) else __version__
+
+
+def _recorded(name: str) -> str:
+    """Returns the commit that install.sh (commit.txt) or `git archive` (archived.txt) has recorded, "" without one."""
+    with suppress(OSError):
+        commit = (_PACKAGE / name).read_text().strip()
+        return commit if _COMMIT.fullmatch(commit) else ""
+    return ""
+
+
+def _checkout_commit() -> str:
+    """Returns the commit of the checkout that this file is in, "" if it is in none. Read from files: git need not be installed."""
+    git = _PACKAGE.parent / ".git"
+    with suppress(OSError):
+        head = (git / "HEAD").read_text().strip()
+        name = head.removeprefix("ref: ")
+        if name == head:
+            return head
+        if (git / name).is_file():
+            return (git / name).read_text().strip()
+        packed = (line.split() for line in (git / "packed-refs").read_text().splitlines())
+        return next((words[0] for words in packed if words[1:] == [name]), "")
+    return ""

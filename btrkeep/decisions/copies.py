@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
 from btrkeep.config.model import CopySettings, OffsiteSettings
+from btrkeep.decisions import FactReader, FactWriter, parse_fact
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_time
 
 COPIES = "copies"

@@ -11,8 +11,8 @@ from enum import StrEnum
 from random import Random
 from typing import Protocol
 
+from btrkeep.decisions import parse_fact
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.facts import parse_fact
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_time, printable
 
 DRILLS = "drill:"

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from btrkeep.decisions.facts import parse_fact
+from btrkeep.decisions import parse_fact
 from btrkeep.decisions.rsync_meaning import ExitCause
 from btrkeep.procfs import SYS_ADMIN, Capabilities
 from btrkeep.units import format_time, parse_time

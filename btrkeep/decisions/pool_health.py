@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from btrkeep.config import Config
 from btrkeep.config.values import MinFree
+from btrkeep.decisions import FactReader, FactWriter, parse_fact
 from btrkeep.decisions import findings as v
-from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
 from btrkeep.decisions.findings import ERROR, NOTE, UNKNOWN, WARNING, Finding, PoolVerdict
 from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict, schedule_findings
 from btrkeep.pool.model import ChunkUse, Room

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from btrkeep.catalogue import KILLED, Balance, Dedupe
+from btrkeep.decisions import FactWriter, parse_fact
 from btrkeep.decisions.drills import DrillKind, DrillOutcome, DrillResult, read_drills
-from btrkeep.decisions.facts import FactWriter, parse_fact
 from btrkeep.decisions.findings import WARNING, Finding
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, format_time, local_time, parse_time, printable

@@ -12,8 +12,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from btrkeep.config import HostConfig
+from btrkeep.decisions import parse_fact
 from btrkeep.decisions.due import is_due, late_from, window_end
-from btrkeep.decisions.facts import parse_fact
 from btrkeep.decisions.findings import SCHEDULE, WARNING, Finding
 from btrkeep.units import counted, format_duration, format_time, local_time, parse_time
 

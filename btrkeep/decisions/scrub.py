@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
+from btrkeep.decisions import FactReader, FactWriter, parse_fact
 from btrkeep.units import parse_time
 
 SCRUB_EVERY = timedelta(days=35)

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol
 
 from btrkeep.backup_states import ALTERED, FAILED
 from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerificationFacts, VerifiedBackup
+from btrkeep.decisions import FactReader, FactWriter, parse_fact
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
 from btrkeep.units import counted, format_duration, format_time, local_time, parse_time, printable
 
 SCRUB, _BEGUN = "scrub", "scrub-begun"

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from btrkeep.errors import OperatorError
-from btrkeep.process.error_report import VARIABLE, ReportedError, first_reported
+from btrkeep.errors import ERRORS_VARIABLE, OperatorError, ReportedError, first_reported
 from btrkeep.process.programs import Finished, ProgramFailed, environment, paste_line, wait_for_end
 from btrkeep.process.threads import NoThread, start
 
@@ -87,7 +86,7 @@ def start_detached(command: Sequence[str]) -> int:
 
 def _start(command: Sequence[str], out: int, err: int, errors: int | None = None) -> subprocess.Popen[bytes]:
     kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # a checkout is not an installation
-    asked = {VARIABLE: str(errors)} if errors is not None else {}
+    asked = {ERRORS_VARIABLE: str(errors)} if errors is not None else {}
     try:
         return subprocess.Popen(
             command,

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from btrkeep.choices import COLOURS, CURVES, PICTURE_FORMATS, SORTS
+from btrkeep.cli import version_words
 from btrkeep.cli.arguments import VADDR, GivenPath, complete_mount
 from btrkeep.errors import OperatorError
-from btrkeep.version import version_words
 from heatmap.cli.request import STDOUT, Extras, PictureRequest
 
 

@@ -18,9 +18,8 @@ from backupd.serve.request_checks import Right, checked
 from backupd.serve.verbs import VERBS, Verb, tasks
 from btrkeep.clock import Clock
 from btrkeep.serving.protocol import encoded
-from btrkeep.serving.server import Peer
+from btrkeep.serving.server import Peer, Wire
 from btrkeep.serving.viewer import NoPlace, UnreadBytes, Viewer
-from btrkeep.serving.wire import Wire
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ADA, BOB, EVE = (Viewer(name, "admin") for name in ("ada", "bob", "eve"))

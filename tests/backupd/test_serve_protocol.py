@@ -24,7 +24,7 @@ from backupd.serve.verbs import VERBS, Verb
 from btrkeep.clock import Clock
 from btrkeep.serving.client import Absent, RootServiceClient
 from btrkeep.serving.protocol import FAILED, KINDS, LONGEST_REQUEST, RequestRefused, decoded, encoded, read_request
-from btrkeep.serving.wire import USUAL_FRAME, ClientGone, Wire
+from btrkeep.serving.server import USUAL_FRAME, ClientGone, Wire
 from tests.beds.asked import asked_by_root
 
 ME = frozenset((ROOT,))

@@ -20,7 +20,6 @@ BOTTOM = (
     "btrkeep.procfs",
     "btrkeep.trusted_path",
     "btrkeep.units",
-    "btrkeep.version",
 )
 SCAN = ("btrkeep.treescan",)  # reads trees; nothing below it knows of pools
 GROUND = ("btrkeep.config", "btrkeep.process", "btrkeep.pool", "btrkeep.fs", "btrkeep.catalogue", "btrkeep.serving")

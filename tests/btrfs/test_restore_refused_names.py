@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.process.error_report import VARIABLE, first_reported
+from btrkeep.errors import ERRORS_VARIABLE, first_reported
 from tests.beds import TOP, ssh, work
 from tests.beds.cli import BACKUPD
 from tests.beds.everything import write
@@ -77,7 +77,7 @@ def test_the_job_that_started_it_gets_the_reason(nights: Nights, immutable: Path
         done = subprocess.run(
             line,
             pass_fds=(errors.fileno(),),
-            env={**os.environ, VARIABLE: str(errors.fileno()), "PYTHONPATH": str(TOP)},
+            env={**os.environ, ERRORS_VARIABLE: str(errors.fileno()), "PYTHONPATH": str(TOP)},
             capture_output=True,
             text=True,
             check=False,

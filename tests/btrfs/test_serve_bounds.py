@@ -20,9 +20,8 @@ from backupd.serve.request_checks import checked
 from backupd.serve.verbs import VERBS, files
 from btrkeep.clock import Clock
 from btrkeep.serving.protocol import RequestRefused, encoded
-from btrkeep.serving.server import Peer
+from btrkeep.serving.server import Peer, Wire
 from btrkeep.serving.viewer import Viewer
-from btrkeep.serving.wire import Wire
 from tests.beds import work
 from tests.beds.history import every, moment
 from tests.beds.lineage import make_lineage

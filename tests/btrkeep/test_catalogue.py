@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from bench import make_catalogue
 from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run
-from btrkeep.catalogue.columns import escape, unescape
-from btrkeep.catalogue.sqlite import CatalogueDamaged
+from btrkeep.catalogue.sqlite import CatalogueDamaged, escape, unescape
 from btrkeep.causes import Cause, CauseCode
 
 DEADLINE = Cause(CauseCode.DEADLINE, "/srv")

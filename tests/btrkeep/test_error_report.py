@@ -3,8 +3,7 @@
 import pytest
 
 from btrkeep.cli import complain
-from btrkeep.errors import OperatorError
-from btrkeep.process.error_report import last_remote_error
+from btrkeep.errors import OperatorError, last_remote_error
 
 
 def test_what_complain_writes_is_read_as_the_last_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from btrkeep import __version__
 from tests.beds import TOP, work
 
-SHOW = "import sys; sys.path.insert(0, '.'); from btrkeep.version import version_words; print(version_words())"
+SHOW = "import sys; sys.path.insert(0, '.'); from btrkeep.cli import version_words; print(version_words())"
 
 
 def shown(place: Path) -> str:
@@ -18,9 +18,7 @@ def shown(place: Path) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    (tmp_path / "btrkeep").mkdir()
-    for name in ("__init__.py", "version.py"):
-        shutil.copy(TOP / "btrkeep" / name, tmp_path / "btrkeep")
+    shutil.copytree(TOP / "btrkeep", tmp_path / "btrkeep", ignore=shutil.ignore_patterns("__pycache__", "*.txt"))
     return tmp_path
 
 

@@ -22,9 +22,8 @@ from typing import Any
 
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.serving.protocol import Request, RequestRefused, answer_line
-from btrkeep.serving.server import peer_of
+from btrkeep.serving.server import ClientGone, Wire, peer_of
 from btrkeep.serving.viewer import Viewer, role_of, viewer_object
-from btrkeep.serving.wire import ClientGone, Wire
 from btrkeep.units import format_time, printable
 from web.auth import TOKEN_PREFIX, LoginSession, User, digest, new_word, passwords
 from web.auth.store import Store

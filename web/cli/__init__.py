@@ -8,12 +8,11 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from btrkeep.cli import CONTEXT_SETTINGS, edge
+from btrkeep.cli import CONTEXT_SETTINGS, edge, version_words
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 from btrkeep.cli.progress import print_commands_as
 from btrkeep.process.cancellation import exit_on_sigterm
-from btrkeep.version import version_words
 from web.settings import GlobalOptions
 
 NAME = "btrkeep-web"

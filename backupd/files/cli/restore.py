@@ -37,9 +37,8 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
-from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.errors import Exit, OperatorError, UsageError, report_error
 from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
-from btrkeep.process.error_report import report_error
 from btrkeep.units import counted, format_size
 
 if (

@@ -30,10 +30,9 @@ from btrkeep.config.sources import name_fault
 from btrkeep.decisions.copies import PUSH, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.replication import FarBackup, Fetch
-from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.errors import Exit, OperatorError, UsageError, last_remote_error
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.cancellation import Cancellation
-from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.programs import piped
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_size, printable
 

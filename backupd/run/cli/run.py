@@ -32,9 +32,8 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
 from btrkeep.config import Config
 from btrkeep.decisions.due import latest
-from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, UsageError, report_error
 from btrkeep.process.cancellation import signal_status
-from btrkeep.process.error_report import report_error
 from btrkeep.process.proc import start_time
 from btrkeep.process.programs import paste_line
 from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service

@@ -21,9 +21,8 @@ from backupd.serve.commands import command_of
 from backupd.serve.jobs import DONE, FAILED, PREVIEW, RUN, RUNNING, RUNTIME, JobStore, ServeJob, take_request
 from btrkeep.clock import Clock
 from btrkeep.config import load_usable
-from btrkeep.errors import Exit, UsageError
+from btrkeep.errors import ERRORS_VARIABLE, Exit, ReportedError, UsageError, first_reported
 from btrkeep.hung_storage import require_answer
-from btrkeep.process.error_report import VARIABLE, ReportedError, first_reported
 from btrkeep.process.group import Group
 from btrkeep.process.proc import start_time
 from btrkeep.process.programs import environment
@@ -167,7 +166,7 @@ async def _run(
 ) -> tuple[int, bool]:
     """Returns the exit status, and whether the time was up."""
     kept = {name: os.environ[name] for name in _STARTED_BY_HAND if name in os.environ}
-    variables = environment({**kept, VARIABLE: str(errors)})
+    variables = environment({**kept, ERRORS_VARIABLE: str(errors)})
     group = Group.start(command, on_stdout=printed, on_stderr=said, keep_open=(errors,), env=variables)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

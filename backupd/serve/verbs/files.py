@@ -17,8 +17,8 @@ from backupd.serve.context import Call
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 from btrkeep.serving.protocol import RequestRefused
+from btrkeep.serving.server import ClientGone
 from btrkeep.serving.viewer import LIST_BYTES, AnswerSize, encoded_bytes
-from btrkeep.serving.wire import ClientGone
 from btrkeep.units import format_size
 
 if TYPE_CHECKING:
