@@ -29,31 +29,36 @@ from btrkeep.units import format_time, parse_backup_name
 
 @dataclass(frozen=True, slots=True)
 class BackupToDelete:
-    """A backup to be deleted. `marked`: since when it has expired; `expires`: when it may be deleted.
-
-    `had_expired`: it had expired before somebody asked for its deletion. `is_unreadable`: as a whole, so it stays on the disk.
-    """
+    """A backup to be deleted."""
 
     name: str
+    """The backup's name."""
     why: str
+    """The reason, as the operator wrote it."""
     marked: datetime
+    """When it was marked for deletion."""
     expires: datetime
+    """When it may be deleted."""
     had_expired: bool
+    """True if it had expired before its deletion was requested."""
     is_unreadable: bool = False
+    """True if it cannot be read as a whole, so that it stays on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionChoice:
-    """The backups of a host to be deleted. `base`: the complete backup on which its next one will be based, None if none is left.
-
-    `moves`: that base differs from the present one.
-    """
+    """The backups of a host to be deleted."""
 
     host: str
+    """The host's name."""
     backups: tuple[BackupToDelete, ...]
+    """The backups to be deleted."""
     base: str | None
+    """The complete backup that the next one will begin with; None: none is left."""
     moves: bool
+    """True if that is another one than now."""
     notes: Notes
+    """The host's notes."""
 
 
 def require_sane_clock(context: ExpiryContext, asked: DeletionRequest) -> None:

@@ -34,17 +34,20 @@ _LOOK = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A `.working` of ours. `size`: bytes that were written to it; `for_room`: it was stopped for want of room.
-
-    `began`: when the run that was last at it did, None when its record does not say.
-    """
+    """A `.working` that btrkeep made."""
 
     host: str
+    """The host's name."""
     path: Path
+    """The subvolume's folder."""
     subvolume: Subvolume
+    """The subvolume."""
     size: int
+    """Bytes that were written to it."""
     for_room: bool
+    """True if it was stopped because free space was short."""
     began: datetime | None = None
+    """When its last run began; None: its record does not have it."""
 
 
 def all_unfinished(pool: Pool) -> list[Unfinished]:

@@ -24,15 +24,14 @@ from btrkeep.units import counted, format_size, format_time
 
 @dataclass(frozen=True, slots=True)
 class RemainingBackups:
-    """The remaining backups of a host: final ones by name, the size of the newest with a known size, and the bytes that rsync wrote
-    for all of them.
-
-    None: unknown.
-    """
+    """The remaining backups of a host."""
 
     names: tuple[str, ...]
+    """Of the final ones."""
     newest: int | None
+    """The size of the newest one with a known size; None: not known."""
     written: int | None
+    """Bytes that rsync wrote for all of them; None: not known."""
 
     def __str__(self) -> str:
         if not self.names:

@@ -29,16 +29,18 @@ UNEXPIRED_FOR = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class HoldResult:
-    """The new state of a backup. `hold`: the hold that was set or has ended. `unexpired`: it had expired before.
-
-    `is_unreadable`: its folder cannot be read, so only its notes were changed.
-    """
+    """The new state of a backup."""
 
     name: str
+    """The backup's name."""
     state: str
+    """Its state now."""
     hold: Hold
+    """The hold that was set, or that has ended."""
     unexpired: bool = False
+    """True if it had expired before."""
     is_unreadable: bool = False
+    """True if its folder cannot be read, so that only its notes were changed."""
 
 
 def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime, *, by: str) -> HoldResult:

@@ -43,20 +43,26 @@ _MEMORY = Path("/dev/shm")  # noqa: S108  a folder of our own in it, for its own
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The content of the file. `ahead`: it has what the catalogue has not; `digest`: when the last one was sent."""
+    """The content of the file."""
 
     rows: tuple[StoredAlarm, ...] = ()
+    """The alarms."""
     ahead: bool = False
+    """True if they have changes that the catalogue does not have."""
     digest: str | None = None
+    """When the last digest was sent; None: never."""
 
 
 @dataclass(slots=True)
 class AlarmMemory:
-    """The remembered alarms of a pool. `trouble`: why the catalogue cannot be used, None if it can."""
+    """The stored alarms of a pool."""
 
     config: Config
+    """The configuration."""
     catalogue: Catalogue | None
+    """The catalogue; None: it cannot be used."""
     trouble: OperatorError | None = None
+    """Why it cannot be used; None: it can."""
     _kept: _Kept = field(init=False)
 
     def __post_init__(self) -> None:

@@ -26,16 +26,18 @@ QUIET = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True)
 class AlarmChanges:
-    """What to send and what to store: `rows` as if nothing were sent; `gone` are deleted.
-
-    `waiting` are those of the rows that have not lasted long enough to be alarms.
-    """
+    """What to send and what to store."""
 
     alarms: tuple[StoredAlarm, ...]
+    """To be sent as new."""
     recoveries: tuple[StoredAlarm, ...]
+    """To be sent as over."""
     rows: tuple[StoredAlarm, ...]
+    """To be stored, as if nothing were sent."""
     gone: tuple[Key, ...]
+    """To be deleted."""
     waiting: frozenset[Key] = frozenset()
+    """Those of `rows` that have not lasted long enough to be sent."""
 
     @property
     def any(self) -> bool:

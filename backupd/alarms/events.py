@@ -50,19 +50,22 @@ Known = Mapping[Key, StoredAlarm]
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A problem with `subject` and its start; `words` makes its text. `grade`: if it rises, the alarm is sent again.
-
-    `ripe`: it has lasted long enough to be sent; until then it is only recorded. `topics`: parts of the text; with one that is not
-    in the text that was sent last, the alarm is sent again.
-    """
+    """A problem that an administrator is notified of."""
 
     what: str
+    """Its kind."""
     subject: AlarmSubject
+    """What it is about, such as a host."""
     text: str
+    """What is wrong."""
     since: datetime
+    """When it began."""
     grade: int = 0
+    """If it rises, the alarm is sent again."""
     ripe: bool = True
+    """True if it has lasted long enough to be sent; until then it is only recorded."""
     topics: tuple[str, ...] = ()
+    """Parts of the text. If one of them is not in the text that was sent last, the alarm is sent again."""
 
     @property
     def key(self) -> Key:

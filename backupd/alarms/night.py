@@ -30,10 +30,12 @@ _LONGEST_BODY = 10_000  # bytes of a body; healthchecks.io keeps the first 100,0
 
 @dataclass(frozen=True, slots=True)
 class NightVerdict:
-    """`text` shows how many hosts are well, and which are not."""
+    """The verdict on a night."""
 
     met: bool
+    """True if enough hosts are ok, as [notify] `ping_goal` has it."""
     text: str
+    """How many hosts are ok, and which are not."""
 
 
 def judge_night(config: Config, hosts: Sequence[HostStatus], ended: str | None = None) -> NightVerdict:

@@ -33,15 +33,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NotifyReport:
-    """The notifications that were sent, or in a dry run would have been. `first`: the alarms found for the first time."""
+    """The notifications that were sent, or in a dry run would have been."""
 
     alarms: Sequence[StoredAlarm] = ()
+    """Those that were sent as new."""
     recoveries: Sequence[StoredAlarm] = ()
+    """Those that were sent as over."""
     standing: Sequence[StoredAlarm] = ()
+    """All that are active."""
     digest: bool = False
+    """True if the digest was sent."""
     messages: Sequence[Message] = ()
+    """The messages."""
     services: Sequence[Delivery] = field(default_factory=list)
+    """The result for each URL."""
     first: Sequence[StoredAlarm] = ()
+    """The alarms that occurred for the first time."""
 
     @property
     def arrived(self) -> bool:

@@ -29,12 +29,16 @@ _REASONS = (
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The result of sending to one URL: `number` counts from 1 as in [notify] urls, `service` is a name without secrets."""
+    """The result of sending to one URL."""
 
     number: int
+    """Of the URL in [notify] urls, from 1."""
     service: str
+    """Its name, without secrets."""
     arrived: bool
+    """True if the service accepted the message."""
     reason: str = ""
+    """Why it did not; "" if it did."""
 
     def __str__(self) -> str:
         return f"{self.service} (number {self.number} of notify.urls)"

@@ -30,11 +30,14 @@ _HARMLESS = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "(at)", "`": "'"})
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`kind` is one of apprise's: info, success, warning, failure; services show it as a colour or a sign."""
+    """A message."""
 
     title: str
+    """The subject."""
     body: str
+    """The text."""
     kind: str
+    """One of apprise's: info, success, warning, failure. Services show it as a colour or a sign."""
 
 
 def harmless(text: str, longest: int = _LONGEST) -> str:

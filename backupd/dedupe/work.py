@@ -124,56 +124,70 @@ class _SourceDeleted(Exception):
 
 @dataclass(slots=True)
 class _Source:
-    """The file that keeps its data. `read_at`: when it was read from the disk, not from memory."""
+    """The file whose data is kept."""
 
     backup: Restorable
+    """The backup that has it."""
     path: bytes
+    """In the backup."""
     key: Key
+    """Its inode and change time when it was read."""
     read_at: float = -math.inf
+    """When it was read from the disk and not from memory, by time.monotonic()."""
 
 
 @dataclass(slots=True)
 class SharedBackup:
-    """What came of one backup: files that share data now and did not before, the bytes of them, and the bytes that were read."""
+    """The result for one backup."""
 
     backup: Restorable
+    """The backup."""
     files: int = 0
+    """Number of files that share data since then."""
     shared: int = 0
+    """Their bytes."""
     read: int = 0
+    """Bytes that were read."""
     left: str = ""
-    """Why it was left, in part or as a whole."""
+    """Why it was skipped, in part or as a whole; "": it was not."""
 
 
 @dataclass(slots=True)
 class SharingPlan:
-    """For a dry run: files that are known to be equal to another one, their bytes, and bytes that would be read to know. `left`:
-    backups that would be left, with the reason.
-    """
+    """The result of a dry run."""
 
     files: int = 0
+    """Number of files that are known to be equal to another one."""
     equal: int = 0
+    """Their bytes."""
     unread: int = 0
+    """Bytes that would have to be read to know of others."""
     left: list[tuple[Restorable, str]] = field(default_factory=list)
+    """Backups that would be skipped, with the reason."""
 
 
 @dataclass(slots=True)
 class Deduper:
-    """Shares data among backups. `alone` takes the lock `verify` of the pool, for `checksums` has one writer: for the time of one
-    backup, and not while it waits.
-    """
+    """Shares data between backups."""
 
     pool: Pool
+    """The pool."""
     now: datetime
+    """When it began."""
     pacer: Pacer
+    """Pauses under load."""
     smallest: int | None
-    """Bytes of the smallest file that is looked at; None: as many as sharing it costs, by the backups of its host."""
+    """Bytes of the smallest file that is considered; None: such that sharing saves more than it costs, by the number of backups
+    of its host."""
     tell: Callable[[str], None]
+    """Called with each event, in words."""
     alone: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Raises LockHeld."""
+    """Takes the lock `verify` of the pool for the time of one backup, because `checksums` has one writer. Raises LockHeld."""
     settled: datetime | None = None
-    """Backups that were finished later are left: a crash of this server could still take their data. None: none is."""
+    """Backups that were finished later are skipped, because a crash of this server could still lose their data. None: none is
+    skipped."""
     shared: int = 0
-    """Bytes so far."""
+    """Bytes shared so far."""
     _sources: dict[bytes, _Source] = field(default_factory=dict)
     """By digest and size, in one: the digest leaves zeros out, also those at the end."""
     _went_on: float = -math.inf

@@ -65,29 +65,34 @@ _INSIDE, _SYSTEM = "/run/btrkeep-drill", "system"
 
 @dataclass(frozen=True, slots=True)
 class BootDrill:
-    """A backup of a whole system, lines of the shell that have to end with 0 in it, and how many seconds all of that may take.
-
-    `as_root`: also where the system can have no users of its own, so that its root is that of this machine.
-    """
+    """A backup of a whole system to be booted."""
 
     backup: Restorable
+    """The backup."""
     checks: tuple[str, ...]
+    """Lines of the shell that must end with 0 in the booted system."""
     timeout: float
+    """Seconds that the boot and all checks may take."""
     as_root: bool = False
+    """True if it is also booted where the system can have no users of its own, so that its root is that of this machine."""
 
 
 @dataclass(slots=True)
 class Console:
-    """The output of the system: its state ("running", "degraded", ...), "" before it is up; failed units; the results of `asked`
-    checks, by number.
-    """
+    """The output of the booted system."""
 
     mark: str
+    """What begins the lines that are meant for us."""
     asked: int = 0
+    """Number of checks."""
     state: str = ""
+    """As systemctl is-system-running prints it ("running", "degraded"); "": it is not up yet."""
     failed: list[str] = field(default_factory=list)
+    """Names of failed units."""
     checks: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """The exit status and the output of each check, by number."""
     is_ended: bool = False
+    """True if the system has ended."""
     last: str = ""
     """The last line that the system itself printed."""
     _rest: bytes = b""

@@ -29,10 +29,12 @@ _FIELDS = ((2, "content"), (3, "size"), (4, "time"), (5, "mode"), (6, "owner"), 
 
 @dataclass(slots=True)
 class FoundDifferences:
-    """The number of names that differ, and the first of them with the kind of difference."""
+    """The differences of a restored tree."""
 
     number: int = 0
+    """Number of names that differ."""
     samples: list[str] = field(default_factory=list)
+    """The first of them, with the kind of difference."""
 
     def add(self, name: str, what: str) -> None:
         """Counts one more difference."""

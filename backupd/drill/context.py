@@ -29,17 +29,22 @@ class NotFinished(OperatorError):
 
 @dataclass(slots=True)
 class DrillContext:
-    """`seconds`: the time limit of one drill, None for no limit. `waits` is called with the job that it waits for, "" when it
-    continues.
-    """
+    """Everything a drill needs."""
 
     config: Config
+    """The configuration."""
     pool: Pool
+    """The pool."""
     now: datetime
+    """When it began."""
     seconds: float | None
+    """The time limit of one drill; None: no limit."""
     chance: Random = field(default_factory=Random)
+    """Chooses the names."""
     cancellation: Cancellation = field(default_factory=Cancellation)
+    """Ends it early."""
     waits: Callable[[str], None] = lambda _: None
+    """Called with the job that it waits for, and with "" when it continues."""
     _end: float | None = None
     _looked: float = 0.0
     _who: str = ""

@@ -33,15 +33,16 @@ _MOST = 1_000_000  # names in memory
 
 @dataclass(frozen=True, slots=True)
 class ChosenNames:
-    """Paths, in the order of a walk. `of`: how many names the backup has, folders not counted; `left_out`: too large for the room.
-
-    `allocated` are the bytes on the disk of those that were chosen.
-    """
+    """The names that are restored."""
 
     paths: tuple[bytes, ...]
+    """Their paths, in the order of a walk."""
     of: int
+    """Number of names in the backup, without folders."""
     left_out: int
+    """Number of chosen names that are too large for the free space."""
     allocated: int
+    """Bytes on the disk of the chosen names."""
 
 
 def choose_names(tree: Tree, sample: FileSample, room: int, chance: Random, look: Callable[[int], None]) -> ChosenNames:
@@ -91,21 +92,28 @@ _SCRATCH, _NAMES = "restored", "names"
 
 @dataclass(frozen=True, slots=True)
 class RestoreDrill:
-    """A backup and how much of it is to be restored."""
+    """A backup and how much of it is restored."""
 
     backup: Restorable
+    """The backup."""
     sample: FileSample
+    """How much."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """A drill's names, bytes on the disk, and the bytes that the pool has for it. `names` None: all of the backup."""
+    """What a drill would restore."""
 
     names: int
+    """Number of names."""
     of: int
+    """Number of names in the backup."""
     needed: int
+    """Bytes on the disk."""
     room: int
+    """Bytes that the pool has for a drill."""
     left_out: int
+    """Number of chosen names that are too large for that."""
 
 
 def restore_plan(context: DrillContext, drill: RestoreDrill, tell: Tell) -> RestorePlan:

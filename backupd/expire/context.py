@@ -61,20 +61,26 @@ class RowWriter:
 
 @dataclass(slots=True)
 class ExpiryContext:
-    """`now` was read once: a grace that ends while this runs ends for the next one. `clock_waits`: no grace ends in this run.
-
-    `rows` writes to the catalogue: one that cannot be written in the middle ends nothing.
-    """
+    """Everything an expiry needs."""
 
     config: Config
+    """The configuration."""
     pool: Pool
+    """The pool."""
     catalogue: Catalogue
+    """The catalogue."""
     now: datetime
+    """When it began: a grace that ends later ends for the next expiry."""
     sinks: ProgressSinks[ExpiryEvent]
+    """Who gets its events."""
     summary: Summary = field(default_factory=Summary)
+    """The result so far."""
     cancellation: Cancellation = field(default_factory=Cancellation)
+    """Ends it early."""
     clock_waits: bool = False
+    """True if no grace ends in this run, because the clock is doubted."""
     rows: RowWriter = field(init=False)
+    """Writes to the catalogue; if it cannot be written any more, expiry continues."""
 
     def __post_init__(self) -> None:
         self.rows = RowWriter(self.catalogue, self.problem)

@@ -164,16 +164,18 @@ def asked_of(notes: Notes, name: str) -> DeletionRequest | None:
 
 @dataclass(frozen=True, slots=True)
 class HostOnPool:
-    """A host as it is, under its lock. `backups`: all final ones of ours, by name. `unreadable`: names and why.
-
-    `base`: of its unfinished backup.
-    """
+    """A host in the pool, read under its lock."""
 
     facts: HostBackups
+    """The facts that its plan depends on."""
     notes: Notes
+    """Its notes."""
     backups: Mapping[str, FinalBackup] = field(default_factory=dict)
+    """All its final backups that btrkeep made, by name."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Why a backup cannot be read, by name."""
     base: str | None = None
+    """The base of its unfinished backup; None: there is none."""
 
 
 def _with_common(candidates: Sequence[Candidate], common: Mapping[str, tuple[str, ...]]) -> list[Candidate]:

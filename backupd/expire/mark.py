@@ -94,9 +94,13 @@ T = TypeVar("T")
 @dataclass(slots=True)
 class _Batch:
     notes: dict[Path, Notes] = field(default_factory=dict)
+    """The new notes, by the host's folder."""
     rows: list[Row] = field(default_factory=list)
+    """The rows to write."""
     marked: int = 0
+    """Number of backups marked for deletion."""
     revived: list[str] = field(default_factory=list)
+    """Backups that are kept after all."""
 
 
 def mark(context: ExpiryContext, plans: Sequence[HostPlan]) -> None:

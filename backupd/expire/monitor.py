@@ -43,34 +43,40 @@ class CleanerTotals:
 
 @dataclass(frozen=True, slots=True)
 class CleanerWatch:
-    """What is kept of the looks so far.
-
-    `since`: when the root that is being dropped was first observed; with `from_before` it was being dropped when the watch began,
-    maybe for long.
-    """
+    """What is remembered of earlier readings."""
 
     steps: tuple[CleanerTotals, ...] = ()
+    """Earlier totals."""
     waiting: frozenset[int] = frozenset()
+    """The subvolumes that waited."""
     dropping: int | None = None
+    """The root that is being dropped; None: none is."""
     since: float | None = None
+    """When that root was first observed."""
     from_before: bool = False
+    """True if it was already being dropped when the watch began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Subvolumes per minute, and the seconds with something to drop over which that was measured."""
+    """How fast the cleaner is."""
 
     per_minute: float
+    """Subvolumes per minute."""
     seconds: float
+    """Over how long that was measured, only while there was something to drop."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """Seconds until all that wait now are gone. `at_most` is None when the rate is known too badly to tell."""
+    """Seconds until all waiting subvolumes are dropped."""
 
     seconds: float
+    """The estimate."""
     at_least: float
+    """Its lower bound."""
     at_most: float | None
+    """Its upper bound; None: the rate is not known well enough."""
 
 
 def watched(watch: CleanerWatch, at: float, waiting: Set[int], dropping: int | None) -> CleanerWatch:
@@ -131,17 +137,20 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Dropping:
-    """The root that is being dropped. `seconds`: for how long that was observed; `from_before`: since before the watch began.
-
-    `passed` of `branches` of its tree lie behind it; both None where that cannot be told.
-    """
+    """The root that is being dropped."""
 
     drop: Drop
+    """The kernel's record of it."""
     since: datetime
+    """When it was first observed."""
     seconds: float
+    """For how long it was observed."""
     from_before: bool
+    """True if it was already being dropped when the watch began."""
     passed: int | None
+    """How many of `branches` are done; None: not known."""
     branches: int | None
+    """The number of branches of its tree; None: not known."""
 
     @property
     def share(self) -> float | None:
@@ -151,18 +160,21 @@ class Dropping:
 
 @dataclass(frozen=True, slots=True)
 class CleanerReading:
-    """One reading, with the results derived from earlier ones.
-
-    `held`: at least this many cannot be dropped yet, because a file in them is open. `idle`: the cleaner works on none of them;
-    then `dropping` is one that it began and does not continue, as on a filesystem that has become read-only.
-    """
+    """One reading, with what follows from earlier ones."""
 
     waiting: int
+    """Number of deleted subvolumes that are not dropped yet."""
     held: int
+    """At least so many cannot be dropped yet, because a file in them is open."""
     idle: bool
+    """True if the cleaner works on none of them. Then `dropping` is one that it began and does not continue, as on a filesystem
+    that has become read-only."""
     dropping: Dropping | None
+    """The root that is being dropped; None: none is."""
     rate: Rate | None
+    """How fast the cleaner is; None: not known."""
     left: TimeLeft | None
+    """How long it will take; None: not known."""
 
 
 def require_btrfs(mountpoint: str) -> Path:

@@ -35,53 +35,70 @@ class Pause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExpiryProgress:
-    """How far it is. `waiting`: deleted subvolumes that are not dropped yet, anybody's; `rate`: drops per second over the last
-    minute.
-
-    `left`: seconds until everything planned is deleted and dropped at that rate; None where it is not known. `paused`: why nothing
-    is deleted now, None when something is. `batch`: a batch was just deleted.
-    """
+    """The progress of an expiry."""
 
     deleted: int
+    """Number of deleted backups."""
     planned: int
+    """Number of backups to delete."""
     waiting: int
+    """Number of deleted subvolumes that are not dropped yet, other programs' included."""
     most: int
+    """The limit of `waiting`."""
     rate: float | None
+    """Drops per second over the last minute; None: not known."""
     left: float | None
+    """Seconds until everything planned is deleted and dropped at that rate; None: not known."""
     paused: Pause | None = None
+    """Why nothing is deleted now; None: something is."""
     batch: bool = False
+    """True if a batch was just deleted."""
 
 
 @dataclass(slots=True)
 class Summary:
-    """The result. `left_out`: hosts and why; `busy`: hosts that were locked by somebody's work, left to the next run.
-
-    `problems`: what somebody must look at. `stop`: why nothing was done at all; `clock`: what is wrong with the clock; `error`:
-    what ended it early. `waiting_for_grace`: backups that are marked and not due yet. `written_bytes`: to all devices meanwhile, by
-    everybody. `still_waiting`: for the cleaner at the end. `ended_by`: a signal's number, 0 without one. `rest`: deletions that
-    were due and not made (a limit, a signal, a host that was busy, a backup that is restored from).
-    """
+    """The result of an expiry."""
 
     planned: int = 0
+    """Number of backups to delete."""
     marked: int = 0
+    """Number of backups that it marked."""
     revived: int = 0
+    """Number of marked backups that are kept after all."""
     deleted: int = 0
+    """Number of deleted backups."""
     rest: int = 0
+    """Number of deletions that were due and not made (a limit, a signal, a locked host, a backup that is being restored from)."""
     waiting_for_grace: int = 0
+    """Number of backups that are marked and not due yet."""
     left_out: dict[str, DeletedShare | UnreadableHost] = field(default_factory=dict)
+    """Skipped hosts with the reason."""
     busy: list[str] = field(default_factory=list)
+    """Hosts that other work had locked; the next run takes them."""
     problems: list[str] = field(default_factory=list)
+    """What an administrator should check."""
     hosts_gone: list[str] = field(default_factory=list)
+    """Hosts whose last backup was deleted."""
     stop: DeletedShare | ClockBehind | None = None
+    """Why nothing was done at all; None: something was."""
     clock: ClockBehind | ClockAhead | None = None
+    """What is wrong with the clock; None: nothing."""
     error: str | None = None
+    """What ended it early; None: nothing did."""
     mount_option: str | None = None
+    """The mount option while it ran; None: not changed."""
     most_waiting: int = 0
+    """The highest number of deleted subvolumes that waited for the cleaner."""
     still_waiting: int | None = None
+    """How many of them still waited at the end; None: not known."""
     written_bytes: int | None = None
+    """Bytes that all programs wrote to the devices while it ran; None: not known."""
     ended_by: int = 0
+    """The signal that ended it; 0: none."""
     begun: float = field(default_factory=elapsed)
+    """When it began, by the clock `elapsed`."""
     seconds: float = 0.0
+    """How long it took."""
 
     @property
     def good(self) -> bool:

@@ -41,15 +41,18 @@ from btrkeep.units import counted, local_day, local_time, printable
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The question: at which moment, whether that is past; under which policy instead of the present one ("" none); whether as
-    JSON.
-    """
+    """The question."""
 
     context: PoolContext
+    """The pool."""
     now: datetime
+    """The moment in question."""
     past: bool
+    """True if that moment has passed."""
     policy: str
+    """The policy in question; "": the configured one."""
     as_json: bool
+    """True if the answer is printed as JSON."""
 
 
 @click.group("retention", no_args_is_help=True)
