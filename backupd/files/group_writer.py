@@ -130,6 +130,7 @@ class GroupWriter:
 
     def _count(self, plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> Sequence[PlainFile]:
         """Counts the files of a group that were copied; returns the others."""
+        self.result.add_undeleted(self.name, plain.place, handled.undeleted)
         left_over = [files[number] for number in handled.left_over]
         if left_over:
             numbers = set(handled.left_over)

@@ -4,6 +4,7 @@ A whole folder is made in the staging folder, gets its files and all else, its t
 there. What is unusual, and what fails, is given back: whoever asked does it by itself, with a reason.
 """
 
+import errno
 import itertools
 import os
 import stat
@@ -17,7 +18,7 @@ from backupd.files.batched_walk import PlainFolder
 from backupd.files.destination import PREFIX, Destination, rename_to_nothing
 from backupd.files.plain_files import Defaults, Handled, compare, copy, folder_prefix
 from backupd.files.tree import Entry, names_in
-from backupd.files.writing import comparable, is_empty, is_own_space
+from backupd.files.writing import Undeleted, comparable, is_empty, is_own_space, remove_unfinished
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, by_descriptor, open_on_same_device
 
@@ -28,10 +29,10 @@ _RANDOM = os.urandom(8).hex().encode("ascii")
 _numbers = itertools.count()
 
 
-def make_folder(source: int, name: bytes, entry: Entry, to: int, *, privileged: bool) -> int | None:
+def make_folder(source: int, name: bytes, entry: Entry, to: int, undeleted: Undeleted, *, privileged: bool) -> int | None:
     """Makes a folder of the open folder `source` in the open folder `to`, where nothing has its name; without its time.
 
-    Returns an open descriptor of it; None if it could not be made so, and then nothing is left of it.
+    Returns an open descriptor of it; None if it could not be made so, and then nothing but `undeleted` is left of it.
     """
     temporary = b"%s%s-folder%d" % (PREFIX, _RANDOM, next(_numbers))
     try:
@@ -51,8 +52,7 @@ def make_folder(source: int, name: bytes, entry: Entry, to: int, *, privileged: 
         os.close(made)
     except OSError:  # whoever does it by itself meets the same, and names it
         pass
-    with suppress(OSError):
-        os.rmdir(temporary, dir_fd=to)
+    remove_unfinished(to, temporary, undeleted)
     return None
 
 
@@ -122,7 +122,8 @@ class FolderCopier:
     def _empty(self, source: int, to: int, folder: PlainFolder, owner: tuple[int, int], device: int) -> Handled:
         """Raises OSError, and leaves nothing there. In the staging folder a name is as safe as a descriptor."""
         original, staging = folder_prefix(source) + folder.name, self._staging
-        if os.stat(folder.name, dir_fd=source, follow_symlinks=False).st_dev != device or os.listxattr(original):
+        status = os.stat(folder.name, dir_fd=source, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode) or status.st_dev != device or os.listxattr(original, follow_symlinks=False):
             return self._copied(source, to, folder, owner)
         temporary = _temporary()
         os.mkdir(temporary, _PRIVATE, dir_fd=staging)
@@ -155,6 +156,8 @@ class FolderCopier:
                             original, made, folder.files,
                             reflinks=self._reflinks, privileged=self._privileged, at_once=self._defaults,
                         )  # fmt: skip
+                        if handled.undeleted:  # under its own name, and not whole
+                            raise OSError(errno.EBUSY, handled.undeleted[0][1])
                     self._dress(original, made, folder, names, owner)
                     rename_to_nothing(self._staging, temporary, folder.name, to)
             except BaseException:
@@ -357,6 +360,9 @@ def _empty(staging: int) -> None:
 
 def delete_folder(staging: int, name: bytes) -> None:
     """Deletes a folder in the staging folder, with its files; it has no folders in it. Raises OSError."""
+    if os.geteuid():  # its own mode may forbid that to us
+        with suppress(OSError):
+            os.chmod(name, _PRIVATE, dir_fd=staging)
     with ClosingFd(os.open(name, FOLDER, dir_fd=staging)) as folder, os.scandir(folder) as files:
         for file in files:
             os.unlink(file.name, dir_fd=folder)

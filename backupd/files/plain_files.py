@@ -16,7 +16,7 @@ from backupd.files.attributes import LABEL, is_power
 from backupd.files.destination import PREFIX, rename_to_nothing
 from backupd.files.tree import identity, open_plain
 from backupd.files.walking import PlainFile
-from backupd.files.writing import comparable
+from backupd.files.writing import Undeleted, comparable, remove_unfinished
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.file_data import share_all
 from btrkeep.fs.openat import by_descriptor
@@ -36,6 +36,7 @@ class Handled(NamedTuple):
 
     `identities`: those of the copies, of files with several names, in their order; 0 of one that was not done. `is_folder_done`: of
     a folder that was given with its files. `is_bare`: all was copied, and nothing of it has an attribute in the backup.
+    `undeleted`: unfinished names in the destination's folder that could not be deleted, each with the reason.
     """
 
     left_over: Sequence[int]
@@ -43,6 +44,7 @@ class Handled(NamedTuple):
     identities: Sequence[int] = ()
     is_folder_done: bool = True
     is_bare: bool = False
+    undeleted: Sequence[tuple[bytes, str]] = ()
 
 
 def copy(
@@ -52,10 +54,11 @@ def copy(
 
     `reflinks`: both are on one btrfs, and data are shared. Without `privileged`, files with attributes that grant privileges are
     given back. `at_once`: nobody else can enter the folder `to`, which hands nothing down. Files have their names from the start
-    then, and are deleted again if they are given back. What new files get there is kept in this list for the next such folder.
+    then, and are deleted again if they are given back: who gives `to` its place looks at `undeleted` first. What new files get
+    there is kept in this list for the next such folder.
     """
-    left_over, size, identities = list[int](), 0, list[int]()
-    folder = _NewFiles(to, reflinks=reflinks, privileged=privileged, at_once=at_once)
+    left_over, size, identities, undeleted = list[int](), 0, list[int](), Undeleted()
+    folder = _NewFiles(to, undeleted, reflinks=reflinks, privileged=privileged, at_once=at_once)
     has_symlinks = any(file.is_symlink for file in files)
     inherits = has_symlinks and at_once is None and may_inherit(to)
     prefix = folder_prefix(source) if has_symlinks and at_once is not None else b""
@@ -65,11 +68,11 @@ def copy(
     for number, file in enumerate(files):
         try:
             if file.is_symlink and at_once is not None:
-                is_bare &= copy_symlink_at_once(source, to, file, prefix, owner, privileged=privileged)
+                is_bare &= copy_symlink_at_once(source, to, file, prefix, owner, undeleted, privileged=privileged)
                 copied = 0
             elif file.is_symlink:
                 is_bare = False  # they are few in folders that are not made whole
-                copied = _copied_symlink(source, to, file, privileged=privileged, inherits=inherits)
+                copied = _copied_symlink(source, to, file, undeleted, privileged=privileged, inherits=inherits)
             else:
                 original = os.open(file.name, _READ, dir_fd=source)
                 try:
@@ -84,10 +87,12 @@ def copy(
             size += file.size
         if file.links > 1:
             identities.append(copied or 0)
-    return Handled(left_over, size, identities, is_bare=is_bare and folder.is_bare and not left_over)
+    return Handled(
+        left_over, size, identities, is_bare=is_bare and folder.is_bare and not left_over, undeleted=list(undeleted.items())
+    )
 
 
-def _copied_symlink(source: int, to: int, file: PlainFile, *, privileged: bool, inherits: bool) -> int | None:
+def _copied_symlink(source: int, to: int, file: PlainFile, undeleted: Undeleted, *, privileged: bool, inherits: bool) -> int | None:
     """Copies a symlink. Returns the copy's identity; None, and leaves nothing there, if it needs more than that. Raises OSError."""
     temporary, copied = PREFIX + os.urandom(8).hex().encode("ascii"), None
     try:
@@ -96,8 +101,7 @@ def _copied_symlink(source: int, to: int, file: PlainFile, *, privileged: bool, 
             copied = made
     finally:
         if copied is None:
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=to)
+            remove_unfinished(to, temporary, undeleted)
     return copied
 
 
@@ -118,8 +122,11 @@ class _NewFiles:
     Where the filesystem cannot do that, the file has a temporary name before, and is for root alone.
     """
 
-    def __init__(self, folder: int, *, reflinks: bool, privileged: bool, at_once: list[Defaults] | None) -> None:
+    def __init__(
+        self, folder: int, undeleted: Undeleted, *, reflinks: bool, privileged: bool, at_once: list[Defaults] | None
+    ) -> None:
         self._folder, self._reflinks, self._privileged, self._at_once = folder, reflinks, privileged, at_once
+        self._undeleted = undeleted
         self._defaults = at_once[0] if at_once else None
         self._temporary = b""
         self.is_bare = True
@@ -138,7 +145,6 @@ class _NewFiles:
         except OSError as error:
             if error.errno not in _HAS_NO_NAMELESS:
                 raise
-            self._temporary = PREFIX + os.urandom(8).hex().encode("ascii")
             return self._add_named(original, file)
         try:
             gets_mode = self._defaults is None or bool(file.mode & (~0o777 | self._defaults.denied))
@@ -161,9 +167,11 @@ class _NewFiles:
         finally:
             os.close(made)
             if not is_whole:
-                os.unlink(file.name, dir_fd=self._folder)
+                remove_unfinished(self._folder, file.name, self._undeleted)
 
     def _add_named(self, original: int, file: PlainFile) -> int | None:
+        if not self._temporary or self._temporary in self._undeleted:
+            self._temporary = PREFIX + os.urandom(8).hex().encode("ascii")
         made = os.open(self._temporary, _MAKE, 0o600, dir_fd=self._folder)
         result = None
         try:
@@ -174,8 +182,7 @@ class _NewFiles:
         finally:
             os.close(made)
             if result is None:
-                with suppress(OSError):
-                    os.unlink(self._temporary, dir_fd=self._folder)
+                remove_unfinished(self._folder, self._temporary, self._undeleted)
         return result
 
     def _completed(self, original: int, made: int, file: PlainFile, *, gets_mode: bool) -> bool:
@@ -378,7 +385,16 @@ def copy_symlink(source: int, to: int, file: PlainFile, temporary: bytes, *, pri
         return identity(status)
 
 
-def copy_symlink_at_once(source: int, to: int, file: PlainFile, prefix: bytes, owner: tuple[int, int], *, privileged: bool) -> bool:
+def copy_symlink_at_once(
+    source: int,
+    to: int,
+    file: PlainFile,
+    prefix: bytes,
+    owner: tuple[int, int],
+    undeleted: Undeleted,
+    *,
+    privileged: bool,
+) -> bool:
     """Makes a symlink under its own name in the open folder `to`, in which nobody else can change names. Raises OSError.
 
     Returns True if it has no attributes in the backup. `prefix`: what makes a path of a name in `source`. `owner`: what a new
@@ -396,7 +412,7 @@ def copy_symlink_at_once(source: int, to: int, file: PlainFile, prefix: bytes, o
                 os.setxattr(path, name, os.getxattr(original, name, follow_symlinks=False), follow_symlinks=False)
         os.utime(file.name, ns=(file.mtime, file.mtime), dir_fd=to, follow_symlinks=False)
     except BaseException:
-        os.unlink(file.name, dir_fd=to)
+        remove_unfinished(to, file.name, undeleted)
         raise
     return not names
 

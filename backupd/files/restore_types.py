@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from backupd.files.conflict_policy import CONTENT_ONLY, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, differs_words
@@ -286,6 +286,11 @@ class Restored:
     """How long it took."""
     withheld: Withheld = field(default_factory=Withheld)
     """What was not restored because it was not requested."""
+
+    def add_undeleted(self, to: str, place: Names, undeleted: Iterable[tuple[bytes, str]]) -> None:
+        """Adds unfinished names that could not be deleted in the folder at a place below `to`. The next restore tries it again."""
+        for name, why in undeleted:
+            self.problems.add(place_path(to, (*place, name)), f"could not delete this temporary file of the restore: {why}")
 
     @property
     def good(self) -> bool:

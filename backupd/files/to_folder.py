@@ -7,7 +7,7 @@ started again: only complete files have their final names, and equal files are s
 import errno
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,14 +19,14 @@ from backupd.files.group_workers import FolderWork, GroupWorkers, Work
 from backupd.files.group_writer import GroupWriter
 from backupd.files.new_folders import STAGING, FolderCopier, Staging, compare_folders, make_folder
 from backupd.files.place_comparer import FileComparer, PlaceComparer, PlacedFolder, PreviewCounter, is_in_fresh, placed_folder
-from backupd.files.placing import AnyVisit, FolderVisits, PlainVisits, Visit, place_path, placed, visits
+from backupd.files.placing import AnyVisit, FolderVisits, Names, PlainVisits, Visit, place_path, placed, visits
 from backupd.files.plain_files import compare, copy
 from backupd.files.privileged_attributes import harmless
 from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell, Withheld
 from backupd.files.result_comparer import Exempt, ResultComparer
 from backupd.files.tree import Entry, Tree
 from backupd.files.walking import PlainFile, Unreadable
-from backupd.files.writing import Writer, leftovers, remove_leftovers
+from backupd.files.writing import Undeleted, Writer, leftovers, remove_leftovers
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, printable
@@ -260,6 +260,7 @@ class LocalRestore:
             if error.errno in _FATAL:
                 raise self._ended_by(error, workers) from error
             self._problem(visit, error.strerror or str(error))
+            self._note_undeleted(visit.place[:-1], writer.undeleted)
             if visit.entry.kind == "folder" and not visit.left:
                 self._folders.append(PlacedFolder(visit.place, REFUSED, is_fresh=False))
 
@@ -292,7 +293,9 @@ class LocalRestore:
     def _makes_folder(self, visit: Visit, to: Destination) -> bool:
         """Makes a folder in one where nothing was; returns False if it has to be done by itself."""
         above = to.folder(visit.place[:-1])
-        made = make_folder(visit.folder, visit.name, visit.entry, above, privileged=visit.privileged)
+        undeleted = Undeleted()
+        made = make_folder(visit.folder, visit.name, visit.entry, above, undeleted, privileged=visit.privileged)
+        self._note_undeleted(visit.place[:-1], undeleted)
         if made is None:
             return False
         to.enter_new(visit.place, made)
@@ -382,14 +385,23 @@ class LocalRestore:
         """Removes temporary files of a killed restore from the destination, if it is not visited."""
         if self._has_untidy_top(to):
             with suppress(OSError):
-                remove_leftovers(to.folder(()), {STAGING, *(root.names[0] for root in self.roots)})
+                self._remove_leftovers(to.folder(()), (), {STAGING, *(root.names[0] for root in self.roots)})
 
     def _tidy(self, visit: Visit, to: Destination) -> None:
         """Removes temporary files of a killed restore, except a file of the backup that has such a name."""
         folder = to.folder(visit.place)
         if leftovers(folder):
             # what a killed restore left in the staging folder was deleted
-            remove_leftovers(folder, {STAGING, *self.tree.names(visit.entry.path)})
+            self._remove_leftovers(folder, visit.place, {STAGING, *self.tree.names(visit.entry.path)})
+
+    def _remove_leftovers(self, folder: int, place: Names, kept: Container[bytes]) -> None:
+        undeleted = Undeleted()
+        remove_leftovers(folder, kept, undeleted)
+        self._note_undeleted(place, undeleted)
+
+    def _note_undeleted(self, place: Names, undeleted: Undeleted) -> None:
+        self.result.add_undeleted(self.to, place, undeleted.items())
+        undeleted.clear()
 
     def _lost(self, writer: Writer) -> None:
         if writer.lost:

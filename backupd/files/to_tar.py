@@ -124,7 +124,7 @@ def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, te
 
 
 def _written(folder: int, name: bytes, replace: bool, write: Callable[[IO[bytes]], Archived]) -> Archived:
-    temporary = _PREFIX + os.urandom(8).hex().encode("ascii")
+    temporary, undeleted = _PREFIX + os.urandom(8).hex().encode("ascii"), dict[bytes, str]()
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
         with _failures_reported(), os.fdopen(fd, "wb", _SMALL) as out:
@@ -132,11 +132,13 @@ def _written(folder: int, name: bytes, replace: bool, write: Callable[[IO[bytes]
             out.flush()
             os.fsync(fd)
         put(folder, temporary, name, _there(folder, name) if replace else None)
-    except Occupied as error:
-        remove_unfinished(folder, temporary)
-        raise UsageError(f"{os.fsdecode(name)}: {error.strerror}", "name another file") from None
-    except BaseException:
-        remove_unfinished(folder, temporary)
+    except BaseException as error:
+        remove_unfinished(folder, temporary, undeleted)
+        if isinstance(error, Occupied):
+            raise UsageError(f"{os.fsdecode(name)}: {error.strerror}", "name another file") from None
+        if undeleted and isinstance(error, OperatorError):
+            hint = f"{error.hint}; delete {os.fsdecode(temporary)} beside the tar too: it could not be deleted"
+            raise OperatorError(str(error), hint) from error
         raise
     return done
 

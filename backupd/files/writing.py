@@ -30,10 +30,13 @@ _OWN_SPACE = "btrfs."  # properties of files on the pool's filesystem, such as i
 
 Moved = Callable[[int], None]
 """Called with the bytes of each piece; may raise to stop in the middle."""
+Undeleted = dict[bytes, str]
+"""Names in a folder that could not be deleted, each with the reason."""
 
 
 class Writer:
     """Makes names beneath one destination. `reflinked` and `copied` count bytes; `lost` gets what could not be kept of a name.
+    `undeleted` gets temporary names that could not be deleted, with the reasons.
 
     With `clones` data are shared with the backup where that can be done; without, they are read and written.
     """
@@ -44,13 +47,14 @@ class Writer:
         self.reflinked = 0
         self.copied = 0
         self.lost: list[str] = []
+        self.undeleted: Undeleted = {}
         self._clones = clones
 
     def make(self, visit: Visit, instead_of: Entry | None) -> int:
         """The whole of it but what is in a folder; its identity. Raises OSError, Occupied when the place changed meanwhile."""
         self.lost = []
         folder, name = self.to.parent(visit.place)
-        with _temporary(folder) as temporary:
+        with self._temporary(folder) as temporary:
             with ClosingFd(self._made(visit, folder, temporary)) as held:
                 self._dress(visit, held)
                 made = identity(os.fstat(held))
@@ -61,7 +65,7 @@ class Writer:
         """A further name of the file at `first`. Raises OSError; Occupied when that is not that file any more."""
         with ClosingFd(os.dup(self.to.folder(first[:-1]))) as above:
             folder, name = self.to.parent(place)
-            with _temporary(folder) as temporary:
+            with self._temporary(folder) as temporary:
                 os.link(first[-1], temporary, src_dir_fd=above, dst_dir_fd=folder, follow_symlinks=False)
                 if identity(os.stat(temporary, dir_fd=folder, follow_symlinks=False)) != copied:
                     raise OSError(errno.EEXIST, "its other name has changed since it was written")
@@ -172,6 +176,16 @@ class Writer:
         for name, value in sorted(wanted.items()):
             self._attempt(name, partial(os.setxattr, path, name, value))
 
+    @contextlib.contextmanager
+    def _temporary(self, folder: int) -> Iterator[bytes]:
+        """A name that nothing has; what fails takes it away again."""
+        name = PREFIX + os.urandom(8).hex().encode("ascii")
+        try:
+            yield name
+        except BaseException:
+            remove_unfinished(folder, name, self.undeleted)
+            raise
+
     def _attempt(self, what: str, act: Callable[[], None]) -> None:
         """Notes what this filesystem cannot hold; the rest of the name is restored all the same."""
         try:
@@ -206,17 +220,6 @@ def _path(held: int) -> str:
     return f"/proc/self/fd/{held}"
 
 
-@contextlib.contextmanager
-def _temporary(folder: int) -> Iterator[bytes]:
-    """A name that nothing has; what fails takes it away again."""
-    name = PREFIX + os.urandom(8).hex().encode("ascii")
-    try:
-        yield name
-    except BaseException:
-        remove_unfinished(folder, name)
-        raise
-
-
 def leftovers(folder: int) -> list[bytes]:
     """Names in a folder that a killed restore has left."""
     return [name for name in names_in(folder) if name.startswith(PREFIX)]
@@ -227,15 +230,20 @@ def unfinished_size(folder: int) -> int:
     return sum(os.stat(name, dir_fd=folder, follow_symlinks=False).st_blocks * 512 for name in leftovers(folder))
 
 
-def remove_leftovers(folder: int, kept: Container[bytes]) -> None:
+def remove_leftovers(folder: int, kept: Container[bytes], undeleted: Undeleted) -> None:
     """Removes what a killed restore has left in a folder, but not the names to be `kept`."""
     for name in leftovers(folder):
         if name not in kept:
-            remove_unfinished(folder, name)
+            remove_unfinished(folder, name, undeleted)
 
 
-def remove_unfinished(folder: int, name: bytes) -> None:
-    """Removes what is not whole: anything but a folder with something in it."""
-    for remove in (os.unlink, os.rmdir):
-        with contextlib.suppress(OSError):
-            remove(name, dir_fd=folder)
+def remove_unfinished(folder: int, name: bytes, undeleted: Undeleted) -> None:
+    """Removes what is not whole: anything but a folder with something in it. Notes why it could not."""
+    try:
+        is_folder = stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        (os.rmdir if is_folder else os.unlink)(name, dir_fd=folder)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            undeleted[name] = error.strerror or str(error)

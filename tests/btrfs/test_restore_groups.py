@@ -196,7 +196,7 @@ def test_a_folder_takes_the_name_of_nothing_and_leaves_nothing_behind(tmp_path: 
     write(tmp_path / "to" / "folder", "theirs")
     sides = [os.open(tmp_path / name, os.O_RDONLY) for name in ("source", "to")]
     with Tree.of_folder(tmp_path / "source") as tree:
-        made = make_folder(sides[0], b"folder", tree.stat(b"/folder"), sides[1], privileged=True)
+        made = make_folder(sides[0], b"folder", tree.stat(b"/folder"), sides[1], {}, privileged=True)
     for fd in sides:
         os.close(fd)
     assert made is None
@@ -222,7 +222,7 @@ def test_a_folder_that_another_user_moves_to_the_name_of_a_new_one_does_not_get_
     with Tree.of_folder(tmp_path / "source") as tree, Destination(tmp_path / "to", make=False) as to, tree.folder(b"/") as source:
         entry = tree.stat(b"/theirs")
         if way == "in a group":
-            assert make_folder(source, b"theirs", entry, to.folder(()), privileged=True) is None
+            assert make_folder(source, b"theirs", entry, to.folder(()), {}, privileged=True) is None
         else:
             with pytest.raises(OSError, match="something else is in its place"):
                 Writer(to, lambda _: None).make(Visit(entry, source, b"theirs", (b"theirs",), left=False), None)

@@ -1,20 +1,28 @@
 """`backupd restore` that is stopped, killed, runs into a full disk or is to write where it must not."""
 
+import errno
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from backupd.files import plain_files, writing
+from backupd.files.destination import Destination, Occupied
+from backupd.files.new_folders import STAGING, Staging, make_folder
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.process.cancellation import Cancelled
 from tests.beds import differences, manifest, work
+from tests.beds.anyone import NOBODY
 from tests.beds.everything import write
 from tests.beds.nights import Nights
 from tests.beds.within import Within, restore
@@ -217,3 +225,122 @@ def test_folders_that_a_full_filesystem_has_in_part_are_counted_too(nights: Nigh
         assert f"No space left on device; {len(list(point.rglob('*')))} names had been restored" in str(ended.value)
     finally:
         work("umount", point)
+
+
+def _no_space(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_leftover_that_cannot_be_deleted_is_reported_and_the_next_restore_deletes_it(
+    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a btrfs that has no space for the deletion."""
+    top, out = nights.source / "www", tmp_path / "out"
+    write(top / "file", "text")
+    nights.host("web1", top)
+    nights.run("web1")
+    leftovers = [write(folder / ".btrkeep-restore-5678", "half") for folder in (out, out / "www")]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", _no_space)
+        done = restore(nights, "web1", top, "--to", out, status=1)
+    why = "could not delete this temporary file of the restore: No space left on device"
+    assert done["problems"]["samples"] == [{"place": str(path), "why": why} for path in leftovers]
+    assert (out / "www" / "file").read_text() == "text"
+    assert restore(nights, "web1", top, "--to", out)["good"]
+    assert not any(path.exists() for path in leftovers)
+
+
+@pytest.mark.parametrize("is_nameless", [True, False])
+def test_an_unfinished_file_that_cannot_be_deleted_is_reported(
+    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_nameless: bool
+) -> None:
+    """In a group and by itself, when something comes to its place meanwhile."""
+    top, out = nights.source / "www", tmp_path / "out"
+    write(top / "small", "text")
+    write(top / "large").write_bytes(bytes(3_000_000))
+    (top / "link").symlink_to("small")
+    nights.host("web1", top)
+    nights.run("web1")
+    (out / "www").mkdir(parents=True)  # so there is no staging folder
+    opened = os.open
+
+    def named(path: Any, flags: int, *words: Any, **keys: Any) -> int:
+        if not is_nameless and flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "")
+        return opened(path, flags, *words, **keys)
+
+    def taken(*_: Any) -> None:
+        raise Occupied(errno.EEXIST, "something has come to be there")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", _no_space)
+        patch.setattr(os, "open", named)
+        patch.setattr(plain_files, "rename_to_nothing", taken)
+        patch.setattr(writing, "put", taken)
+        done = restore(nights, "web1", top, "--to", out, status=1)
+    left = {str(path) for path in (out / "www").glob(".btrkeep-restore-*")}
+    assert len(left) == (3 if is_nameless else 5)  # a symlink and a large file always have a name; twice: in a group, by itself
+    assert {problem["place"] for problem in done["problems"]["samples"] if "No space left" in problem["why"]} == left
+    assert restore(nights, "web1", top, "--to", out)["good"]
+    assert differences(manifest(top), manifest(out / "www")) == []
+
+
+def test_a_folder_that_is_not_made_and_cannot_be_deleted_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "source" / "folder" / "inside")
+    write(tmp_path / "to" / "folder", "theirs")
+    to, undeleted = os.open(tmp_path / "to", os.O_RDONLY), dict[bytes, str]()
+    with ClosingFd(to), Tree.of_folder(tmp_path / "source") as tree, tree.folder(b"/") as source:
+        monkeypatch.setattr(os, "rmdir", _no_space)
+        assert make_folder(source, b"folder", tree.stat(b"/folder"), to, undeleted, privileged=True) is None
+    (left,) = {path.name for path in (tmp_path / "to").iterdir()} - {"folder"}
+    assert undeleted == {os.fsencode(left): "No space left on device"}
+
+
+def test_an_unfinished_tar_that_cannot_be_deleted_is_named(nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top, point = big(nights, 4), tmp_path / "small"
+    point.mkdir()
+    work("mount", "-t", "tmpfs", "-o", "size=2M", "tmpfs", point)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", _no_space)
+            error = nights.backupd("restore", "web1", top, "--tar", point / "big.tar", check=False).stderr
+        (left,) = point.iterdir()
+        assert f"and begin again; delete {left.name} beside the tar too: it could not be deleted" in error
+    finally:
+        work("umount", point)
+
+
+def test_without_root_folders_of_any_mode_leave_nothing_in_the_staging_folder(public_folder: Path) -> None:
+    source, to = public_folder / "source", public_folder / "to"
+    for folder, files in (("empty", 0), ("full", 2)):
+        (source / folder).mkdir(parents=True)
+        for number in range(files):
+            write(source / folder / f"file{number}", "text")
+        (source / folder).chmod(0o500)
+    for name, mode in (("77-1", 0), ("77-2", 0o500), ("77-3", 0)):
+        write(to / os.fsdecode(STAGING) / name / "unfinished")
+        if name == "77-3":
+            (to / os.fsdecode(STAGING) / name / "unfinished").unlink()
+        (to / os.fsdecode(STAGING) / name).chmod(mode)
+    (to / os.fsdecode(STAGING)).chmod(0o700)
+    work("chown", "-R", f"{NOBODY}:{NOBODY}", public_folder)
+    with _as_nobody():
+        with Destination(to, make=False) as destination, Staging(destination, ()) as staging:
+            assert staging.fd is not None
+        assert not (to / os.fsdecode(STAGING)).exists()
+        with Tree.of_folder(source) as tree:
+            request = RestoreRequest("web1", "", (b"/",), str(to))
+            done = LocalRestore(tree, request, reflinks=False).run(LocalRestore(tree, request, reflinks=False).preview())
+    assert [place for place, _ in done.problems.samples if place == os.fsencode(to / os.fsdecode(STAGING))] == []
+    assert not (to / os.fsdecode(STAGING)).exists()
+
+
+@contextmanager
+def _as_nobody() -> Iterator[None]:
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)

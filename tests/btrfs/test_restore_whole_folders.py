@@ -1,5 +1,6 @@
 """Folders with few plain files in them are made whole in a folder of root alone, and then get their place."""
 
+import errno
 import os
 import signal
 import time
@@ -198,7 +199,7 @@ def _staged(to: Path) -> bool:
         is_made = staging.fd is not None
         if is_made:
             status = (to / STAGING).stat()
-            assert (status.st_mode & 0o7777, status.st_uid) == (0o700, 0)
+            assert (status.st_mode & 0o7777, status.st_uid) == (0o700, os.geteuid())
             write(to / STAGING / "1-1" / "unfinished")
     assert not is_made or not (to / STAGING).exists()
     return is_made
@@ -269,6 +270,44 @@ def test_a_staging_folder_that_cannot_be_deleted_is_reported(nights: Nights, tmp
         work("chattr", "-i", out / STAGING)
     assert differences(manifest(top), manifest(out / "tree")) == []
     (out / STAGING).rmdir()
+
+
+def test_an_unfinished_file_that_cannot_be_deleted_keeps_its_folder_from_its_place(
+    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a btrfs that has no space for the deletion: it would have its final name, and not be whole."""
+    top, out = nights.source / "tree", tmp_path / "out"
+    for name in ("granting", "plain"):
+        write(top / "folder" / name, "text")
+    (top / "folder" / "link").symlink_to("plain")
+    work("setcap", "cap_net_raw+ep", top / "folder" / "granting")
+    nights.host("web1", top)
+    nights.run("web1")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", _fails_with_no_space)
+        done = restore(nights, "web1", top, "--to", out, status=1)
+    why = "could not delete this temporary folder of the restore: No space left on device"
+    assert done["problems"]["samples"] == [{"place": str(out / STAGING), "why": why}], done
+    work("setcap", "-r", top / "folder" / "granting")
+    assert differences(manifest(top), manifest(out / "tree")) == []
+    assert restore(nights, "web1", top, "--to", out)["good"]
+    assert not (out / STAGING).exists()
+
+
+def test_a_symlink_that_is_no_folder_of_the_walk_is_given_back(tmp_path: Path) -> None:
+    """A backup is read-only, so this takes a broken filesystem; nothing is made of it without a look at each name."""
+    source = tmp_path / "source" / "folder"
+    source.mkdir(parents=True)
+    folder = _plain_folder(tmp_path / "source", "folder")
+    source.rmdir()
+    source.symlink_to(tmp_path)
+    with _opened(tmp_path) as fds:
+        (done,) = FolderCopier(fds[0], reflinks=False, privileged=True).copy(fds[1], fds[2], [folder])
+    assert (done.is_folder_done, list((tmp_path / "to").iterdir())) == (False, [])
+
+
+def _fails_with_no_space(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_files_in_a_folder_get_the_compression_that_it_has(nights: Nights) -> None:
