@@ -21,15 +21,18 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBalance:
-    """The measured cost of one balanced block group. `moved`: bytes of data; `written`: bytes that the devices wrote, data
-    included.
-    """
+    """The measured cost of one balanced block group."""
 
     moved: int
+    """Bytes of data."""
     extents: int
+    """Number of its extents."""
     references: int
+    """Number of references to them."""
     written: int
+    """Bytes that the devices wrote, data included."""
     seconds: float
+    """How long it took."""
 
 
 FEW, SOME = 1_000, 10_000

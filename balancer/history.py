@@ -180,10 +180,12 @@ def thinned(moments: Sequence[datetime], count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class HistoryLine:
-    """One displayed sample. `moved`: bytes moved by balances since the sample displayed above it, None for the first."""
+    """One displayed sample."""
 
     look: "FreeSpaceScore"
+    """The score."""
     moved: int | None
+    """Bytes moved by balances since the sample displayed above it; None for the first."""
 
 
 def shown(looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]", count: int) -> list[HistoryLine]:
@@ -200,12 +202,16 @@ def shown(looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]", coun
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums of some balances. `written` counts those of which it is known."""
+    """Sums of some balances."""
 
     count: int
+    """Number of balances."""
     moved: int
+    """Bytes of data."""
     written: int
+    """Bytes written to the devices, by the balances of which that is known."""
     gained: float
+    """Score removed."""
 
 
 def sums(balances: "Sequence[Balance]") -> Sums:

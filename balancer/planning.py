@@ -64,7 +64,9 @@ class FilesystemReading:
     """A filesystem at one moment."""
 
     survey: Survey
+    """Its block groups."""
     room: Room
+    """Its size and free space."""
 
     @property
     def score(self) -> float:

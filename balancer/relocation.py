@@ -103,17 +103,20 @@ class Relocation:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The result. `left`: bytes that are used of it now; `error`: in words. `stop`: why nothing may follow, None: go on.
-
-    `hindrance`: as in StepDone.
-    """
+    """The result of a relocation."""
 
     outcome: BalanceOutcome
+    """How it ended."""
     left: int
+    """Bytes of the block group that are still used."""
     seconds: float
+    """How long it took."""
     error: str | None
+    """The kernel's error, in words; None: there was none."""
     stop: Stop | None
+    """Why the run must end; None: it continues."""
     hindrance: Hindrance | None = None
+    """As in StepDone."""
 
 
 @dataclass(frozen=True, slots=True)

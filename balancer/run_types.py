@@ -70,39 +70,41 @@ class RoomFloor:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The settings of a run.
-
-    `budget`: bytes that may move, `time`: seconds, `until`: an aware moment; None: no such limit. A block group is begun only if
-    its used bytes fit the budget and it should be finished in time; when time or window end, it is cancelled. `min_unallocated`
-    counts as `btrkeep.pool.allocation.Room.unallocated` does.
-
-    `yield_to_backups`: stop when backups or an expiry begin, in a pool on the filesystem; with `only_to_expiry` continue beside
-    backups. No block group is begun while an expiry deletes, and an expiry waits for the current one. `locks` are folders of locks
-    of additional pools; those of configured pools, or of pools whose top is a mount point or above the path, are found
-    automatically.
-    `max_pressure`: the share of time (0 to 1) in which some process waited for the disks (PSI io, "some") above which no further
-    block group is begun; None: not checked. `patience`: the maximum number of seconds to wait, each time, for the pressure to fall;
-    with `wait_for_others` also for another exclusive operation and for backups. Without it those end the run at once.
-
-    `devices`: only block groups on one of these devices, by number; (): any. `fill`: only block groups that are not on this device,
-    until another device has as much unallocated space.
-    """
+    """The settings of a run."""
 
     policy: str = DEFAULT_POLICY
+    """Which block groups are first."""
     floors: Floors = field(default_factory=Floors)
+    """Which block groups are worth it."""
     budget: int | None = None
+    """Bytes that may move; a block group is begun only if its used bytes fit. None: no limit."""
     time: float | None = None
+    """Seconds; a block group is begun only if it should be finished in time, and cancelled at the end. None: no limit."""
     until: datetime | None = None
+    """As `time`, but an aware moment."""
     min_unallocated: RoomFloor = field(default_factory=RoomFloor)
+    """As `btrkeep.pool.allocation.Room.unallocated` counts."""
     yield_to_backups: bool = True
+    """True if it stops when backups or an expiry begin in a pool on the filesystem. No block group is begun while an expiry
+    deletes, and an expiry waits for the current one."""
     only_to_expiry: bool = False
+    """With `yield_to_backups`: True if it continues beside backups."""
     locks: tuple[Path, ...] = ()
+    """Folders of locks of additional pools. Configured pools, and pools whose top is a mount point or above the path, are found
+    automatically."""
     max_pressure: float | None = MAX_PRESSURE
+    """The share of time (0 to 1) in which some process waited for the disks (PSI io, "some") above which no block group is
+    begun; None: not checked."""
     wait_for_others: bool = False
+    """True if it also waits for another exclusive operation and for backups, which otherwise end the run at once."""
     patience: float = 600.0
+    """The most seconds to wait, each time, for the pressure to fall."""
     dry_run: bool = False
+    """True if nothing is moved."""
     devices: tuple[int, ...] = ()
+    """Only block groups on one of these devices, by number; empty: any."""
     fill: int | None = None
+    """Only block groups that are not on this device, until another device has as much unallocated space; None: all."""
 
     @property
     def by_device(self) -> bool:
@@ -112,27 +114,36 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlockGroup:
-    """A block group that would be balanced, or is about to be, at that moment. `number`: its place in the plan or run, from 1.
-
-    `type`: type and profile flags. `benefit`: score per GiB moved. `moved_so_far`: bytes of the plan or run, this one included.
-    `left`: the budget before it, None without one. `worth`: how many block groups were worth balancing when it was chosen, this one
-    included. `shares`: f64[MAP_CELLS], the used share of each cell of its map, by address; None in a plan, which does not read it.
-    """
+    """A block group that would be balanced, or is about to be."""
 
     number: int
+    """Its place in the plan or run, from 1."""
     vaddr: int
+    """Its logical address."""
     length: int
+    """Bytes."""
     type: int
+    """Flags of type and profile."""
     used: int
+    """Bytes in use."""
     fragments: int
+    """Number of free extents."""
     score: float
+    """Its score."""
     benefit: float
+    """Score per GiB moved."""
     cost: Cost
+    """What moving it will cost."""
     estimate: Estimate
+    """What is expected of it."""
     moved_so_far: int
+    """Bytes of the plan or run, this one included."""
     worth: int
+    """How many block groups were worth balancing when it was chosen, this one included."""
     left: int | None
+    """The budget before it; None: no limit."""
     shares: Array | None = None
+    """f64[MAP_CELLS], the used share of each cell of its map, by address; None in a plan, which does not read it."""
 
     @property
     def is_within(self) -> bool:
@@ -158,26 +169,32 @@ class BalanceProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """The result of a block group.
-
-    `moved`: its used bytes before, less those still there. `written`: bytes written to all devices meanwhile, every copy of data
-    and metadata, by all programs. `gained`: the score of all block groups before, less that after. `freed`: unallocated bytes after
-    it, less those before. `score`, `unallocated`: of the filesystem afterwards. `error`: the kernel's message, None if it
-    succeeded; `hindrance`: what it means, if that matters.
-    """
+    """The result of a block group."""
 
     group: PlannedBlockGroup
+    """The block group, as planned."""
     started: datetime
+    """When it began."""
     seconds: float
+    """How long it took."""
     outcome: BalanceOutcome
+    """How it ended."""
     moved: int
+    """Its used bytes before, less those still there."""
     written: int
+    """Bytes that all programs wrote to all devices during it."""
     gained: float
+    """The score of all block groups before, less that after."""
     score: float
+    """Of the filesystem afterwards."""
     unallocated: int
+    """Bytes of the filesystem afterwards."""
     error: str | None = None
+    """The kernel's message; None: it succeeded."""
     hindrance: Hindrance | None = None
+    """What `error` means, if that matters."""
     freed: int = 0
+    """Unallocated bytes afterwards, less those before."""
 
     @property
     def is_failure(self) -> bool:
@@ -187,39 +204,50 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class SpaceNumbers:
-    """A filesystem at one moment. Bytes except `block_groups`, `fragments` and `score`, which are those of its data block groups.
-
-    `allocated`: the length of all of them, `used`: their used bytes, `unallocated`: see `btrkeep.pool.model.Room`.
-    `free_in_large`: bytes free in extents of 16 MiB and more.
-    """
+    """A filesystem at one moment. Numbers are those of its data block groups."""
 
     block_groups: int
+    """Their number."""
     allocated: int
+    """Their length, bytes."""
     used: int
+    """Bytes in use."""
     unallocated: int
+    """See `btrkeep.pool.model.Room`."""
     fragments: int
+    """Number of free extents."""
     score: float
+    """The sum of their scores."""
     largest_free: int
+    """Bytes of the largest free extent."""
     free_in_large: int
+    """Bytes in free extents of at least 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a run. `why` is a sentence for people. `planned`: only of a dry run, all that would be balanced.
-
-    `signal`: the number of the one that ended it, None when none did.
-    """
+    """The result of a run."""
 
     filesystem: str
+    """The UUID."""
     before: SpaceNumbers
+    """The filesystem at its begin."""
     after: SpaceNumbers
+    """The filesystem at its end."""
     steps: tuple[StepDone, ...]
+    """Its block groups."""
     started: datetime
+    """When it began."""
     seconds: float
+    """How long it took."""
     reason: StopReason
+    """Why it ended."""
     why: str
+    """The same as a sentence."""
     planned: tuple[PlannedBlockGroup, ...] = ()
+    """All that would be balanced, only of a dry run."""
     signal: int | None = None
+    """The signal that ended it; None: none did."""
 
     @property
     def moved(self) -> int:
@@ -249,10 +277,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class BalanceStarted:
-    """A run begins; `numbers` are those before."""
+    """A run begins."""
 
     numbers: SpaceNumbers
+    """The filesystem before."""
     settings: RunSettings
+    """The settings."""
 
 
 @dataclass(frozen=True, slots=True)

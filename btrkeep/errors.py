@@ -122,11 +122,14 @@ _LONGEST = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ReportedError:
-    """An error, its hint, and the exit status that it ends a program with."""
+    """An error of a program."""
 
     message: str
+    """What happened."""
     hint: str
+    """What to do; "": none."""
     status: int
+    """The exit status."""
 
 
 def report_error(error: OperatorError) -> None:

@@ -18,9 +18,13 @@ class Metric:
     """One metric family."""
 
     name: str
+    """As Prometheus has it."""
     kind: Literal["gauge", "counter", "histogram"]
+    """Its type."""
     meaning: str
+    """Its help text."""
     labels: tuple[str, ...] = ()
+    """The names of its labels."""
 
     def __str__(self) -> str:
         return self.name

@@ -77,22 +77,26 @@ class IoPressure:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of mountinfo. `root`: which folder of the filesystem is mounted here; on btrfs from the top subvolume on.
-
-    `parent` is the id of the mount that it was made on; 0 if that is not known.
-    `device` is the number of the filesystem ("0:42"). `mount_options` are those of this mount (nosuid, noatime, ...),
-    `super_options` those of the filesystem.
-    """
+    """A line of mountinfo."""
 
     id: int
+    """Of the mount."""
     device: str
+    """The number of the filesystem ("0:42")."""
     target: Path
+    """The mount point."""
     source: str
+    """What is mounted."""
     filesystem: str
+    """Its type."""
     root: str
+    """The folder of the filesystem that is mounted here; on btrfs from the top subvolume on."""
     mount_options: tuple[str, ...]
+    """Of this mount (nosuid, noatime, ...)."""
     super_options: tuple[str, ...]
+    """Of the filesystem."""
     parent: int = 0
+    """The id of the mount that it was made on; 0: not known."""
 
 
 def mounts(process: int | str = "self") -> list[Mount]:

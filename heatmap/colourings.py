@@ -163,22 +163,30 @@ Colour = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColourKey:
-    """The legend of a scheme: a ramp u8[k, 3] with ticks at positions from 0 to 1, and swatches; either may be empty."""
+    """The legend of a scheme."""
 
     title: str
+    """Its title."""
     ramp: Array
+    """u8[k, 3], may be empty."""
     ticks: tuple[tuple[float, str], ...] = ()
+    """Positions on the ramp, 0 to 1, with their labels."""
     swatches: tuple[tuple[Colour, str], ...] = ()
+    """Colours with their labels, may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColourScheme:
-    """A colour scheme. `paint` and `min_brightness` are arguments of `overview`. Both functions raise OperatorError."""
+    """A colour scheme. Both functions raise OperatorError."""
 
     name: str
+    """Its name."""
     paint: Colouring
+    """As in `overview`."""
     key: Callable[[FilesystemState], ColourKey]
+    """Returns its legend."""
     min_brightness: float = 1.0
+    """As in `overview`."""
 
 
 def _bare(rgb: Array) -> CellColours:

@@ -47,14 +47,20 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Totals of one state in bytes: size of the devices, allocated bytes, length of the block groups, and used bytes."""
+    """Totals of one state, in bytes."""
 
     taken: datetime
+    """When."""
     total: int
+    """Size of the devices."""
     allocated: int
+    """Bytes of the devices in block groups."""
     length: int
+    """Of the block groups."""
     used: int
+    """Bytes in use."""
     block_groups: int
+    """Their number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -69,12 +69,16 @@ class Cells:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawing:
-    """A picture: along its curve, and as an image u8[edge, edge, 3] that is yet to be enlarged by `grid.scale`."""
+    """A picture."""
 
     grid: Grid
+    """Its curve."""
     scope: str
+    """What it shows, in words."""
     cells: Cells
+    """The values along the curve."""
     runs: Runs
+    """Which part of the curve is which device or block group."""
 
     @property
     def image(self) -> Array:

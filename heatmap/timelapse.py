@@ -39,13 +39,18 @@ _FULL_HD_AND_MORE = 1 << 13  # no picture of ours is wider than 2**15, and no an
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameSource:
-    """The source of a frame: a recorded state, or a picture of `width` x `height` pixels."""
+    """The source of a frame: a recorded state, or a picture."""
 
     path: Path
+    """The file."""
     taken: datetime
+    """When."""
     moment: StateHeader | None
+    """The header of a recorded state; None: it is a picture."""
     width: int = 0
+    """Of a picture, pixels."""
     height: int = 0
+    """Of a picture, pixels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +58,9 @@ class FrameSources:
     """Sources in order of time, and for each skipped file a line with the reason."""
 
     sources: list[FrameSource]
+    """In order of time."""
     left_out: list[str]
+    """A line with the reason for each skipped file."""
 
 
 def gather(folder: Path, without: Path | None = None) -> FrameSources:
@@ -202,14 +209,20 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class TimelapseSummary:
-    """The result for a folder: number of frames, the times of the first and the last, and a line for each skipped file."""
+    """The result for a folder."""
 
     frames: int
+    """Number of frames."""
     first: datetime
+    """The time of the first."""
     last: datetime
+    """The time of the last."""
     width: int
+    """Pixels."""
     height: int
+    """Pixels."""
     left_out: list[str]
+    """A line with the reason for each skipped file."""
 
 
 def timelapse(
@@ -253,11 +266,14 @@ def timelapse(
 
 @dataclass(frozen=True, slots=True)
 class FrameFormat:
-    """Pixels of a frame, and frames a second."""
+    """The format of a video."""
 
     width: int
+    """Pixels."""
     height: int
+    """Pixels."""
     fps: float
+    """Frames per second."""
 
     def seconds(self, number: int, count: int) -> float:
         """Returns for how long a frame is shown."""

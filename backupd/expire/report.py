@@ -122,11 +122,14 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A deleted backup; `path` is where it was, without symlinks."""
+    """A deleted backup."""
 
     host: str
+    """The host's name."""
     name: str
+    """The backup's name."""
     path: str
+    """Where it was, without symlinks."""
 
 
 ExpiryEvent = Plan | ExpiryProgress | Notice | Summary

@@ -30,13 +30,18 @@ _PART = re.compile(r"(\*|\d+(?:-\d+)?)(?:/(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class CronTimes:
-    """The times of one line. `days` or `weekdays` is None where the field begins with a star: then the other decides alone."""
+    """The times of one line. If only one of `days` and `weekdays` is None, the other decides alone."""
 
     minutes: frozenset[int]
+    """0 to 59."""
     hours: frozenset[int]
+    """0 to 23."""
     days: frozenset[int] | None
+    """Of the month; None: the field begins with a star."""
     months: frozenset[int]
+    """1 to 12."""
     weekdays: frozenset[int] | None
+    """0 is Sunday; None: the field begins with a star."""
 
     def between(self, begin: datetime, end: datetime, zone: ZoneInfo) -> Iterator[datetime]:
         """Yields all times after `begin` until `end`, in UTC."""
@@ -58,11 +63,14 @@ class CronTimes:
 
 @dataclass(frozen=True, slots=True)
 class CronLine:
-    """A line that starts something. `zone`: the value of CRON_TZ= above it, "" without one."""
+    """A line that starts something."""
 
     times: CronTimes
+    """When."""
     command: str
+    """What."""
     zone: str = ""
+    """The value of CRON_TZ= above it; "": there is none."""
 
 
 def cron_lines(text: str, *, has_user: bool) -> Iterator[CronLine]:

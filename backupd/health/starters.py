@@ -86,10 +86,15 @@ class _Collected:
     """`until`: up to where all starts are known. `has_anacron_timer`: systemd starts anacron, without a daemon of cron."""
 
     until: datetime
+    """Until when all starts are known."""
     starts: list[Start] = field(default_factory=list)
+    """The coming starts."""
     starters: list[str] = field(default_factory=list)
+    """What starts them."""
     unknown: list[str] = field(default_factory=list)
+    """What could not be read, and why."""
     has_anacron_timer: bool = False
+    """True if systemd starts anacron, without a cron daemon."""
 
     def add(self, starter: str, calls: list[RunCall], times: list[datetime]) -> None:
         """Adds the starts of one timer or line; one without times starts nothing."""

@@ -59,60 +59,72 @@ _NO_EXPIRY, _NO_BALANCE = ExpiryTotals(0, 0), BalanceTotals(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """The result of `read_status`, or a part of it, of `read_report`. Without `numbers` the pool could not be read.
-
-    `faults`: mistakes of the configuration, FILE:LINE and why. `catalogue_fault`: why the catalogue cannot be used; "" if it can.
-    `pool_looked`: when the pool could be read last, None if never.
-    """
+    """The result of `read_status`, or a part of it, of `read_report`. Without `numbers` the pool could not be read."""
 
     config: Config
+    """The configuration."""
     now: datetime
+    """When it was read."""
     hosts: tuple[HostStatus, ...]
+    """The state of each host."""
     facts: Mapping[str, HostFacts]
+    """What the catalogue has about each host."""
     pool: PoolFacts
+    """The facts about the pool."""
     running: tuple[Progress, ...] = ()
+    """The running transfers."""
     numbers: PoolNumbers | None = None
+    """The state of the pool's filesystem; None: it could not be read."""
     expiry: Expiry | None = None
-    """The newest one that has ended, or was killed."""
+    """The newest one that has ended or was killed; None: there is none."""
     expiry_totals: ExpiryTotals = _NO_EXPIRY
+    """Of all expiries."""
     dedupe: Dedupe | None = None
-    """The newest one that has ended, or was killed."""
+    """The newest one that has ended or was killed; None: there is none."""
     score: FreeSpaceScore | None = None
+    """The newest score of the free space; None: there is none."""
     balance: Balance | None = None
-    """The newest one that has ended, or was killed."""
+    """The newest one that has ended or was killed; None: there is none."""
     balance_totals: BalanceTotals = _NO_BALANCE
+    """Of all balances."""
     backups: Mapping[str, int] = field(default_factory=dict)
-    """How many there are in each state."""
+    """Number of backups by state."""
     day: tuple[RunTotals, ...] = ()
-    """Runs that ended in the last 24 hours."""
+    """The runs that ended in the last 24 hours."""
     alive: Mapping[str, int] = field(default_factory=dict)
-    """By host, what it wrote and is still alive; empty without simple quotas."""
+    """Bytes that each host wrote and that still exist; empty without simple quotas."""
     copies: tuple[CopyStatus[CopySettings], ...] = ()
+    """The state of each copy."""
     drills: DrillStatus | None = None
+    """The results of the drills; None: there were none."""
     looks: Mapping[str, datetime | None] = field(default_factory=dict)
-    """By host, when data of it was last read by `verify` or a scrub."""
+    """When data of each host was last read by `verify` or a scrub; None: never."""
     unverified: tuple[str, ...] = ()
-    """The hosts of which that is too long ago."""
+    """The hosts whose data was last read too long ago."""
     damaged: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By host, how many of its backups have damaged files, and how many files the worst of them has."""
+    """By host, the number of backups with damaged files, and the number of files in the worst of them."""
     altered: tuple[tuple[str, str], ...] = ()
     """Host and name of the backups that were changed after they were final."""
     verifications: Mapping[VerificationState, int] = field(default_factory=dict)
-    """How many backups there are in each verification state."""
+    """Number of backups by verification state."""
     repeated: tuple[RepeatedFailure, ...] = ()
-    """The optional steps that did not come to their end several times in a row; balances only if the pool could be read."""
+    """The optional steps that were not finished several times in a row; balances only if the pool could be read."""
     faults: tuple[str, ...] = ()
+    """Mistakes of the configuration, FILE:LINE and why."""
     catalogue_fault: str = ""
+    """Why the catalogue cannot be used; "": it can."""
     is_catalogue_busy: bool = False
+    """True if that is because another program is writing."""
     is_state_full: bool = False
-    """True if that is so because another program is writing."""
+    """True if that is because the state folder's filesystem is full."""
     is_catalogue_read: bool = True
-    """False if it could not even be read: then nothing is known of the hosts."""
+    """False if it could not even be read, so that nothing is known about the hosts."""
     pool_looked: datetime | None = None
+    """When the pool could be read last; None: never."""
     clock: str = ""
-    """Why the clock of this machine cannot be right; "" if nothing contradicts it, or if the pool could not be read."""
+    """Why the clock of this server cannot be right; "": nothing contradicts it, or the pool could not be read."""
     in_doubt: BackupsInDoubt | None = None
-    """The backups that a crash of this server may have damaged, and that were not read since."""
+    """The backups that a crash of this server may have damaged, and that have not been read since; None: there are none."""
 
     @property
     def fault(self) -> str:

@@ -25,6 +25,7 @@ class Added:
     """Items that are added to a list of the host's own."""
 
     items: tuple[Any, ...]
+    """The added items."""
 
     def to(self, before: Any) -> list[Any]:
         """Returns the list with the items that it does not have."""

@@ -174,21 +174,28 @@ def remove_hosts(files: Files, names: Iterable[str]) -> dict[str, Path]:
 
 @dataclass(frozen=True, slots=True)
 class HostChange:
-    """A host's keys and the text of the file that declares it, before and after. A missing key is None."""
+    """The change of a host's configuration."""
 
     path: Path
+    """The file that declares the host."""
     text: str
+    """Its content before."""
     text_after: str
+    """Its content after."""
     keys: Mapping[str, tuple[Any, Any]]
+    """The value of each changed key, before and after; None: it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedHosts:
-    """The changes by host. `notices`: new remarks about the configuration. `config`: the configuration after them."""
+    """The changes of several hosts."""
 
     hosts: Mapping[str, HostChange]
+    """By name."""
     notices: tuple[str, ...]
+    """New remarks about the configuration."""
     config: Config
+    """The configuration after them."""
 
 
 def set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, write: bool) -> ChangedHosts:

@@ -16,10 +16,15 @@ class ChartCharacters:
     """The characters that a chart is drawn with."""
 
     used: str
+    """For used space."""
     unused: str
+    """For allocated space that is not used."""
     bar: str
+    """For the bar of a number."""
     on: str
+    """For a time in which something ran."""
     unknown: str
+    """For a time without samples."""
 
     @property
     def has_eighths(self) -> bool:
@@ -33,10 +38,12 @@ ASCII = ChartCharacters("#", ":", "#", "=", ".")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Bytes from the foot of a chart to its head."""
+    """The range of a chart, in bytes."""
 
     least: float
+    """At its lower end."""
     most: float
+    """At its upper end."""
 
     def rows(self, value: float, height: int) -> float:
         """Returns the height of a value in lines."""

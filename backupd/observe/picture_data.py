@@ -11,15 +11,22 @@ from btrkeep.decisions.trend import Point
 
 @dataclass(frozen=True, slots=True)
 class DayData:
-    """A day, or any stretch of time from `start` to `end`, to be shown in `zone`. `name` is the pool's, safe to show."""
+    """A day, or any other period."""
 
     name: str
+    """The pool's name, safe to display."""
     start: datetime
+    """Its begin."""
     end: datetime
+    """Its end."""
     zone: ZoneInfo
+    """The time zone in which it is shown."""
     slots: Sequence[Slot]
+    """Its pieces."""
     phases: Sequence[Phase]
+    """The times in which jobs ran."""
     sums: Sequence[PhaseSum]
+    """Totals by kind of job."""
 
 
 @dataclass(frozen=True, slots=True)

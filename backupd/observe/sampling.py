@@ -31,16 +31,18 @@ _AT_A_TIME = 48  # hours or days that are made of older samples at once: some te
 
 @dataclass(frozen=True, slots=True)
 class PoolReading:
-    """`orphans`: how many deleted subvolumes wait; None when we may not ask, which needs CAP_SYS_ADMIN.
-
-    `options`: how the pool is mounted, as the machine has it; without those of the mount where a service cannot see them.
-    """
+    """What is read of the pool."""
 
     allocation: Allocation
+    """Its allocation."""
     counters: Counters
+    """The kernel's counters."""
     orphans: int | None
+    """Number of deleted subvolumes that wait for the cleaner; None: not permitted, it needs CAP_SYS_ADMIN."""
     options: tuple[str, ...]
+    """How the pool is mounted on this machine; without the options of the mount if a service cannot see them."""
     activity: tuple[str, ...]
+    """The kernel's operations, such as a balance."""
 
 
 def look(pool: Pool) -> PoolReading:
@@ -62,12 +64,16 @@ def _options(pool: Pool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SampleFacts:
-    """The facts available when a sample is taken."""
+    """The facts for a sample."""
 
     pool: Pool
+    """The pool."""
     taken: datetime
+    """When."""
     look: PoolReading
+    """What was read of the pool."""
     score: FreeSpaceScore | None
+    """The newest score of its free space; None: there is none."""
 
 
 def keep(catalogue: Catalogue, pool: Pool, taken: datetime, look: PoolReading) -> Sample:
@@ -128,13 +134,18 @@ HOURS_FOR = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True)
 class ThinningStep:
-    """`span` becomes `into` when it is older than `after`; `start` gives the beginning of the hour or day that a moment is in."""
+    """A step of thinning: samples of one span become a longer one when they are old."""
 
     span: str
+    """The shorter span."""
     into: str
+    """The longer span."""
     after: timedelta
+    """How old they have to be."""
     start: Callable[[datetime, ZoneInfo], datetime]
+    """Returns the begin of the longer span that a moment is in."""
     length: timedelta
+    """Of the longer span."""
 
 
 def _hour(moment: datetime, _zone: ZoneInfo) -> datetime:
@@ -198,12 +209,16 @@ _MICRO = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What was read and written in the `seconds` before a reading; 0: unknown."""
+    """What was read and written before a reading."""
 
     seconds: float = 0.0
+    """In how many seconds; 0: not known."""
     read: int = 0
+    """Bytes read from all devices."""
     written: int = 0
+    """Bytes written to all devices."""
     pressure: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that processes waited, by kind ("io some")."""
 
 
 UNKNOWN = Flow()

@@ -32,16 +32,24 @@ Owner = tuple[str, str | None]
 
 @dataclass(slots=True)
 class DrawTally:
-    """How often each set of owners was drawn. `space` is the bytes that were drawn from; `by_*` and `only_*` count draws."""
+    """How often each set of owners was drawn."""
 
     space: int
+    """Bytes that were drawn from."""
     draws: int = 0
+    """Number of draws."""
     met: int = 0
+    """Number of draws that hit data."""
     by_host: Counter[str] = field(default_factory=Counter)
+    """Draws of data that the host refers to."""
     only_host: Counter[str] = field(default_factory=Counter)
+    """Draws of data that only this host refers to."""
     by_backup: Counter[Owner] = field(default_factory=Counter)
+    """Draws of data that the backup refers to."""
     only_backup: Counter[Owner] = field(default_factory=Counter)
+    """Draws of data that only this backup refers to."""
     others: int = 0
+    """Draws of data that no backup refers to."""
 
     def add(self, roots: frozenset[int] | None, owners: Mapping[int, Owner]) -> None:
         """Adds one draw. `roots` None: free space, or data to which nothing refers any more."""

@@ -16,12 +16,16 @@ _MANY = -1  # as an owner: more than one
 
 @dataclass(slots=True)
 class ExtentOwners:
-    """Distinct extents so far, by address, each with the number of the only backup that refers to it, or that there are several."""
+    """The distinct extents so far, by address."""
 
     vaddr: Array = field(default_factory=lambda: np.zeros(0, U64))
+    """u64[n]."""
     length: Array = field(default_factory=lambda: np.zeros(0, U64))
+    """u64[n]."""
     owner: Array = field(default_factory=lambda: np.zeros(0, np.int32))
+    """i32[n], the number of the only backup that refers to it, or a mark that several do."""
     referenced: list[int] = field(default_factory=list)
+    """Bytes that each backup refers to."""
 
     def add(self, vaddr: Array, length: Array) -> None:
         """The next backup's extents, each once, by address: u64[n] each."""

@@ -57,42 +57,61 @@ class MeasuredUsage:
 
 @dataclass(frozen=True, slots=True)
 class BackupUse:
-    """One backup. `size`: its files, as the host has them. `written`: what rsync wrote for it. `measured` is None where nothing was
-    measured: not asked for, not reached in time, not readable."""
+    """One backup."""
 
     host: str
+    """The host's name."""
     name: str | None
+    """The backup's name; None: it is not final."""
     state: str
+    """Its state."""
     started: datetime
+    """When its run began."""
     subvolume_id: int | None
+    """The number of its subvolume; None: not known."""
     path: str
+    """Relative to the pool."""
     size: int | None
+    """The size of its files on the host; None: not known."""
     written: int | None
+    """Bytes that rsync wrote for it; None: not known."""
     measured: MeasuredUsage | None = None
+    """None: not requested, not reached in time, or not readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """All backups of a host together. `exclusive` of `measured` is what no other host and nothing else refers to."""
+    """All backups of a host together."""
 
     host: str
+    """The host's name."""
     backups: int
+    """Number of backups."""
     size: int | None
+    """The size of their files on the host; None: not known."""
     written: int | None
+    """Bytes that rsync wrote for them; None: not known."""
     measured: MeasuredUsage | None = None
+    """Its `exclusive` is data that no other host and nothing else refers to; None: not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """The answer. `others`: data that no backup refers to. `draws`: random places that were asked. `complete`: nothing was left
-    out for want of time."""
+    """The answer."""
 
     method: str
+    """How it was measured."""
     hosts: tuple[HostUse, ...]
+    """Each host."""
     backups: tuple[BackupUse, ...] = ()
+    """Each backup; empty: not requested."""
     others: Amount | None = None
+    """Data that no backup refers to; None: not measured."""
     draws: int = 0
+    """Number of random places that were checked."""
     seconds: float = 0.0
+    """How long it took."""
     complete: bool = True
+    """False if the time limit left something out."""
     unread: Mapping[str, str] = field(default_factory=dict)
-    """Backups that could not be read, by path, and why."""
+    """Why a backup could not be read, by path."""

@@ -230,11 +230,14 @@ class SampleDiffers(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class SampleCheck:
-    """The number of files of a backup that were read back equal; none if no backup there is also in the pool."""
+    """Files of a backup that were read back and were equal."""
 
     files: int
+    """Number of files; 0: no backup of the repository is also in the pool."""
     host: str = ""
+    """The host's name."""
     name: str = ""
+    """The backup's name."""
 
 
 def check_sample(restic: Restic, pool: Pool, share: str, files: int, look: Callable[[], None]) -> SampleCheck:

@@ -62,23 +62,28 @@ class RepositoryLocked(ResticFailed):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The output of restic as JSON, without its progress; and its exit status: 0, or INCOMPLETE."""
+    """The output of restic."""
 
     lines: list[Any]
+    """Its JSON, without progress."""
     status: int
+    """Its exit status: 0, or INCOMPLETE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restic:
-    """One repository. `cache` is a folder of its own, `hidden` are folders that it has no business in. `look` is called now and
-    then during each command, and may raise.
-    """
+    """One repository."""
 
     settings: OffsiteSettings
+    """Its settings."""
     cache: Path
+    """A folder for restic's own cache."""
     hidden: tuple[Path, ...]
+    """Folders that restic must not see."""
     variables: Mapping[str, str] = field(repr=False)
+    """Its environment, with the password."""
     look: Callable[[], None] = lambda: None
+    """Called from time to time during each command; may raise."""
 
     def ask(
         self,
@@ -314,11 +319,14 @@ class ResticStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResticError:
-    """The reason, and the hint with {name} for the name of the repository; "" without one. `locked`: another restic uses it."""
+    """An error of restic."""
 
     text: str
+    """The reason."""
     hint: str
+    """With {name} for the name of the repository; "": none."""
     locked: bool
+    """True if another restic uses the repository."""
 
 
 _FRAME = re.compile(r"\t|goroutine \d+|(?=.{0,300}$)[\w./()*\-]+\.[\w.()*\-]+(?:\([^ ]*\))?$")  # a long line would take hours

@@ -58,48 +58,66 @@ class IncompleteSnapshot(ResticFailed):
 
 @dataclass(frozen=True, slots=True)
 class OffsitePlan:
-    """The backups to send, by host."""
+    """What to send."""
 
     sendings: tuple[tuple[str, str], ...]
+    """Host and backup, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A backup that is now in the repository. `bytes`: bytes that were added to the repository; `seconds`: the duration."""
+    """A backup that is now in the repository."""
 
     host: str
+    """The host's name."""
     name: str
+    """The backup's name."""
     files: int
+    """Number of files."""
     bytes: int
+    """That were added to the repository."""
     seconds: float
+    """How long it took."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsiteProgress:
-    """The progress of the backup that is being sent: the share of the data that restic has found so far."""
+    """The progress of the backup that is being sent."""
 
     host: str
+    """The host's name."""
     share: float
+    """The part of the data that restic has read so far, 0 to 1."""
     bytes: int
+    """That it has read."""
 
 
 @dataclass(slots=True)
 class OffsiteSummary:
-    """What came of it. `hosts`: those that are to be there; `removed`: how many snapshots were; `removal`: why not more were;
-    `remove_error`: why removing failed; `doubt`: why the clock cannot be right, so that none was.
-    """
+    """The result."""
 
     offsite: str
+    """The repository's name."""
     hosts: int = 0
+    """Number of hosts that should have a backup there."""
     planned: int = 0
+    """Number of backups to send."""
     sent: list[Sent] = field(default_factory=list)
+    """The backups that were sent."""
     failed: list[HostFailed] = field(default_factory=list)
+    """Hosts whose backup could not be sent."""
     removed: int = 0
+    """Number of snapshots that were removed."""
     removal: Removal | None = None
+    """Why not more were removed; None: nothing prevented it."""
     remove_error: OperatorError | None = None
+    """Why removing failed; None: it did not."""
     doubt: ClockBehind | ClockAhead | None = None
+    """Why the clock cannot be right, so that nothing was removed; None: it can."""
     cancelled: bool = False
+    """True if a signal ended it."""
     out_of_time: bool = False
+    """True if its time limit ended it."""
 
     @property
     def bytes(self) -> int:
@@ -115,7 +133,9 @@ class _Watch:
     """Follows what restic says of one host. It says the same each second while the repository takes nothing."""
 
     run: "OffsiteRun"
+    """The run."""
     host: str
+    """The host's name."""
     _since: float = field(default_factory=time.monotonic)
     _said: tuple[Any, ...] = ()
 
@@ -137,20 +157,28 @@ class _Watch:
 
 @dataclass(slots=True)
 class OffsiteRun:
-    """A run to one repository. After `seconds_left` no further backup is begun. `patience`: the seconds, for all hosts together,
-    in which it waits for other commands that work on a host of which nothing was sent so far.
-    """
+    """A run to one repository."""
 
     config: Config
+    """The configuration."""
     pool: Pool
+    """The pool."""
     catalogue: Catalogue
+    """The catalogue."""
     settings: OffsiteSettings
+    """The repository's settings."""
     restic: Restic
+    """The repository."""
     now: datetime
+    """When it began."""
     sinks: ProgressSinks[OffsiteEvent]
+    """Who gets its events."""
     seconds_left: float | None = None
+    """No backup begins after so many seconds; None: no limit."""
     cancellation: Cancellation = field(default_factory=Cancellation)
+    """Ends it early."""
     patience: float = 600.0
+    """How many seconds it waits in all for other commands that have locked a host of which nothing was sent yet."""
     _patient_until: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:

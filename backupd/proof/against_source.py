@@ -42,27 +42,28 @@ _PAUSE = 5.0  # seconds before the second look: a file that is just being writte
 
 @dataclass(frozen=True, slots=True)
 class SourceScope:
-    """The files to compare: with a number, about so many, chosen at random; else the next slice of that share.
-
-    `seconds`: the time limit; files being compared when it ends count as not compared.
-    """
+    """The files to compare."""
 
     sample: int | float = 1.0
+    """A number: about so many, chosen at random; a share: the next slice of that size."""
     seconds: float | None = None
+    """The time limit; files that are being compared when it ends count as not compared. None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFindings:
-    """The result for one host. `differing`: paths; `is_over`: the whole sample was compared.
-
-    `passed_over`: the number of files left out because they do not fit in the time.
-    """
+    """The result for one host."""
 
     backup: Restorable
+    """The backup that was compared."""
     comparison: Comparison
+    """The numbers."""
     differing: tuple[bytes, ...]
+    """The paths that differ."""
     is_over: bool
+    """True if the whole sample was compared."""
     passed_over: int = 0
+    """Number of files that were skipped because there was no time for them."""
 
 
 @dataclass(slots=True)
@@ -71,8 +72,11 @@ class _HostLook:
 
     found: dict[bytes, ContentVerdict] = field(default_factory=dict)
     after: bytes | None = None
+    """The last path that was compared; None: none was."""
     is_over: bool = True
+    """True if the whole sample was compared."""
     passed_over: int = 0
+    """Number of files that were skipped because there was no time for them."""
 
 
 def in_slice(path: bytes, key: bytes, number: int, slices: int) -> bool:

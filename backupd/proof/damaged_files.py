@@ -76,28 +76,31 @@ def is_proven(copy: RecordedContent, damaged: Iterable[RecordedContent]) -> bool
 
 @dataclass(frozen=True, slots=True)
 class DamagedFile:
-    """A path of one host. Backups are named by their folders, ascending."""
+    """A damaged path of one host. Backups are named by their folders, oldest first."""
 
     host: str
+    """The host's name."""
     path: str
     """Absolute, as the host has it; surrogate escapes for bytes that are not UTF-8."""
     backups: tuple[str, ...]
+    """Those that have it damaged."""
     places: tuple[tuple[int, int], ...]
-    """(first byte, how many; 0: nobody knows), of all backups together."""
+    """First byte and number of bytes (0: not known) of each damaged range, of all backups together."""
     found_by: tuple[str, ...]
+    """Of FOUND_BY."""
     found_at: datetime
-    """The first time."""
+    """When it was found first."""
     similar: tuple[str, ...]
     """Backups with another inode at that path, of the same size and time, that nobody found damaged.
 
     One that has the same inode, changed since, may still share what is damaged.
     """
     next_night: bool
-    """True if the newest complete backup has it damaged: then the next run fetches it from the host."""
+    """True if the newest complete backup has it damaged, so that the next run fetches it from the host."""
     known: tuple[str, ...]
     """All backups of the host."""
     proven: tuple[str, ...] = ()
-    """Backups with another copy that has the checksum which the file had before, whatever its time is."""
+    """Backups with another copy that has the recorded checksum of the file, whatever its time."""
     replicas: tuple[str, ...] = ()
     """The replicas that have one of these backups."""
 
@@ -194,11 +197,14 @@ _MOST = 1000  # files that are looked for in each backup; the others are found w
 
 @dataclass(frozen=True, slots=True)
 class FoundDamage:
-    """A path in a backup, and the first byte that is damaged. `key` None: others that have it are not looked for."""
+    """A path in a backup that is damaged."""
 
     path: bytes
+    """On the host."""
     start: int
+    """The first damaged byte."""
     key: Key | None = None
+    """The file's inode and change time, by which other backups with it are found; None: they are not searched for."""
 
 
 def backups_that_share(pool: Pool, host: str, name: str, files: Sequence[FoundDamage]) -> Iterator[tuple[str, list[FoundDamage]]]:

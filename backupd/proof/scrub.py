@@ -35,41 +35,49 @@ _UNCORRECTABLE = 3  # exit status of `btrfs scrub`: it came to its end, and not 
 
 @dataclass(frozen=True, slots=True)
 class ScrubState:
-    """The output of `btrfs scrub status`, in bytes and counts. `status`: "", "running", "finished", "aborted" or "interrupted".
-
-    `begun`: the first start, also of a resumed scrub; None if not reported.
-    """
+    """The output of `btrfs scrub status`."""
 
     status: str
+    """"", "running", "finished", "aborted" or "interrupted"."""
     scrubbed: int
+    """Bytes that were read."""
     total: int
+    """Bytes to read."""
     errors: dict[str, int]
+    """Counts by kind."""
     begun: datetime | None = None
+    """When it was first started, also if it was resumed; None: not reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """The result of a run. `outcome`: finished (every device was read as a whole), incomplete (some were not: `unread`), stopped
-    (by `signal`, or by `btrfs scrub cancel`) or failed, with `why`. `redundancy`: None if it could not be read.
-
-    Bytes and errors are those of the whole scrub, including the part before it was resumed; `seconds` are of this run.
-    """
+    """The result of a run. Bytes and errors are those of the whole scrub, the part before it was resumed included."""
 
     outcome: str
+    """finished (every device was read as a whole), incomplete (see `unread`), stopped (by `signal`, or by `btrfs scrub cancel`)
+    or failed (see `why`)."""
     resumed: bool
+    """True if it continued an earlier one."""
     scrubbed: int
+    """Bytes that were read."""
     errors: dict[str, int]
+    """Counts by kind."""
     seconds: float
+    """How long this run took."""
     signal: int = 0
+    """The signal that stopped it; 0: none."""
     why: str = ""
+    """Why it failed; "": it did not."""
     faults: ScrubFaults = field(default_factory=ScrubFaults)
-    """What the kernel's log named of this run."""
+    """The errors of this run in the kernel's log."""
     log_trouble: str = ""
-    """Why the log could not be read."""
+    """Why the log could not be read; "": it could."""
     begun: datetime | None = None
-    """The oldest beginning of a present device's scrub."""
+    """When the scrub of a present device was first started, the oldest; None: not known."""
     unread: tuple[UnreadDevice, ...] = ()
+    """Devices that were not read as a whole."""
     redundancy: Redundancy | None = None
+    """How many good copies the data has; None: it could not be read."""
 
     @property
     def good(self) -> bool:

@@ -20,16 +20,18 @@ _LOOK = 1.0  # seconds between two looks at the pressure
 
 @dataclass(frozen=True, slots=True)
 class ReadScope:
-    """Which files are read: each with this probability. After `seconds` none is begun any more. None: no limit."""
+    """Which files are read."""
 
     of_all: float = 1.0
+    """Each file with this probability."""
     seconds: float | None = None
+    """No file is begun after so many seconds; None: no limit."""
     pressure: float | None = None
-    """Above this share of the time in which processes wait for I/O (PSI) it pauses."""
+    """It pauses above this share of the time in which processes wait for I/O (PSI); None: it does not."""
     forgets: bool = True
-    """True if checksums that nobody compared for years go: not while the clock is in doubt."""
+    """True if checksums that were not compared for years are deleted; not while the clock is doubted."""
     crash: datetime | None = None
-    """Of each backup the files that were written into it are read, and what was read before this moment is read again."""
+    """Only files written into a backup before this crash are read, and again if they were read before it; None: there was none."""
 
 
 @dataclass(slots=True)

@@ -27,10 +27,12 @@ _TO_QUOTE = re.compile("[ '\"]")
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One budget: its file, and its rate in bytes per second."""
+    """One budget."""
 
     path: Path
+    """Its file."""
     rate: int
+    """Bytes per second."""
 
 
 def buckets_of(config: Config, pool: Pool, host: HostConfig) -> list[Bucket]:

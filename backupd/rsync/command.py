@@ -79,6 +79,7 @@ class Pass:
     """One run of rsync over a source path; only ``inplace = "large"`` needs two."""
 
     options: tuple[str, ...]
+    """Its additional options."""
 
 
 def passes(inplace: str, *, based: bool) -> tuple[Pass, ...]:

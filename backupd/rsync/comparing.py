@@ -94,18 +94,22 @@ class HostSession:
 
 @dataclass(frozen=True, slots=True)
 class HostFolder:
-    """What is compared: names below `path` of the host with those of the backup whose files are in `data`.
-
-    `session`: the connection to the host; `buckets`: the bandwidth that there is for it; `confined`: rsync is.
-    """
+    """A folder of the host and of its backup that are compared."""
 
     config: Config
+    """The configuration."""
     host: HostConfig
+    """The host."""
     path: str
+    """On the host."""
     data: Path
+    """The folder with the backup's files."""
     session: HostSession
+    """The connection to the host."""
     buckets: Sequence[Bucket] = ()
+    """The bandwidth budgets that apply."""
     confined: bool = True
+    """True if rsync is confined."""
 
 
 def comparing_command(

@@ -183,10 +183,12 @@ _MOST, _LONGEST = 1000, 1000  # mounts that are compared, and bytes of a line
 
 @dataclass(frozen=True, slots=True)
 class HostMounts:
-    """The answer: the id of the boot of its kernel, which a container shares with its machine, and its mounts, oldest first."""
+    """The mounts of the host."""
 
     boot_id: str
+    """Which boot of its kernel, which a container shares with its machine."""
     mounts: tuple[Mount, ...]
+    """Oldest first."""
 
 
 async def read_host_mounts(host: HostConfig, ssh: SshSettings, control: Path | None) -> HostMounts:

@@ -114,19 +114,21 @@ def _shortened(line: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Messages:
-    """What was read from one rsync's standard error, counted by class, with a few samples of each and the last lines.
-
-    `unlisted` are the paths that could not be checked or into, as the sender calls them: what the backup has below them from
-    before was not checked either. `unlisted_beyond`: so many more that are not remembered, or that a line did not name.
-    `answered`: rsync on the host has answered; what was printed before is a banner's, or of the startup files of the host's shell.
-    """
+    """What one rsync wrote to its error output."""
 
     counts: dict[MessageClass, int] = field(default_factory=dict)
+    """Number of lines by class."""
     samples: dict[MessageClass, list[str]] = field(default_factory=dict)
+    """Some lines of each class."""
     last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
+    """The last lines."""
     unlisted: set[bytes] = field(default_factory=set)
+    """Paths that could not be checked or entered, as the sender names them: older files below them in the backup were not
+    checked either."""
     unlisted_beyond: int = 0
+    """Number of further such paths that are not stored, or that a line did not name."""
     answered: bool = False
+    """True if rsync on the host has answered; earlier lines are a banner, or from the startup files of the host's shell."""
     _rest: bytes = b""
     _unlisted_bytes: int = 0
 

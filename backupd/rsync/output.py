@@ -39,26 +39,30 @@ def bounded(number: int) -> int:
 
 @dataclass(slots=True)
 class TransferProgress:
-    """Progress of a running rsync. `checked` of `known` names; `whole`: the file list is complete."""
+    """The progress of a running rsync."""
 
     bytes: int = 0
+    """Transferred so far."""
     checked: int = 0
+    """Number of names that are done."""
     known: int = 0
+    """Number of names in the list so far."""
     whole: bool = False
+    """True if the list is complete."""
 
 
 @dataclass(slots=True)
 class Output:
-    """What matters of all that was read from one rsync's standard output.
-
-    `numbers` are the statistics by short name (bytes and counts), empty when rsync died before printing them; `complaints` lines
-    that belong with those of standard error.
-    """
+    """What one rsync wrote to its standard output."""
 
     progress: TransferProgress = field(default_factory=TransferProgress)
+    """The progress."""
     numbers: dict[str, int] = field(default_factory=dict)
+    """The statistics by short name, in bytes and counts; empty if rsync died before it printed them."""
     protocol: int | None = None
+    """The version of the protocol; None: not known yet."""
     complaints: tuple[bytes, ...] = ()
+    """Lines that belong to those of standard error."""
     _rest: bytes = b""
 
     def feed(self, data: bytes) -> None:

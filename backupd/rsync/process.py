@@ -31,13 +31,18 @@ RunCancellation = GroupCancellation[Cause]
 
 @dataclass(slots=True)
 class RsyncEnd:
-    """A finished rsync whose whole group is gone. `stopped`: why we stopped it, None if it ended by itself."""
+    """A finished rsync whose process group is gone."""
 
     exit_code: int
+    """Its exit status; negative for a signal."""
     output: Output
+    """Its standard output."""
     messages: Messages
+    """Its error output."""
     seconds: float
+    """How long it took."""
     stopped: Cause | None
+    """Why it was stopped; None: it ended by itself."""
 
 
 async def transfer(

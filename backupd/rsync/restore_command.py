@@ -49,16 +49,20 @@ _KINDS = {b"f": "file", b"d": "folder", b"L": "symlink", b"D": "device", b"S": "
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What rsync would do, or has done, with one name; `name` is relative to the destination, without a trailing slash."""
+    """What rsync would do with one name, or has done."""
 
     name: bytes
+    """Relative to the destination, without a trailing slash."""
     kind: str
+    """The type of file."""
     size: int
+    """Bytes."""
     new: bool
-    """False: something of that name is there, and differs."""
+    """False if something of that name exists there, and differs."""
     only_time: bool
-    """Nothing but the time differs."""
+    """True if only the time differs."""
     fields: tuple[str, ...]
+    """What differs."""
 
 
 _FIELDS = {ord("c"): "content", ord("s"): "size", ord("p"): "mode", ord("o"): "owner", ord("g"): "group", ord("a"): "ACL"}

@@ -12,10 +12,12 @@ OLDEST = (3, 1, 3)  # --modify-window=-1
 
 @dataclass(frozen=True, slots=True)
 class Rsync:
-    """Our rsync. `numbers` compares as a tuple."""
+    """The rsync of this server."""
 
     version: str
+    """As it prints it."""
     protocol: int | None
+    """The newest version of the protocol that it knows; None: not known."""
 
     @property
     def numbers(self) -> tuple[int, ...]:

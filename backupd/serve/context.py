@@ -37,35 +37,46 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(slots=True)
 class JobQueue:
-    """The waiting jobs: whether there are any, and whose end lets the next begin. `changed`: check again."""
+    """The waiting jobs."""
 
     waits: bool = False
+    """True if there are any."""
     before: tuple[str, ...] = ()
+    """The jobs whose end lets the next one begin."""
     changed: threading.Event = field(default_factory=threading.Event)
+    """Set if it must be checked again."""
 
 
 @dataclass(slots=True)
 class ServiceContext:
-    """How the pool is named on command lines: by `pool` or, unless it is None, by the file `config_file`."""
+    """Everything the root service needs."""
 
     pool_name: str
+    """The pool's name on command lines, unless `config_file` is given."""
     config_file: Path | None
+    """The configuration file for command lines; None: the pool's name is used."""
     clock: Clock
+    """The clock."""
     systemd: bool
     """True if long work is started as units."""
     restore_to: Path | None = None
-    """The folder of this machine below which may be restored."""
+    """The folder of this machine below which files may be restored; None: none."""
     elsewhere: bool = False
-    """True if a restore may go to another folder of its host than where the files were."""
+    """True if a restore may go to another folder of its host than the original one."""
     in_place: tuple[Path, ...] = ()
-    """Folders of this machine below which its own files may be put back."""
+    """Folders of this machine below which its own files may be restored to their original places."""
     login: Path | None = None
-    """Where the login service listens, if not where systemd has it do so."""
+    """The socket of the login service; None: the one of its unit."""
     limits: VerbLimits = field(default_factory=VerbLimits)
+    """How many requests of each verb are answered at once."""
     rates: RateLimit = field(default_factory=RateLimit)
+    """How many requests each user may send."""
     answers: AnswerCache = field(default_factory=AnswerCache)
+    """Recent answers."""
     unread: UnreadBytes = field(default_factory=UnreadBytes)
+    """Bytes that clients have not read yet."""
     queue: JobQueue = field(default_factory=JobQueue)
+    """The waiting jobs."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _loaded: tuple[Signature, Config] | None = None
     _untold: bool = False
@@ -201,17 +212,22 @@ class Frames:
 
 @dataclass(slots=True)
 class Call:
-    """The argument of a verb's function. `arguments` are validated and complete. `require` checks again whether the caller has
-    the right to this request, and raises OperatorError.
-    """
+    """The argument of a verb's function."""
 
     service: ServiceContext
+    """The root service."""
     wire: Wire
+    """The connection."""
     peer: Peer
+    """The connected process."""
     viewer: Viewer
+    """The user."""
     arguments: Mapping[str, Any]
+    """Validated and complete."""
     require: Callable[[], None]
+    """Checks again whether the user may make this request; raises OperatorError."""
     frames: Frames | None = None
+    """Sends an answer in parts; None: the verb has a single answer."""
 
     @property
     def who(self) -> str:

@@ -42,30 +42,44 @@ _TAIL = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class ServeJob:
-    """One job. Times are RFC 3339 texts; `arguments` are those of the verb, as JSON."""
+    """One job. Times are RFC 3339 texts."""
 
     id: str
+    """Its id."""
     verb: str
+    """What it does."""
     host: str
+    """The host's name."""
     who: str
+    """The user who requested it."""
     asked: str
+    """When it was requested."""
     arguments: Mapping[str, Any]
+    """Those of the verb, as JSON."""
     unit: str | None = None
+    """Its systemd unit; None: it has none."""
     state: str = QUEUED
+    """queued, running, done or failed."""
     started: str | None = None
+    """When it began; None: it waits."""
     finished: str | None = None
+    """When it ended; None: it has not."""
     exit: int | None = None
+    """Its exit status; None: it has not ended, or it is not known."""
     error: str | None = None
+    """Why it failed; None: it did not."""
     result: Any = None
-    """What the command says in JSON, where it does."""
+    """The JSON output of its command, if it has one."""
     pid: int | None = field(default=None)
+    """Its process; None: there is none."""
     pid_started: str | None = None
+    """The start time of that process; None: not known."""
     since: str | None = None
-    """When it was asked for, to the microsecond: the order of those that wait."""
+    """When it was requested, to the microsecond: the order of waiting jobs."""
     called: str | None = None
-    """When its process was started, to the microsecond; None: it waits for its turn."""
+    """When its process was started, to the microsecond; None: it waits."""
     own: bool = False
-    """True if `error` are the service's words, about this job alone, and not its command's, which may name anything."""
+    """True if `error` is the service's own text about this job, and not its command's, which may mention anything."""
 
     @property
     def waits(self) -> bool:
@@ -206,20 +220,24 @@ JOB_VERBS = (RUN, RESTORE, PREVIEW)
 
 @dataclass(frozen=True, slots=True)
 class ServeRequest:
-    """One request. `arguments` are as JSON has them; the process that carries it out validates them again."""
+    """One request. The process that carries it out validates it again."""
 
     id: str
+    """Of its job."""
     verb: str
+    """What to do."""
     who: str
+    """The user."""
     arguments: Mapping[str, Any]
+    """As JSON."""
     folder: str | None = None
-    """Where a restore to this machine goes: the service's own choice."""
+    """The folder for a restore to this machine, chosen by the service; None: no such restore."""
     elsewhere: bool = False
-    """True if a restore may go to another folder of its host than where the files were."""
+    """True if a restore may go to another folder of its host than the original one."""
     in_place: tuple[str, ...] = ()
-    """Folders of this machine below which files of its own may be put back."""
+    """Folders of this machine below which its own files may be restored to their original places."""
     now: str | None = None
-    """The time that it is, on a rehearsal pool."""
+    """The time of a rehearsal pool; None: the real time."""
 
 
 def leave_request(folder: Path, asked: ServeRequest) -> None:

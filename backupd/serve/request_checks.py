@@ -35,10 +35,12 @@ REQUIRED: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a verb; it is required if it has no default."""
+    """One argument of a verb."""
 
     check: Check
+    """Validates it."""
     default: Any = REQUIRED
+    """Its default; REQUIRED: it has none."""
 
 
 def checked(given: Mapping[str, Any], allowed: Mapping[str, Argument]) -> dict[str, Any]:

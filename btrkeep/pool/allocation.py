@@ -53,18 +53,22 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """A device of a btrfs. `allocated`: bytes of it that chunks have. `errors`: as many as DEVICE_ERRORS; None when the kernel has
-    none to tell, as of a missing device. `present`: False if the filesystem is mounted without it. `path`: the kernel's name of it,
-    which a restart can change; `uuid`: the filesystem's own.
-    """
+    """A device of a btrfs."""
 
     devid: int
+    """Its number."""
     size: int
+    """Bytes."""
     allocated: int
+    """Bytes of it that chunks have."""
     errors: tuple[int, ...] | None
+    """The counters, in the order of DEVICE_ERRORS; None: the kernel reports none, as for a missing device."""
     present: bool = True
+    """False if the filesystem is mounted without it."""
     path: str = ""
+    """The kernel's name of it, which may be another device's after a reboot."""
     uuid: str = ""
+    """The filesystem's UUID of the device."""
 
     @property
     def unallocated(self) -> int:
@@ -79,7 +83,9 @@ class Allocation:
     """
 
     spaces: tuple[Space, ...]
+    """By type and profile."""
     devices: tuple[DeviceUse, ...]
+    """The devices."""
 
     @property
     def size(self) -> int:

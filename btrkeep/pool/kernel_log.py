@@ -31,24 +31,28 @@ _TREE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TreeBlock:
-    """Metadata that a scrub could not read, as the kernel names it. `tree` is the id of a tree, `level` 0 for a leaf.
-
-    Since Linux 6.4 both are of the first block in the 64 KiB, which need not be the damaged one.
+    """Metadata that a scrub could not read. Since Linux 6.4 `tree` and `level` are of the first block in the 64 KiB, which need
+    not be the damaged one.
     """
 
     vaddr: int
+    """Its logical address."""
     tree: int
+    """The id of its tree."""
     level: int
+    """0 for a leaf."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubFaults:
-    """The errors named in the log. `lines`: number of uncorrectable errors, counted per device."""
+    """The errors in the log."""
 
     vaddrs: tuple[int, ...] = ()
-    """Where they are, ascending, each once; those of `trees` too."""
+    """Their logical addresses, ascending, those of `trees` included."""
     trees: tuple[TreeBlock, ...] = ()
+    """The damaged metadata."""
     lines: int = 0
+    """Number of uncorrectable errors, counted per device."""
 
 
 def faults(messages: Iterable[str], devices: frozenset[str]) -> ScrubFaults:

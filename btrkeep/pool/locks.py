@@ -38,15 +38,18 @@ _LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this process or the m
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of a lock: pid and start time identify the process for ever; `group` is the transfer that it started, 0 if
-    none.
-    """
+    """The holder of a lock."""
 
     pid: int
+    """The process."""
     started: str
+    """Its start time: with `pid` it identifies the process for ever."""
     since: str
+    """When it took the lock."""
     what: str
+    """What it does, in words."""
     group: int = 0
+    """The process group of the transfer that it started; 0: none."""
 
     @property
     def is_alive(self) -> bool:

@@ -34,13 +34,18 @@ class PoolMissing(PoolUnusable):
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """An opened pool. `filesystem` is the btrfs UUID; a rehearsal pool lets commands take another `now`; `zone` has its days."""
+    """An opened pool."""
 
     path: Path
+    """Its folder."""
     id: str
+    """Its id."""
     filesystem: str
+    """The UUID of its filesystem."""
     rehearsal: bool
+    """True for a rehearsal pool, in which commands accept another `now`."""
     zone: tzinfo = UTC
+    """Its time zone."""
 
     @property
     def locks(self) -> Path:

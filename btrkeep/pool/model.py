@@ -17,12 +17,16 @@ DEVICE_ERRORS = ("write", "read", "flush", "corruption", "generation")
 
 @dataclass(frozen=True, slots=True)
 class ChunkUse:
-    """The used bytes in all chunks of one type ("data") and profile ("raid1") on the same devices, in the order of the stripes."""
+    """The chunks of one type and profile on the same devices."""
 
     type: str
+    """"data", "metadata", "system" or "mixed"."""
     profile: str
+    """Such as "raid1"."""
     used: int
+    """Bytes in use in all of them."""
     devids: tuple[int, ...]
+    """The devices, in the order of the stripes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,13 +71,18 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class DeadRoot:
-    """A deleted subvolume whose tree is not gone. `bytenr` (vaddr), `generation` and `height` are those of its tree's root node."""
+    """A deleted subvolume whose tree still exists."""
 
     id: int
+    """The subvolume's number."""
     bytenr: int
+    """Logical address of the root node of its tree."""
     generation: int
+    """Of that node."""
     height: int
+    """Of its tree."""
     drop: Drop | None
+    """How far the cleaner is with it; None: it has not begun."""
 
 
 def _anywhere(path: Path) -> ClosingFd:

@@ -51,22 +51,26 @@ _SET_RECEIVED_SUBVOL = iowr(37, _RECEIVED.size)
 
 @dataclass(frozen=True, slots=True)
 class Subvolume:
-    """The kernel's information about a subvolume. `parent_uuid` is that of the subvolume of which it is a snapshot.
-
-    `received_uuid` is that of the subvolume in another pool that was received by `btrfs receive`; None if it was made here.
-    Generations are transaction numbers: `created` of its creation, `generation` of its last change, possibly only of its location
-    on disk, and `written` of the last change to a file (ctransid). `created_at` is the time of its creation in nanoseconds.
-    """
+    """The kernel's information about a subvolume. Generations are numbers of transactions."""
 
     id: int
+    """Its number."""
     uuid: str
+    """Its UUID."""
     parent_uuid: str | None
+    """Of the subvolume of which it is a snapshot; None: it is not a snapshot."""
     read_only: bool
+    """True if it is read-only."""
     generation: int
+    """Of its last change, possibly only of its place on the disk."""
     created: int
+    """The generation in which it was created."""
     received_uuid: str | None = None
+    """Of the subvolume in another pool from which `btrfs receive` made it; None: it was made here."""
     written: int = 0
+    """The generation of the last change to a file (ctransid)."""
     created_at: int = 0
+    """When it was created, nanoseconds."""
 
 
 def opened(path: Path) -> ClosingFd:

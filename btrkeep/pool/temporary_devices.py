@@ -33,24 +33,26 @@ class TemporaryDevice:
 
 @dataclass(frozen=True, slots=True)
 class TemporaryRecord:
-    """What is recorded. `highest`: address of the last block group before anything was moved, -1 before the devices are added.
-
-    `is_returning`: the devices are being emptied. `goal`: unallocated bytes that the lasting devices are to have. `round`: how
-    often block groups were moved and moved back, from 1.
-
-    `lasting` and `added`: UUIDs of the devices that the pool had before, and of the temporary ones once they are added. A restart
-    can give a device the name of another one.
-    """
+    """What is recorded while temporary devices are part of the pool."""
 
     filesystem: str
+    """The UUID of the filesystem."""
     started: str
+    """When they were added."""
     goal: int
+    """Unallocated bytes that the permanent devices should have."""
     devices: tuple[TemporaryDevice, ...]
+    """The temporary devices."""
     highest: int = -1
+    """Address of the last block group before anything was moved; -1: the devices are not added yet."""
     is_returning: bool = False
+    """True if the devices are being emptied."""
     round: int = 1
+    """How often block groups were moved and moved back, from 1."""
     lasting: tuple[str, ...] = ()
+    """UUIDs of the devices that the pool had before. A device may have another name after a reboot."""
     added: tuple[str, ...] = ()
+    """UUIDs of the temporary devices, once they are added."""
 
 
 def read_record(state: Path) -> TemporaryRecord | None:

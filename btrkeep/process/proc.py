@@ -108,21 +108,26 @@ def bound(pid: int, *, memory: int, badness: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A process of a group: its CPU time in ticks, and the bytes it has read in all, from pipes and sockets too.
-
-    `written`: bytes written to disks, including dirty ones in memory. `stuck`: it waits in the kernel where no signal reaches it
-    (state D), at this moment. `memory`: resident bytes, including shared ones.
-    """
+    """A process of a group."""
 
     pid: int
+    """The process."""
     parent: int
+    """Its parent."""
     name: str
+    """Its name."""
     read_bytes: int
+    """Bytes that it has read in all, from pipes and sockets too."""
     cpu_ticks: int
+    """CPU time in ticks."""
     group: int = 0
+    """Its process group."""
     written: int = 0
+    """Bytes that it has written to disks, dirty ones in memory included."""
     stuck: bool = False
+    """True if it waits in the kernel where no signal reaches it (state D), at this moment."""
     memory: int = 0
+    """Resident bytes, shared ones included."""
 
 
 def are_dead(*groups: int) -> bool:
@@ -225,7 +230,9 @@ class FolderUser:
     """A process that has a file open in a folder, or its working directory there."""
 
     pid: int
+    """The process."""
     name: str
+    """Its name."""
 
 
 def folder_users(folders: Collection[str]) -> dict[str, FolderUser]:

@@ -32,12 +32,16 @@ class ProgramFailed(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished program: its exit status (negative: the signal) and its output."""
+    """A finished program."""
 
     command: tuple[str, ...]
+    """Its command line."""
     returncode: int
+    """Its exit status; negative for a signal."""
     stdout: str
+    """Its output."""
     stderr: str
+    """Its error output."""
 
 
 def paste_line(command: Iterable[str]) -> str:

@@ -14,9 +14,10 @@ from typing import Generic, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that the operator should know, and no state."""
+    """A remark for the operator."""
 
     text: str
+    """The remark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Waiting:
     """The work is waiting; repeated while it waits."""
 
     why: str
+    """What it waits for."""
 
 
 Event = TypeVar("Event")

@@ -24,16 +24,18 @@ _LONGEST = 64 << 20  # bytes of output; more is a fault
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
-    """A finished program: its exit status (negative: the signal) and its output; `stdout` is raw bytes.
-
-    `error`: the first error that it reported, if it is one of our programs.
-    """
+    """A finished program."""
 
     command: tuple[str, ...]
+    """Its command line."""
     returncode: int
+    """Its exit status; negative for a signal."""
     stdout: bytes
+    """Its output, raw bytes."""
     stderr: str
+    """Its error output."""
     error: ReportedError | None = None
+    """The first error that it reported, if it is one of our programs; otherwise None."""
 
     def failed(self) -> ProgramFailed:
         """The error that it is when it had to succeed."""

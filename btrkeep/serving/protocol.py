@@ -60,23 +60,28 @@ class RequestRefused(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request. `session` is the random word of a login or a token, which identifies the user; without one, root gives the user as
-    `who`.
-    """
+    """A request."""
 
     verb: str
+    """What to do."""
     who: str
+    """The user, given by root; "" with a `session`."""
     arguments: Mapping[str, Any]
+    """As JSON."""
     session: str | None = None
+    """The random word of a login or a token, which identifies the user; None: root gives the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """An answer in frames. `length` is bytes, None if unknown before the end."""
+    """An answer in frames."""
 
     name: str
+    """The file's name."""
     type: str
+    """The media type."""
     length: int | None
+    """Bytes; None: not known before the end."""
 
 
 def socket_of(pool: str) -> Path:

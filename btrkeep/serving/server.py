@@ -37,7 +37,9 @@ class Peer:
     """The connected process, as it was when it connected."""
 
     pid: int
+    """The process."""
     uid: int
+    """Its user."""
 
 
 def peer_of(connection: socket.socket) -> Peer:

@@ -21,14 +21,16 @@ ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A user who is logged in, or the owner of a token. `hosts` are patterns; None: all hosts. `session` names the login in the
-    journal.
-    """
+    """A logged-in user, or the owner of a token."""
 
     name: str
+    """The user's name."""
     role: Role
+    """The user's role."""
     hosts: tuple[str, ...] | None = None
+    """Patterns of the hosts that the user may see; None: all hosts."""
     session: str = ""
+    """Names the login in the journal; "": none."""
 
     @property
     def operator(self) -> bool:

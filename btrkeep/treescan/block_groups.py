@@ -28,11 +28,14 @@ class Devices:
 
 @dataclass(frozen=True, slots=True)
 class Filesystem:
-    """Parameters of the filesystem that every tree depends on. `nodesize` and `sectorsize` are bytes."""
+    """Parameters that every tree of the filesystem depends on."""
 
     uuid: str
+    """The filesystem's UUID."""
     nodesize: int
+    """Bytes."""
     sectorsize: int
+    """Bytes."""
 
 
 def filesystem(fd: int) -> Filesystem:

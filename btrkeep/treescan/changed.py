@@ -81,15 +81,18 @@ NODATACOW, IMMUTABLE, APPEND = 0x2, 0x40, 0x80
 
 @dataclass(frozen=True, slots=True)
 class ChangedInode:
-    """An inode that was changed. `mode` has its type, as in stat(2); `size` is in bytes, 0 for an empty folder; `mtime` and
-    `ctime` are in nanoseconds.
-    """
+    """A changed inode."""
 
     ino: int
+    """The inode number."""
     mode: int
+    """With its type, as in stat(2)."""
     size: int
+    """Bytes; 0 for an empty folder."""
     mtime: int
+    """Nanoseconds."""
     ctime: int = 0
+    """Nanoseconds."""
 
 
 def changed_inodes(fd: int, since: int) -> Iterator[ChangedInode]:

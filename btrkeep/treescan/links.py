@@ -38,12 +38,16 @@ _NAMED_BY = (ctree.INODE_REF_KEY, ctree.INODE_EXTREF_KEY)
 
 @dataclass(frozen=True, slots=True)
 class LinkedInode:
-    """An inode with more than one name. `names` are (inode number of the folder, name in it), all of them."""
+    """An inode with more than one name."""
 
     ino: int
+    """The inode number."""
     nlink: int
+    """Number of its names."""
     mode: int
+    """As in stat(2)."""
     names: tuple[tuple[int, bytes], ...]
+    """All its names: the inode number of the folder, and the name in it."""
 
 
 def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE, *, since: int = 0) -> Iterator[LinkedInode]:

@@ -13,13 +13,18 @@ STDOUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Files written besides the picture. `map` and `record_to` are file names, "-" is standard output."""
+    """Files that are written besides the picture. File names: "-" is standard output."""
 
     legend: bool = False
+    """True if the legend is part of the picture."""
     map: str | None = None
+    """The file of the map."""
     record: bool = False
+    """True if the state is recorded."""
     record_to: str | None = None
+    """The file of the recorded state."""
     show: bool = False
+    """True if the picture is shown in the terminal."""
 
 
 @dataclass(frozen=True, slots=True)

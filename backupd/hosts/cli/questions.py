@@ -17,10 +17,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Prompter:
-    """Whether somebody can be asked, and where text goes: beside JSON to standard error."""
+    """Asks the operator."""
 
     asks: bool
+    """True if questions can be asked, at a terminal."""
     as_json: bool
+    """True if text goes to standard error, because standard output has JSON."""
 
     @classmethod
     def here(cls, as_json: bool) -> "Prompter":

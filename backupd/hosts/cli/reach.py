@@ -16,11 +16,14 @@ from btrkeep.units import printable
 
 @dataclass(frozen=True, slots=True)
 class ReachResult:
-    """The result. `line` is for the host's authorized_keys; a host without an address needs none."""
+    """The result."""
 
     line: str | None
+    """For the host's authorized_keys; None: the host needs none, because it has no address."""
     host_key_known: bool
+    """True if known_hosts has the host's key."""
     findings: tuple[Finding, ...]
+    """What is wrong."""
 
     @property
     def good(self) -> bool:

@@ -26,13 +26,18 @@ _PATHS = "absolute paths with blanks between them, such as /etc /srv/www"
 
 @dataclass(frozen=True, slots=True)
 class FirstHostOptions:
-    """What the options say of the first host."""
+    """The options about the first host; None: not given."""
 
     host: str | None
+    """Its name."""
     address: str | None
+    """How ssh reaches it."""
     this_machine: bool
+    """True if it is this machine."""
     port: int | None
+    """Of ssh."""
     paths: tuple[str, ...]
+    """The source paths; empty: not given."""
 
 
 @click.command("setup")

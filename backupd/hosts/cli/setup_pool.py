@@ -106,9 +106,13 @@ class PoolOptions:
     """The options about the pool; None if not given."""
 
     path: str | None = None
+    """The pool's folder."""
     retention: str | None = None
+    """The name of a policy."""
     zone: str | None = None
+    """The time zone."""
     window: str | None = None
+    """When backups may run."""
 
 
 def pool_is_set_up(files: Files) -> Config | None:

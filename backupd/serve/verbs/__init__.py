@@ -19,13 +19,18 @@ Function = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """`module` is imported at the first request. `limit`: concurrency, shared with other verbs. `longest`: bytes of its answer."""
+    """A verb of the root service."""
 
     module: str
+    """Its module, imported at the first request."""
     arguments: Mapping[str, Argument]
+    """Its arguments by name."""
     right: Right
+    """Who may use it."""
     limit: ConcurrencyLimit = field(compare=False)
+    """How many run at once, shared with other verbs."""
     longest: int = LIST_BYTES + (512 << 10)
+    """The most bytes of its answer."""
 
     def function(self, name: str) -> Function:
         """Returns the function."""
