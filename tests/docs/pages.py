@@ -20,6 +20,10 @@ OURS = (
     "states-and-exit-codes",
     "retention",
     "json",
+    "databases",
+    "many-hosts",
+    "teams",
+    "time-zones",
 )
 
 
