@@ -43,8 +43,7 @@ def _output_seeds() -> Seeds:
 
 
 def _output() -> Callable[[bytes], object]:
-    from backupd.rsync.messages import Messages
-    from backupd.rsync.output import MOST, Output
+    from backupd.rsync.messages import MOST, Messages, Output
 
     def run(data: bytes) -> None:
         step = data[0] + 1 if data else 1

@@ -42,7 +42,7 @@ def test_whatever_the_bytes_are_nothing_unforeseen_happens(name: str, seconds: i
 def test_what_a_target_does_not_stand_is_found_kept_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that falls at one version of the protocol."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import backupd.rsync.output as output\n"
+        "import backupd.rsync.messages as output\n"
         "feed = output.Output.feed\n"
         "def falling(self, data):\n"
         "    feed(self, data)\n"

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from backupd.actions.naming import DayMeaning, resolve_name
+from backupd.actions.hold import DayMeaning, resolve_name
 from backupd.expire.clocks import judge_clock, read_clocks
 from backupd.expire.context import ExpiryContext
 from backupd.expire.look import HostOnPool, candidate_of, look_again

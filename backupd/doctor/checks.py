@@ -25,8 +25,8 @@ from backupd.health.trust import TrustCheck, check_trust
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
 from backupd.rsync.cell import confinement_hint
+from backupd.rsync.command import OLDEST, SAFE, rsync_version
 from backupd.rsync.confined import confinement, require_harmless
-from backupd.rsync.version import OLDEST, SAFE, rsync_version
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig, page

@@ -18,7 +18,7 @@ from backupd.doctor.filesystem import read_filesystem
 from backupd.doctor.site import read_site
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.callers import is_own_service
-from backupd.rsync.version import rsync_version
+from backupd.rsync.command import rsync_version
 from btrkeep.config import Config
 from btrkeep.decisions.findings import ROOM, UNALLOCATED, USED
 from btrkeep.errors import PoolUnusable

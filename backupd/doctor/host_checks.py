@@ -15,11 +15,11 @@ from pathlib import Path
 
 from backupd.doctor.mounted_twice import hidden_mounts, is_excluded, mounted_twice, places_of
 from backupd.hosts.keys import files_with_key, other_key_hint
+from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.host_answers import is_expected, left_out_words, own_address, read_host_mounts, read_sshd_limits, sshd_advice
 from backupd.rsync.probe import HostAccess, left_empty, probe
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
-from backupd.rsync.version import rsync_version
 from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.reading import backupd_command
 from btrkeep.config.self_exclusion import below

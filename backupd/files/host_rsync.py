@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from backupd.rsync.confined import ConfinedTransfer
-from backupd.rsync.messages import Messages
-from backupd.rsync.output import LONGEST_REST, Output
+from backupd.rsync.messages import LONGEST_REST, Messages, Output
 from backupd.rsync.process import StallWatch
 from backupd.rsync.restore_command import Item, parse_item
 from btrkeep.decisions.cause_words import cause_words

@@ -35,11 +35,10 @@ from backupd.files.restore_types import Restored, RestorePreview, RestoreProgres
 from backupd.files.tree import Tree, components, joined
 from backupd.files.walking import PlainFiles, WalkEntry, walk, walk_grouped
 from backupd.repo.backup_json import DATA
-from backupd.rsync.command import shell_command
+from backupd.rsync.command import rsync_version, shell_command
 from backupd.rsync.comparing import HostSession
 from backupd.rsync.confined import ConfinedTransfer, RemoteEnd, confinement, expected_words, require_harmless
-from backupd.rsync.messages import Messages
-from backupd.rsync.output import Output
+from backupd.rsync.messages import Messages, Output
 from backupd.rsync.process import StallWatch
 from backupd.rsync.restore_command import (
     ABOVE_STAYS,
@@ -57,7 +56,6 @@ from backupd.rsync.restore_command import (
     restore_command,
 )
 from backupd.rsync.shared_connection import NotConnected
-from backupd.rsync.version import rsync_version
 from btrkeep.config import Config
 from btrkeep.decisions.rsync_meaning import ExitKind, meaning
 from btrkeep.errors import OperatorError

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from backupd.observe.usage_model import MeasuredUsage, exactly
 from btrkeep.treescan.items import U64, Array
 
 _MANY = -1  # as an owner: more than one
@@ -41,14 +40,12 @@ class ExtentOwners:
         self.length = np.insert(self.length, place[fresh], length[fresh])
         self.owner = np.insert(self.owner, place[fresh], np.int32(number))
 
-    def measured(self) -> list[MeasuredUsage]:
-        """Returns the result of each backup, in the order in which they were added."""
+    def sizes(self) -> list[tuple[int, int]]:
+        """Returns the exclusive and the referenced bytes of each backup, in the order in which they were added."""
         own = self.owner != _MANY
         exclusive = np.zeros(len(self.referenced), U64)
         np.add.at(exclusive, self.owner[own], self.length[own])
-        return [
-            MeasuredUsage(exactly(int(one)), exactly(all_of_it)) for one, all_of_it in zip(exclusive, self.referenced, strict=True)
-        ]
+        return list(zip(exclusive.tolist(), self.referenced, strict=True))
 
     @property
     def total(self) -> int:

@@ -1,4 +1,4 @@
-"""The rsync command of one source path, as a tuple. Nothing is run here.
+"""The rsync command of one source path, as a tuple, and the version of our rsync.
 
 Why these options (docs/how-a-backup-becomes-complete.rst tells it at length):
 
@@ -19,6 +19,7 @@ instead), ``-s`` (rrsync refuses it), ``-z``, ``--trust-sender``, per-directory 
 the sender's file list).
 """
 
+import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from pathlib import Path
 
 from backupd.rsync.bandwidth import Bucket, relay_command, shell_words
 from btrkeep.config import HostConfig, SshSettings
+from btrkeep.process.programs import ProgramFailed, run
 
 LARGE = 1 << 20  # inplace = "large": from this size on a rewrite costs more than the dead space in-place leaves
 
@@ -261,3 +263,33 @@ def source(host: HostConfig, path: str, *, through_shell: bool) -> str:
     if not through_shell:
         return wanted
     return f"{host.address or 'localhost'}:" + re.sub(r"([*?\[\]])", r"\\\1", wanted)
+
+
+SAFE = (3, 4, 3)  # older ones have holes that a hostile host can use against the server (see rsync's NEWS)
+OLDEST = (3, 1, 3)  # --modify-window=-1
+
+
+@dataclass(frozen=True, slots=True)
+class Rsync:
+    """The rsync of this server."""
+
+    version: str
+    """As it prints it."""
+    protocol: int | None
+    """The newest version of the protocol that it knows; None: not known."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Returns (3, 5, 0) for "3.5.0"."""
+        return tuple(int(part) for part in re.findall(r"\d+", self.version)[:3])
+
+
+def rsync_version() -> Rsync:
+    """Returns the version of our rsync. Raises ProgramFailed if there is no rsync."""
+    try:
+        fields = json.loads(run(["rsync", "-VV"]).stdout)
+        return Rsync(str(fields["version"]), int(float(fields["protocol"])))
+    except (ValueError, KeyError, ProgramFailed):  # before 3.2.4 it speaks no JSON
+        text = run(["rsync", "--version"]).stdout
+        match = re.search(r"version v?(\S+)\s+protocol version (\d+)", text)
+        return Rsync(match[1], int(match[2])) if match else Rsync("unknown", None)

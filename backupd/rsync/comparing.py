@@ -20,8 +20,7 @@ from typing import Any, Self, TypeVar
 from backupd.rsync.bandwidth import Bucket
 from backupd.rsync.command import remote_shell, shell_command, source
 from backupd.rsync.confined import ConfinedTransfer, RemoteEnd, expected_words
-from backupd.rsync.messages import Messages
-from backupd.rsync.output import LONGEST_REST
+from backupd.rsync.messages import LONGEST_REST, Messages
 from backupd.rsync.restore_command import Item, parse_item
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from btrkeep.config import Config, HostConfig, SshSettings

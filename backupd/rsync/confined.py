@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from backupd.rsync.cell import PROGRAM, confined_command, confinement_hint, filter_file, seccomp_filter
-from backupd.rsync.version import SAFE, Rsync
+from backupd.rsync.command import SAFE, Rsync
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.pool.mounts import read_only_view

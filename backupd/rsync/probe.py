@@ -10,7 +10,7 @@ from pathlib import Path
 from backupd.rsync.bandwidth import Bucket
 from backupd.rsync.command import LISTED_FILE, MOUNT_LINE, mounts_command, probe_command, shell_command, size_command
 from backupd.rsync.confined import ConfinedTransfer, RemoteEnd, expected_words
-from backupd.rsync.output import LONGEST_REST, bounded, unescape
+from backupd.rsync.messages import LONGEST_REST, bounded, unescape
 from backupd.rsync.process import RunCancellation, StallWatch
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.cause_words import cause_words

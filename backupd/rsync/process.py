@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from backupd.rsync.confined import ConfinedTransfer
-from backupd.rsync.messages import Messages
-from backupd.rsync.output import Output
+from backupd.rsync.messages import Messages, Output
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.cause_words import cause_words

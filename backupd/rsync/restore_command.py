@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.rsync.command import METADATA, remote_shell
-from backupd.rsync.output import unescape
+from backupd.rsync.messages import unescape
 from btrkeep.config import HostConfig, SshSettings
 
 _ALWAYS = (

@@ -5,9 +5,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from backupd.rsync.bandwidth import Bucket, make_buckets
+from backupd.rsync.command import Rsync
 from backupd.rsync.confined import Confinement
-from backupd.rsync.output import Output
-from backupd.rsync.version import Rsync
+from backupd.rsync.messages import Output
 from backupd.run.ledger import Ledger
 from btrkeep.catalogue import Catalogue
 from btrkeep.checkpoints import Checkpoint

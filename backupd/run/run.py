@@ -37,8 +37,8 @@ from backupd.repo.final_backups import keep_names
 from backupd.repo.history_copy import bring_back, keep_history
 from backupd.repo.reconcile import reconcile
 from backupd.repo.verified import HostComparisons, read_compared
+from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
-from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, NightEnded, NightEvent
 from backupd.run.ledger import Ledger
 from backupd.run.night import NightRunner

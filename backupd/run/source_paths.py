@@ -14,8 +14,7 @@ from backupd.repo.backup_json import DATA, PathOutcome, PathResult
 from backupd.repo.hardlinks import split_hard_links
 from backupd.rsync.command import Pass, passes, rsync_command, shell_command
 from backupd.rsync.confined import ConfinedTransfer, RemoteEnd, expected_words
-from backupd.rsync.messages import Messages
-from backupd.rsync.output import Output, bounded
+from backupd.rsync.messages import Messages, Output, bounded
 from backupd.rsync.probe import HostAccess, size_on_host
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.shared_connection import NotConnected, SharedConnection

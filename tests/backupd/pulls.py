@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backupd.rsync.command import passes, rsync_command
-from backupd.rsync.messages import MessageClass, Messages
-from backupd.rsync.output import Output
+from backupd.rsync.messages import MessageClass, Messages, Output
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.process.programs import environment
 

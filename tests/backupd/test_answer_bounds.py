@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from backupd.serve import answering, verbs
-from backupd.serve.context import Call, ServiceContext
+from backupd.serve.context import Call, ConcurrencyLimit, ServiceContext
 from backupd.serve.jobs import JobStore, ServeJob, new_id
-from backupd.serve.limits import ConcurrencyLimit
 from backupd.serve.request_checks import Right, checked
 from backupd.serve.verbs import VERBS, Verb, tasks
 from btrkeep.clock import Clock

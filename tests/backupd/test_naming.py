@@ -2,7 +2,7 @@
 
 import pytest
 
-from backupd.actions.naming import DayMeaning, resolve_name
+from backupd.actions.hold import DayMeaning, resolve_name
 from btrkeep.errors import UsageError
 
 NAMES = ["2026-11-29T030000Z", "2026-11-28T220000Z", "2026-11-28T030000Z", "2026-11-27T030000Z"]

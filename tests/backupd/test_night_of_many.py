@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import Confinement
-from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, RunContext
 from backupd.run.night import NightRunner
 from backupd.run.planning import PlannedHost

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.rsync.output import Output, unescape
+from backupd.rsync.messages import Output, unescape
 from backupd.rsync.restore_command import parse_item
 from tests.backupd.pulls import arrived, pull
 from tests.beds import work

@@ -15,9 +15,20 @@ from backupd.rehearse.cli.page import COLOURS, look_of
 from backupd.rehearse.cli.words import RehearsalResult, conclusion, range_words
 from backupd.rehearse.fill import ChangeFile, DeleteFile, HostFiles, WriteFile, new_bytes
 from backupd.rehearse.fleet import MOST_FILES, MOST_HOSTS, TYPICAL, expected_bytes, learned, scaled
-from backupd.rehearse.judge import FEWEST, Verdict, best, compare, judged, sign_test
 from backupd.rehearse.model import Fleet, HostModel, NightReading, RehearsedBalance, RehearsedRun, VariantSettings
-from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS, parse_variant, variants_of
+from backupd.rehearse.variants import (
+    CONFIGURED,
+    FEWEST,
+    KEYS,
+    QUESTIONS,
+    Verdict,
+    best,
+    compare,
+    judged,
+    parse_variant,
+    sign_test,
+    variants_of,
+)
 from btrkeep.catalogue import Backup
 from btrkeep.errors import UsageError
 
@@ -210,7 +221,7 @@ def test_one_variant_is_compared_with_the_settings_as_they_are() -> None:
 
 
 def test_every_question_can_be_asked_and_measures_what_there_is() -> None:
-    from backupd.rehearse.judge import MEASURES
+    from backupd.rehearse.variants import MEASURES
 
     for name, question in QUESTIONS.items():
         assert len(variants_of(name, (), BASE)) == len(question.variants)

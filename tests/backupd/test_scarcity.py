@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import Confinement
-from backupd.rsync.version import rsync_version
 from backupd.run.context import RunContext
 from backupd.run.host import HostRun
 from backupd.run.night import NightRunner

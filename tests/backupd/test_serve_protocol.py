@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from backupd.serve import answering, verbs
 from backupd.serve.answering import answer
-from backupd.serve.context import Call, Frames, ServiceContext
-from backupd.serve.limits import ConcurrencyLimit
+from backupd.serve.context import Call, ConcurrencyLimit, Frames, ServiceContext
 from backupd.serve.request_checks import ROOT, Right
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.clock import Clock

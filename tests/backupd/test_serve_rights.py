@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.serve import context
-from backupd.serve.limits import RateLimit, VerbLimits
+from backupd.serve.context import RateLimit, VerbLimits
 from backupd.serve.request_checks import Right, require, viewer_of
 from backupd.serve.verbs import VERBS
 from btrkeep.choices import SERVICE_VERBS

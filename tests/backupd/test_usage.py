@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.observe.usage import DrawTally, Owner, places, sample
+from backupd.observe.usage import METHODS, DrawTally, MeasuredUsage, Owner, estimated, exactly, places, sample
 from backupd.observe.usage_extents import ExtentOwners
-from backupd.observe.usage_model import METHODS, estimated, exactly
 
 OWNERS: Mapping[int, Owner] = {257: ("web1", "a"), 258: ("web1", "b"), 259: ("web2", "a")}
 
@@ -105,7 +104,8 @@ def test_comparing_extents_is_comparing_sets(backups: list[set[int]]) -> None:
         vaddr = np.array(sorted(extents), np.uint64) * np.uint64(4096)
         comparison.add(vaddr, vaddr + np.uint64(1))
     size = {extent: extent * 4096 + 1 for extent in range(31)}
-    for number, (extents, measured_usage) in enumerate(zip(backups, comparison.measured(), strict=True)):
+    for number, (extents, (exclusive, referenced)) in enumerate(zip(backups, comparison.sizes(), strict=True)):
+        measured_usage = MeasuredUsage(exactly(exclusive), exactly(referenced))
         elsewhere = set().union(*(other for place, other in enumerate(backups) if place != number))
         assert measured_usage.referenced == exactly(sum(size[extent] for extent in extents))
         assert measured_usage.exclusive == exactly(sum(size[extent] for extent in extents - elsewhere))

@@ -16,8 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement
-from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, RunContext
 from backupd.run.night import NightRunner
 from backupd.run.planning import plan

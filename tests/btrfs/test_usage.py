@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from backupd.observe.usage import by_extents, by_sampling, by_writing, listed
-from backupd.observe.usage_model import Amount, BackupUse
+from backupd.observe.usage import Amount, BackupUse, by_extents, by_sampling, by_writing, listed
 from btrkeep.catalogue import Catalogue
 from btrkeep.pool.marker import open_pool
 from btrkeep.treescan.owners import Owners

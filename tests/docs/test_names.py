@@ -9,7 +9,7 @@ import pytest
 
 from backupd.actions.cli.quota import STATES as QUOTA_STATES
 from backupd.cli import COMMANDS, HIDDEN, group
-from backupd.observe.usage_model import METHODS
+from backupd.observe.usage import METHODS
 from backupd.repair.plan import FileFate, RepairProof
 from backupd.repo.backup_json import Record
 from backupd.repo.synced import MARK

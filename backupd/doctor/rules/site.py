@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from backupd.doctor.facts import DoctorFacts, KeyFile
 from backupd.doctor.finding import DoctorRule, backupd, diagnosis, unless
-from backupd.rsync.version import OLDEST, SAFE
+from backupd.rsync.command import OLDEST, SAFE
 from btrkeep.config.reading import FOLDER
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding, FixCommand, Remedy, privilege_findings

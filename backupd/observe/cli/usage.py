@@ -6,8 +6,18 @@ import click
 
 from backupd.cli.context import opened, pass_context
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
-from backupd.observe.usage import by_extents, by_sampling, by_writing, listed
-from backupd.observe.usage_model import METHODS, Amount, BackupUse, HostUse, MeasuredUsage, PoolUse
+from backupd.observe.usage import (
+    METHODS,
+    Amount,
+    BackupUse,
+    HostUse,
+    MeasuredUsage,
+    PoolUse,
+    by_extents,
+    by_sampling,
+    by_writing,
+    listed,
+)
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.arguments import Parsed
 from btrkeep.pool import quota

@@ -7,8 +7,8 @@ from backupd.proof.against_source import SourceComparison, SourceFindings, Sourc
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
 from backupd.repo.verified import comparison_fields
+from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
-from backupd.rsync.version import rsync_version
 from btrkeep.cli import complain, echo_json
 from btrkeep.cli.progress import prose
 from btrkeep.config import HostConfig

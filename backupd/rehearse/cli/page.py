@@ -21,9 +21,8 @@ from backupd.rehearse.cli.words import (
     remarks,
     settings_words,
 )
-from backupd.rehearse.judge import VariantJudgement, Verdict
 from backupd.rehearse.model import NightReading
-from backupd.rehearse.variants import QUESTIONS
+from backupd.rehearse.variants import QUESTIONS, VariantJudgement, Verdict
 from btrkeep import __version__
 from btrkeep.charts.frame import decimal_scale, labels, nice_step, size_scale
 from btrkeep.charts.svg import VARIANTS, ChartStyle, Sheet

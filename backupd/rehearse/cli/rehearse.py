@@ -144,9 +144,9 @@ def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", quest
 
     from backupd.rehearse.cli.view import RehearsalMeter
     from backupd.rehearse.cli.words import RehearsalResult
-    from backupd.rehearse.judge import judged
     from backupd.rehearse.nights import NightDone, Rehearsal
     from backupd.rehearse.pool import BASES, remove_left, workspace
+    from backupd.rehearse.variants import judged
     from btrkeep.cli.progress import notices_on_stderr, prose
     from btrkeep.process.cancellation import Cancellation
     from btrkeep.process.progress import ProgressSinks

@@ -24,12 +24,11 @@ from backupd.rehearse.cli.words import (
     remarks,
     settings_words,
 )
-from backupd.rehearse.judge import VariantJudgement, best
 from backupd.rehearse.model import RehearsalPlan, RehearsedRun, Variant
 from backupd.rehearse.nights import NightDone
 from backupd.rehearse.pool import Place
 from backupd.rehearse.server import ServerFacts
-from backupd.rehearse.variants import QUESTIONS
+from backupd.rehearse.variants import QUESTIONS, VariantJudgement, best
 from btrkeep.cli import table
 from btrkeep.cli.progress import ProgressLine
 from btrkeep.process.progress import Notice

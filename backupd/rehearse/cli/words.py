@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from backupd.rehearse.judge import FEWEST, MEASURES, MeasureComparison, VariantJudgement, Verdict, best
 from backupd.rehearse.model import NightReading, RehearsalPlan, RehearsedRun, VariantSettings
 from backupd.rehearse.pool import Place
 from backupd.rehearse.server import ServerFacts
-from backupd.rehearse.variants import QUESTIONS
+from backupd.rehearse.variants import FEWEST, MEASURES, QUESTIONS, MeasureComparison, VariantJudgement, Verdict, best
 from btrkeep.units import counted, format_duration, format_share, format_size, printable
 
 NAMES = {

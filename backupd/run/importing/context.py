@@ -15,7 +15,7 @@ from backupd.repo.backup_json import Record
 from backupd.repo.context import require_room
 from backupd.repo.final_backups import final_backups, require_own
 from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
-from backupd.rsync.version import Rsync
+from backupd.rsync.command import Rsync
 from backupd.run.importing.copy_processes import CopyProcesses
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.tree_links import TreeLinks, look_at

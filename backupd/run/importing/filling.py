@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.context import require_room
-from backupd.rsync.output import bounded
+from backupd.rsync.messages import bounded
 from backupd.run.finishing import Prepared
 from backupd.run.importing.context import ImportContext, OwnBackup, TreeProgress, named, require_going
 from backupd.run.importing.copy_processes import SharedStop

@@ -20,7 +20,7 @@ from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA
 from backupd.repo.final_backups import discard
 from backupd.repo.notes_json import read_notes
-from backupd.rsync.output import bounded
+from backupd.rsync.messages import bounded
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.finishing import Prepared

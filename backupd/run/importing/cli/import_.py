@@ -24,7 +24,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import keep_names
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import reconcile
-from backupd.rsync.version import rsync_version
+from backupd.rsync.command import rsync_version
 from backupd.run.importing.cli.import_view import ImportDisplay, planned, say_plan
 from backupd.run.importing.context import ComparedTrees, ImportContext, known_backups, opened_tree
 from backupd.run.importing.copy_processes import CopyProcesses
