@@ -467,7 +467,7 @@ def test_a_rotation_between_two_trees_is_noticed_and_mixes_nothing(
     work("rsync", "-aH", f"--link-dest={root}/backup.1", f"{source}/", f"{root}/backup.0/")
     running.send_signal(signal.SIGCONT)
     _, err = running.communicate(timeout=90)
-    assert (running.returncode, "rotated meanwhile" in err) == (1, True)
+    assert (running.returncode, "rotated in the meantime" in err) == (1, True)
     imported(nights, "tree", root, "--host", "old1")
     trees = {f"{datetime.fromtimestamp(tree.stat().st_mtime, UTC):%Y-%m-%dT%H%M%SZ}": tree for tree in root.iterdir()}
     assert len(trees) == 7
