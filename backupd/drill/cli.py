@@ -1,7 +1,7 @@
 """`backupd drill`: backups really restored, compared, and thrown away again."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from random import SystemRandom
 from typing import Any
 
@@ -57,6 +57,18 @@ def _time(text: str) -> float:
 SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
 
 
+@dataclass(frozen=True, slots=True)
+class DrillOptions:
+    """What is restored or booted; None: as configured."""
+
+    sample: FileSample | None
+    boot: bool
+    as_root: bool
+    seconds: float | None
+    dry_run: bool
+    as_json: bool
+
+
 @click.command("drill")
 @backups_argument
 @click.option(
@@ -71,16 +83,7 @@ SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
 @dry_run_option("what would be restored")
 @json_option
 @pass_context
-def command(
-    ctx: click.Context,
-    which: tuple[str, ...],
-    sample: FileSample | None,
-    boot: bool,
-    as_root: bool,
-    seconds: float | None,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
     """Really restore a backup, compare what came back, and throw it away.
 
     Without HOST a random complete backup of the host is taken whose last drill is longest ago; with HOST a random one of that host;
@@ -99,13 +102,14 @@ def command(
     Exit status 0: everything was restored without a difference; 1: something did not, or the drill came to no end; 3: another
     one is running.
     """
-    if boot and (not which or sample):
+    given = DrillOptions(**options)
+    if given.boot and (not which or given.sample):
         raise UsageError("--boot takes the names of hosts, and no --sample", "`backupd drill HOST --boot`")
-    if as_root and not boot:
+    if given.as_root and not given.boot:
         raise UsageError("--as-root belongs to --boot", "`backupd drill HOST --boot --as-root`")
-    with opened(ctx, writes=not dry_run) as context:
+    with opened(ctx, writes=not given.dry_run) as context:
         context.config.require_section("drill")
-        limit = seconds if seconds is not None else context.config.drill.time
+        limit = given.seconds if given.seconds is not None else context.config.drill.time
         status, printer = Status(), RestoreProgressPrinter(lines=False)
         drilling = DrillContext(context.config, context.pool, context.clock.now(), limit, SystemRandom())
         drilling.waits = lambda who: status.say(f"waits: {who}" if who else "goes on")
@@ -114,27 +118,27 @@ def command(
         with drilling.cancellation.listening():
             try:
                 for backup in _backups(context, drilling, which):
-                    if boot:
-                        drilled = _boot_drill(context, backup, as_root=as_root)
-                        failed |= _boot(context, drilling, drilled, shown, status, dry_run=dry_run, as_json=as_json)
+                    if given.boot:
+                        drilled = _boot_drill(context, backup, as_root=given.as_root)
+                        failed |= _boot(context, drilling, drilled, shown, status, given)
                         continue
-                    drill = RestoreDrill(backup, sample or context.config.drill.sample)
+                    drill = RestoreDrill(backup, given.sample or context.config.drill.sample)
                     status.say(f"drill: {backup.host}@{backup.name}")
-                    if dry_run:
-                        shown.append(_planned(drilling, drill, printer, as_json))
+                    if given.dry_run:
+                        shown.append(_planned(drilling, drill, printer, given.as_json))
                         continue
                     done = run_restore_drill(drilling, drill, printer)
                     printer.clear()
                     note_drill(context.catalogue, done)
                     failed |= done.outcome != DrillOutcome.PROVEN
                     shown.append(drill_object(done))
-                    if not as_json:
+                    if not given.as_json:
                         say_drill(done)
             except Cancelled:
                 printer.clear()
                 prose("stopped; nothing of it is left", err=True)
                 return signal_status(drilling.cancellation.signal)
-    if as_json:
+    if given.as_json:
         echo_json(shown)
     return Exit.ATTENTION if failed else Exit.OK
 
@@ -152,22 +156,20 @@ def _boot(
     drill: BootDrill,
     shown: list[dict[str, Any]],
     status: Status,
-    *,
-    dry_run: bool,
-    as_json: bool,
+    given: DrillOptions,
 ) -> bool:
     """Boots one backup; returns True if that failed."""
     backup, where = drill.backup, f"{drill.backup.host}@{drill.backup.name}"
-    if dry_run:
+    if given.dry_run:
         shown.append({"host": backup.host, "backup": backup.name, "boot_checks": list(drill.checks)})
-        if not as_json:
+        if not given.as_json:
             prose(f"{where}: would be booted, and {counted(len(drill.checks), 'check')} run in it")
         return False
     status.say(f"boot: {where}")
     done = run_boot_drill(drilling, drill)
     note_drill(context.catalogue, done)
     shown.append(drill_object(done))
-    if not as_json:
+    if not given.as_json:
         say_drill(done)
     return done.outcome != DrillOutcome.PROVEN
 

@@ -1,8 +1,9 @@
 """`btrfs-balancer score`: how fragmented the free space is, block group by block group."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,6 +33,16 @@ SORTS = {
 TOP = 20
 
 
+@dataclass(frozen=True, slots=True)
+class ListingOptions:
+    """What `score` lists, if it does not explain one block group: so many that score `min_score` or more, by a key of SORTS."""
+
+    top: int | None
+    min_score: float
+    key: str
+    record: bool
+
+
 @click.command("score")
 @mount_point
 @click.option(
@@ -48,15 +59,13 @@ TOP = 20
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     path: Path | None,
-    top: int | None,
-    min_score: float,
-    key: str,
     vaddr: int | None,
-    record: bool,
     pool: str | None,
     config: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Score the free space of every data block group of a btrfs.
 
@@ -81,25 +90,25 @@ def command(
       btrfs-balancer score / --json | jq '.block_groups[0]'
       btrfs-balancer score /srv/backup --record
     """
+    given = ListingOptions(**options)
     require_one_pool(pool, config)
-    if not record and path is not None and (pool or config):
+    if not given.record and path is not None and (pool or config):
         raise UsageError("--pool and --config say where to record the scores", "add --record, or leave them out")
     path = balance_target(path, pool, config).path
     if vaddr is None:
         state = None
-        if record:
+        if given.record:
             from balancer.history import needed_catalogue_of
 
             state = needed_catalogue_of(path, pool, config)
-        return _score(path, top, min_score, key, as_json, state)
-    given = click.core.ParameterSource.COMMANDLINE
-    if any(ctx.get_parameter_source(name) is given for name in ("top", "min_score", "key", "record")):
+        return _score(path, given, as_json, state)
+    if any(ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE for name in options):
         raise UsageError("--explain is about one block group", "leave out --top, --min-score, --sort and --record")
     _explain(path, vaddr, as_json)
     return Exit.OK
 
 
-def _score(path: Path, top: int | None, least_score: float, key: str, as_json: bool, state: Path | None) -> int:
+def _score(path: Path, given: ListingOptions, as_json: bool, state: Path | None) -> int:
     from balancer.cli.score_view import lines, write_json
     from balancer.survey import cost, identity, survey
     from btrkeep.pool.mounts import open_btrfs
@@ -107,10 +116,10 @@ def _score(path: Path, top: int | None, least_score: float, key: str, as_json: b
     with open_btrfs(path) as fd:
         taken = datetime.now(UTC)
         found = survey(fd)
-        shown = ordered(found.groups, key, least_score)
-        cut = shown[: top or (len(shown) if as_json else TOP)]
+        shown = ordered(found.groups, given.key, given.min_score)
+        cut = shown[: given.top or (len(shown) if as_json else TOP)]
         places = zip(found.groups.vaddr[cut].tolist(), found.groups.length[cut].tolist(), strict=True)
-        costs = [cost(fd, *place) for place in places] if top else None
+        costs = [cost(fd, *place) for place in places] if given.top else None
         filesystem = identity(path)
         if state:
             from balancer.history import sample
@@ -120,7 +129,7 @@ def _score(path: Path, top: int | None, least_score: float, key: str, as_json: b
     if as_json:
         write_json(filesystem, found, cut, costs)
     else:
-        click.echo("\n".join(lines(filesystem, found, cut, costs, len(shown) - len(cut), least_score)))
+        click.echo("\n".join(lines(filesystem, found, cut, costs, len(shown) - len(cut), given.min_score)))
     return _record(state, taken_sample) if state else Exit.OK
 
 

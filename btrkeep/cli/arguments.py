@@ -2,14 +2,18 @@
 
 A path is looked up by another process first, because click, or the command, waits for ever where nothing answers. A filesystem is
 named by a mount point, or by a pool.
+
+A command with many options takes them as `**options`, and makes of them the request of its work, or a dataclass of its own: an
+option is one field with its name.
 """
 
 import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -18,7 +22,16 @@ from btrkeep.errors import OperatorError, UsageError
 from btrkeep.hung_storage import require_lookup
 from btrkeep.units import printable, show_times_in
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Value = TypeVar("Value")
+Options = TypeVar("Options", bound="DataclassInstance")
+
+
+def from_options(kind: type[Options], options: dict[str, Any]) -> Options:
+    """Makes a dataclass from the options with the names of its fields, and removes these from `options`."""
+    return kind(**{field.name: options.pop(field.name) for field in fields(kind) if field.name in options})
 
 
 class Parsed(click.ParamType[Value]):

@@ -28,18 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="The order in which pixels are filled."
 )
-def command(
-    before: Path,
-    after: Path,
-    output: str | None,
-    top: int,
-    as_json: bool,
-    legend: bool,
-    order: int | None,
-    size: int | None,
-    sort: str,
-    curve: str,
-) -> None:
+def command(before: Path, after: Path, output: str | None, top: int, as_json: bool, legend: bool, **drawing: Any) -> None:
     """Show what changed between two recorded states, A and then B.
 
     Each is a file that btrfs-heatmap --record wrote, or where the filesystem is mounted, which is read as it is now.
@@ -62,7 +51,7 @@ def command(
     show_times_of_pool_on(two.fsid)
     state_difference = difference(filesystem_state, two)
     if output is not None:
-        _draw(filesystem_state, two, output, legend, sort=sort, order=order, size=size, curve=curve)
+        _draw(filesystem_state, two, output, legend, **drawing)
     if as_json:
         echo_json(in_json(state_difference))
     elif output != "-":
@@ -81,7 +70,7 @@ def _state(path: Path) -> "FilesystemState":
         return read_state(fd)
 
 
-def _draw(before: "FilesystemState", after: "FilesystemState", output: str, legend: bool, *, sort: str, **options: Any) -> None:
+def _draw(before: "FilesystemState", after: "FilesystemState", output: str, legend: bool, **drawing: Any) -> None:
     from PIL import Image
 
     from heatmap.diff_picture import image_of, key, picture
@@ -90,9 +79,9 @@ def _draw(before: "FilesystemState", after: "FilesystemState", output: str, lege
 
     if Path(output).is_dir():
         raise OperatorError(f"{output} is a folder", "name a file in it")
-    rgb, grid = picture(before, after, sort=sort, **options)
+    rgb, grid = picture(before, after, **drawing)
     image: Image.Image = image_of(rgb, grid)
     if legend:
-        lines = [title(after), f"changes since {local_time(before.taken)}", how(grid, sort)]
+        lines = [title(after), f"changes since {local_time(before.taken)}", how(grid, drawing["sort"])]
         image = add_below(image, band(lines, key(), image.width))
     save(image, output, "webp" if output.endswith(".webp") else "png")

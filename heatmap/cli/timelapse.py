@@ -1,7 +1,7 @@
 """`btrfs-heatmap timelapse`: pictures and recorded states in the order of their time, as an animation."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--sort", type=click.Choice(SORTS), default="physical", show_default=True, help="By place on devices, or by address.")
 @click.option("--no-dates", is_flag=True, help="Omit the date below each frame.")
 @click.option("-q", "--quiet", count=True, help="Print nothing on success.")
-def command(folder: Path, output: Path, fps: float, size: int | None, colour: str, sort: str, no_dates: bool, quiet: int) -> None:
+def command(folder: Path, output: Path, colour: str, no_dates: bool, quiet: int, **options: Any) -> None:
     """Make an animation of the pictures and recorded states in FOLDER.
 
     Recorded states (btrfs-heatmap --record) are drawn again, with --colour and --sort, all to the scale of the largest, so that a
@@ -50,11 +50,9 @@ def command(folder: Path, output: Path, fps: float, size: int | None, colour: st
             folder,
             output,
             COLOUR_SCHEMES[colour],
-            sort=sort,
-            fps=fps,
-            size=size,
             dated=not no_dates,
             progress=lambda done, count: line.go_on(lambda: f"drawing frames: {done / count:4.0%}"),
+            **options,
         )
     for one in made.left_out:
         click.echo(printable(f"left out: {one}"), err=True)

@@ -4,6 +4,7 @@ import logging
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -51,16 +52,7 @@ PATH = GivenPath(path_type=Path)
 )
 @click.option("--listen", metavar="ADDRESS:PORT", help="Where to listen.  [default: `listen` in [web], 127.0.0.1:8765]")
 @click.pass_context
-def group(
-    ctx: click.Context,
-    pool: str,
-    state: Path | None,
-    data: Path | None,
-    users: Path | None,
-    socket: Path | None,
-    login: Path | None,
-    listen: str | None,
-) -> None:
+def group(ctx: click.Context, /, listen: str | None, **options: Any) -> None:
     """The dashboard of a btrkeep pool.
 
     It runs without root: it reads the catalogue, and sends requests to `backupd serve` for everything else. To begin:
@@ -68,7 +60,7 @@ def group(
     http://127.0.0.1:8765.
     """
     print_commands_as(NAME, _call(ctx))
-    ctx.obj = GlobalOptions(pool, state, data, socket, users, login)
+    ctx.obj = GlobalOptions(**options)
     if ctx.invoked_subcommand is None:
         from web.cli.serve_ import serve
 

@@ -1,7 +1,8 @@
 """`backupd expire`: deletes what the retention policy no longer keeps."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import click
 
@@ -28,6 +29,20 @@ from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service
 from btrkeep.units import format_time, printable
 
 
+@dataclass(frozen=True, slots=True)
+class ExpireOptions:
+    """What `expire` deletes, and how; `force` are the values of --force."""
+
+    dry_run: bool
+    skip_grace: bool
+    limit: int | None
+    force: tuple[str, ...]
+    wait: bool
+    yield_to_backups: bool
+    restore_mount_option: bool
+    as_json: bool
+
+
 @click.command("expire")
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host_of_pool)
 @dry_run_option("what would be marked and deleted, and why")
@@ -48,18 +63,7 @@ from btrkeep.units import format_time, printable
 )
 @json_option
 @pass_context
-def command(
-    ctx: click.Context,
-    hosts: tuple[str, ...],
-    dry_run: bool,
-    skip_grace: bool,
-    limit: int | None,
-    force: tuple[str, ...],
-    wait: bool,
-    yield_to_backups: bool,
-    restore_mount_option: bool,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
     """Delete the backups that the retention no longer keeps, of all hosts or of each HOST that is named.
 
     What no rule keeps any more is marked as expired first and stays restorable for its grace (`backupd unexpire` takes it back).
@@ -77,26 +81,27 @@ def command(
     Exit status 0: all is well; 1: something was left out, or needs attention, or the catalogue could not be
     written; 3: another expiry holds the lock.
     """
-    if restore_mount_option:
+    given = ExpireOptions(**options)
+    if given.restore_mount_option:
         return _restore(ctx)
-    if skip_grace and not hosts:
+    if given.skip_grace and not hosts:
         raise UsageError("--skip-grace is for hosts that are named", "`backupd expire HOST --skip-grace`")
-    with opened(ctx, writes=not dry_run, stand_in=not dry_run) as context:
+    with opened(ctx, writes=not given.dry_run, stand_in=not given.dry_run) as context:
         fill_stand_in(context)
         require_privileges()  # a dry run reads the deleted subvolumes, too
-        forced = Forced.parse(force, {*context.config.every_host, *context.catalogue.hosts()})
+        forced = Forced.parse(given.force, {*context.config.every_host, *context.catalogue.hosts()})
         moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
         for host in hosts:
             require_host_or_folder(context, host)
         config = context.config
-        if yield_to_backups:
+        if given.yield_to_backups:
             config = replace(config, expiry=replace(config.expiry, yield_to_backups=True))
-        config = _without_grace(config, hosts) if skip_grace else config
+        config = _without_grace(config, hosts) if given.skip_grace else config
         scope = ExpiryScope(frozenset(hosts)) if hosts else EVERYTHING
-        expiry_site = ExpiryContext(config, context.pool, context.catalogue, moment, expiry_sinks(as_json=as_json))
-        if dry_run:
-            return _rehearse(expiry_site, forced, scope, limit, as_json=as_json)
-        status = _expire(expiry_site, forced, scope, limit, wait=wait, as_json=as_json, keeps=context.trouble is None)
+        expiry_site = ExpiryContext(config, context.pool, context.catalogue, moment, expiry_sinks(as_json=given.as_json))
+        if given.dry_run:
+            return _rehearse(expiry_site, forced, scope, given.limit, as_json=given.as_json)
+        status = _expire(expiry_site, forced, scope, given, keeps=context.trouble is None)
         return Exit.ATTENTION if context.trouble and status == Exit.OK else status
 
 
@@ -117,22 +122,20 @@ def _rehearse(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit:
     return Exit.OK if context.summary.good else Exit.ATTENTION
 
 
-def _expire(
-    context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool, as_json: bool, keeps: bool
-) -> int:
+def _expire(context: ExpiryContext, forced: Forced, scope: ExpiryScope, given: ExpireOptions, *, keeps: bool) -> int:
     """`keeps`: the catalogue is the real one, not one in memory without a history that the pool's copy would be replaced by."""
     with take_lock(context.pool.locks / EXPIRE_LOCK, "backupd expire", format_time(context.now)):
         for notice in context.config.notices:
             context.sinks.notice(notice)
         if not is_automatic():
-            record(context.pool, context.now, "expire", None, why=_asked_for(forced, scope, limit))
-        summary = carry_out(context, forced, scope, limit, wait=wait)
+            record(context.pool, context.now, "expire", None, why=_asked_for(forced, scope, given.limit))
+        summary = carry_out(context, forced, scope, given.limit, wait=given.wait)
         keeps = keeps and not context.rows.trouble
         if not context.rows.trouble:  # each write would wait for the program that holds the catalogue
             check_trust(context.pool, context.catalogue, context.now)
         if keeps and (why := keep_history(context.pool, context.catalogue, context.now)):
             context.sinks.notice(f"could not update the history copy in the pool: {why}")
-    if as_json:
+    if given.as_json:
         echo_json(summary_as_json(summary))
     return exit_status(summary)
 

@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -35,6 +35,16 @@ _SIGNS = {ADDED: ("+", "green"), REMOVED: ("-", "red"), CHANGED: ("~", "yellow")
 _LINES = {"+": "green", "-": "red", "@": "cyan"}
 
 
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """What is read, and how the differences are printed."""
+
+    content: bool
+    everything: bool
+    text: bool
+    as_json: bool
+
+
 @click.command("compare")
 @click.argument("host", shell_complete=complete_which)
 @click.argument("path", shell_complete=complete_path)
@@ -45,17 +55,7 @@ _LINES = {"+": "green", "-": "red", "@": "cyan"}
 @click.option("--text", is_flag=True, help="Show the lines of a text file that differ.")
 @json_option
 @pass_context
-def command(
-    ctx: click.Context,
-    host: str,
-    path: str,
-    before: str,
-    after: str,
-    content: bool,
-    everything: bool,
-    text: bool,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, host: str, path: str, before: str, after: str, **options: Any) -> int:
     """Show what differs at PATH and below from the first BACKUP of HOST to the second, by default the newest complete one.
 
     HOST@BACKUP names the first one as well.
@@ -67,7 +67,8 @@ def command(
     the same, as for rsync; --content reads them. The times of folders are not compared. Every folder below PATH is read: none can
     be skipped by its time, which says nothing of the folders in it.
     """
-    if text and everything:
+    given = CompareOptions(**options)
+    if given.text and given.everything:
         raise UsageError("--text and --all exclude each other", "--text is for one file")
     host, which = parse_which(host)
     if which and after:
@@ -83,12 +84,12 @@ def command(
         wanted = path_in(old.tree, wanted) if _is_in(old, path_in(old.tree, wanted)) else path_in(new.tree, wanted)
         if not _is_in(old, wanted):
             entry_at(new.tree, wanted, host)
-        if text:
-            _show_text(old, new, wanted, as_json)
-        elif as_json:
-            _print_json(old, new, wanted, content)
+        if given.text:
+            _show_text(old, new, wanted, given.as_json)
+        elif given.as_json:
+            _print_json(old, new, wanted, given.content)
         else:
-            _show(old, new, wanted, content, everything)
+            _show(old, new, wanted, given.content, given.everything)
     return 0
 
 

@@ -4,11 +4,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,7 +34,7 @@ from backupd.repo.context import open_configured
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.choices import OVERWRITE
 from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.arguments import GivenPath
+from btrkeep.cli.arguments import GivenPath, from_options
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, OperatorError, UsageError, report_error
@@ -49,6 +49,20 @@ if (
     from backupd.files.to_host import HostRestore
 
 _ON_HOST = "\0"  # no value of an option can be that
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """The options of `restore` that are not part of the request: the backup's day, the destination, and what is printed."""
+
+    at: date | None
+    to: str | None
+    to_host: str | None
+    tar: str | None
+    asked_by: str
+    dry_run: bool
+    progress_lines: bool
+    as_json: bool
 
 
 @click.command("restore")
@@ -76,7 +90,9 @@ _ON_HOST = "\0"  # no value of an option can be that
 @click.option("--anyway", is_flag=True, help="With --to and --tar: write also where other users could redirect the files.")
 @click.option(
     "--compare",
+    "content",
     type=click.Choice(("content", "metadata")),
+    callback=lambda _context, _option, given: given == "content",
     default="content",
     show_default=True,
     help="What is compared afterwards: contents too, which reads every file again that does not share its data, or metadata only.",
@@ -97,26 +113,7 @@ _ON_HOST = "\0"  # no value of an option can be that
 @click.option("--progress-lines", is_flag=True, help="Print progress every few seconds to standard error, terminal or not.")
 @json_option
 @pass_context
-def command(
-    ctx: click.Context,
-    host: str,
-    paths: tuple[str, ...],
-    at: date | None,
-    to: str | None,
-    to_host: str | None,
-    tar: str | None,
-    overwrite: str | None,
-    privileged: bool,
-    parents: bool,
-    anyway: bool,
-    compare: str,
-    port: int | None,
-    only_below: tuple[str, ...],
-    asked_by: str,
-    dry_run: bool,
-    progress_lines: bool,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, host: str, paths: tuple[str, ...], **options: Any) -> int:
     """Give back each PATH of a backup, with all that is below it.
 
     PATH is as the host has it: /etc/passwd, or / for everything. BACKUP is a backup's name or its beginning, such as a day; without
@@ -136,50 +133,39 @@ def command(
 
     Stopped, the same command continues with the rest. Exit status 1: something could not be restored or is not as in the backup.
     """
-    name, which = which_of(host, at, "restore")
-    where = _one_of(to, to_host, tar)
+    given = from_options(RestoreOptions, options)
+    name, which = which_of(host, given.at, "restore")
+    where = _one_of(given)
     if not paths:
         raise UsageError("no path is named", f"`backupd browse {host}` shows what there is; / is all of it")
-    if privileged and to is None:
+    request = RestoreRequest(name, which, tuple(map(path_given, paths)), where, **options)
+    if request.privileged and given.to is None:
         raise UsageError("--privileged is for --to: a machine and a tar get all that there is", "leave it out")
-    request = RestoreRequest(
-        name,
-        which,
-        tuple(map(path_given, paths)),
-        where,
-        overwrite,
-        parents=parents,
-        content=compare == "content",
-        privileged=privileged,
-        anyway=anyway,
-        port=port,
-        only_below=only_below,
-    )
     config = load_config(ctx)
-    watch = _Watch(RestoreProgressPrinter(progress_lines))
+    watch = _Watch(RestoreProgressPrinter(given.progress_lines))
     try:
         with ExitStack() as held:
-            with naming_copies(config, name, which, [os.fsdecode(path) for path in request.paths], to or ""):
+            with naming_copies(config, name, which, [os.fsdecode(path) for path in request.paths], given.to or ""):
                 pool = open_configured(config)
                 now = clock_for(ctx, pool).now()
-                moment = end_of(at, config.pool.zone) if at else given_now(ctx)
+                moment = end_of(given.at, config.pool.zone) if given.at else given_now(ctx)
                 backup = held.enter_context(opened_backup(pool, name, which, moment))
                 held.enter_context(lock_for_reading(backup.backup.path))
             request = replace(request, paths=tuple(path_in(backup.tree, path) for path in request.paths))
             held.enter_context(watch.watching())
-            why = f"{_names(request.paths)} to {_destination(to, to_host, tar)}"
-            begins = partial(record, pool, now, "restore", name, backup.backup.name, why, asked_by)
-            if tar is not None:
-                return _tar(backup, config, request, tar, dry_run, as_json, watch, begins)
+            why = f"{_names(request.paths)} to {_destination(given)}"
+            begins = partial(record, pool, now, "restore", name, backup.backup.name, why, given.asked_by)
+            if given.tar is not None:
+                return _tar(backup, config, request, given, watch, begins)
             from backupd.files.restore_request import prepared
             from backupd.files.to_folder import LocalRestore
 
             restore = prepared(config, pool, backup.backup, backup.tree, request, watch)
             if not isinstance(restore, LocalRestore):
                 held.enter_context(restore)
-            if dry_run:
-                return _preview(backup.backup, restore, watch, as_json)
-            return _restore(backup.backup, restore, watch, as_json, begins)
+            if given.dry_run:
+                return _preview(backup.backup, restore, watch, given.as_json)
+            return _restore(backup.backup, restore, watch, given.as_json, begins)
     except Cancelled:
         say_stopped()
         return watch.exit_status
@@ -189,21 +175,22 @@ def _names(paths: Sequence[bytes]) -> str:
     return ", ".join(map(shown, paths[:3])) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
 
 
-def _destination(to: str | None, to_host: str | None, tar: str | None) -> str:
+def _destination(given: RestoreOptions) -> str:
     """Returns the destination for the record of actions."""
-    if to is not None:
-        return str(Path(to).absolute())
-    if to_host is not None:
-        return "the host" if to_host == _ON_HOST else to_host
-    return "a tar on standard output" if tar == "-" else f"the tar {Path(tar or '').absolute()}"
+    if given.to is not None:
+        return str(Path(given.to).absolute())
+    if given.to_host is not None:
+        return "the host" if given.to_host == _ON_HOST else given.to_host
+    return "a tar on standard output" if given.tar == "-" else f"the tar {Path(given.tar or '').absolute()}"
 
 
-def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
+def _one_of(given: RestoreOptions) -> str:
     """Returns the type of destination, as in RestoreRequest. Raises UsageError."""
-    given = [value for value in (to, to_host, tar) if value is not None]
-    if len(given) != 1:
+    to, to_host = given.to, given.to_host
+    destinations = [value for value in (to, to_host, given.tar) if value is not None]
+    if len(destinations) != 1:
         raise UsageError(
-            "give one destination: --to DIR, --to-host or --tar FILE" if given else "the target is missing",
+            "give one destination: --to DIR, --to-host or --tar FILE" if destinations else "the target is missing",
             "--to DIR: a folder here; --to-host: where it was, or USER@HOST:DIR; --tar FILE: an archive",
         )
     if to_host is not None:
@@ -258,24 +245,23 @@ def _tar(
     found: OpenedBackup,
     config: Config,
     request: RestoreRequest,
-    tar: str,
-    dry_run: bool,
-    as_json: bool,
+    given: RestoreOptions,
     tell: Callable[[RestoreProgress], None],
     begins: Callable[[], None],
 ) -> int:
     from backupd.files.destination import require_destination
     from backupd.files.to_tar import total, write_file, write_stream
 
-    if as_json and tar == "-" and not dry_run:
+    tar = given.tar or ""
+    if given.as_json and tar == "-" and not given.dry_run:
         raise UsageError("the tar and the JSON cannot both go to standard output", "name a file for the tar")
     for path in request.paths:
         entry_at(found.tree, path, found.where)
-    if dry_run:
+    if given.dry_run:
         names, size = total(found.tree, request.paths)
         return _say_tar(
             found,
-            as_json,
+            given.as_json,
             {"tar": tar, "entries": names, "bytes": size},
             f"would contain {counted(names, 'name')}, {format_size(size)}",
         )
@@ -292,7 +278,7 @@ def _tar(
     done = write_file(found.tree, request.paths, Path(tar).absolute(), request.overwrite == ALL, tell)
     fields = {"tar": tar, "entries": done.entries, "bytes": done.size, "left_out": done.left_out_count}
     without = f"; {counted(done.left_out_count, 'name')} left out" if done.left_out_count else ""
-    status = _say_tar(found, as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}{without}")
+    status = _say_tar(found, given.as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}{without}")
     _left_out(done)
     for line in remark_lines(found.backup.record, request.paths):
         say(f"note: {line}", err=True)

@@ -68,15 +68,7 @@ def command() -> None:
 @json_option
 @click.pass_context
 def add_command(
-    ctx: click.Context,
-    name: str | None,
-    source: str | None,
-    address: str | None,
-    port: int | None,
-    paths: tuple[str, ...],
-    group: str | None,
-    accept_host_key: bool,
-    as_json: bool,
+    ctx: click.Context, /, name: str | None, source: str | None, accept_host_key: bool, as_json: bool, **keys: Any
 ) -> int:
     """Add the host NAME, and test whether it can be reached.
 
@@ -90,10 +82,10 @@ def add_command(
     if source is not None:
         if accept_host_key:
             raise UsageError("--accept-host-key is for one host", "leave it out; `backupd host test HOST` shows each key")
-        return _add_list(files_of(ctx), source, keys_of(address, port, group, paths), as_json=as_json)
+        return _add_list(files_of(ctx), source, keys_of(**keys), as_json=as_json)
     assert name is not None
     prompter, files = Prompter.here(as_json), files_of(ctx)
-    path = add_host(files, name, keys_of(address, port, group, paths))
+    path = add_host(files, name, keys_of(**keys))
     prompter.say(f"{name} is added: {path}")
     config = files.load_usable()
     record_change(config, datetime.now(UTC), "host add", name)

@@ -13,6 +13,7 @@ from backupd.hosts.cli.reach import ReachResult, reach
 from backupd.hosts.cli.setup_pool import PoolOptions, pool_is_set_up, set_up_pool, suggested_name
 from backupd.hosts.files import Files, add_host
 from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.arguments import from_options
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.problems import InvalidValue, RefusedItems
 from btrkeep.config.sources import parse_address, parse_sources, require_host_name
@@ -42,7 +43,10 @@ class FirstHostOptions:
 
 @click.command("setup")
 @click.option(
-    "--pool-path", metavar="PATH", help="The pool: a folder on a mounted btrfs, created as a subvolume if it does not exist."
+    "--pool-path",
+    "path",
+    metavar="PATH",
+    help="The pool: a folder on a mounted btrfs, created as a subvolume if it does not exist.",
 )
 @click.option(
     "--retention", metavar="RULES", help="How long backups are kept: daily=14,weekly=13,monthly=12; all keeps them for ever."
@@ -62,21 +66,7 @@ class FirstHostOptions:
 @click.option("--no-run", is_flag=True, help="Stop before the first backup. So does --json.")
 @json_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    pool_path: str | None,
-    retention: str | None,
-    zone: str | None,
-    window: str | None,
-    host: str | None,
-    address: str | None,
-    this_machine: bool,
-    port: int | None,
-    paths: tuple[str, ...],
-    accept_host_key: bool,
-    no_run: bool,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, /, accept_host_key: bool, no_run: bool, as_json: bool, **options: Any) -> int:
     """Make a pool, add the first host, and make its first backup.
 
     Asks for what the options do not say; without a terminal they have to say it all. What is done already is left as it is, so this
@@ -85,7 +75,7 @@ def command(
     Exit status 1 when something is left to do: it is said what.
     """
     prompter, files = Prompter.here(as_json), files_of(ctx)
-    given, pool = FirstHostOptions(host, address, this_machine, port, paths), PoolOptions(pool_path, retention, zone, window)
+    given, pool = from_options(FirstHostOptions, options), PoolOptions(**options)
     _refuse_unused_options(given, accept_host_key)
     _require_options(prompter, files, given, pool)
     prompter.heading("The pool")

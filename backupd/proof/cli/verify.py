@@ -96,6 +96,20 @@ def _sample(text: str) -> int | float:
     return int(text) if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) else parse_share(text)
 
 
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """How much of the backups is read, or what else is done; `sample` is a number of files, or a share."""
+
+    sample: int | float
+    seconds: float | None
+    pace: float | None
+    against_source: bool
+    after_crash: bool
+    clean_stop: bool
+    dry_run: bool
+    as_json: bool
+
+
 @click.command("verify")
 @backups_argument
 @click.option(
@@ -118,18 +132,7 @@ def _sample(text: str) -> int | float:
 @click.option("--dry-run", is_flag=True, help="Show what would be read, in this order; read nothing.")
 @json_option
 @pass_context
-def command(
-    ctx: click.Context,
-    which: tuple[str, ...],
-    sample: int | float,
-    seconds: float | None,
-    pace: float | None,
-    against_source: bool,
-    after_crash: bool,
-    clean_stop: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
     """Read the files of backups from the disk, and compare them with what they were when they were last read.
 
     All backups of all hosts, or those of each HOST, or HOST@BACKUP; those that were not verified for the longest time come first.
@@ -146,25 +149,28 @@ def command(
 
     Exit status 0: nothing is damaged or altered; 1: something is; 3: another verify is running.
     """
-    with opened(ctx, writes=not dry_run) as context:
+    given = VerifyOptions(**options)
+    with opened(ctx, writes=not given.dry_run) as context:
         context.config.require_section("verify")
-        if against_source:
-            if pace is not None:
+        if given.against_source:
+            if given.pace is not None:
                 raise UsageError("--pace is not for --against-source", "the bandwidth budgets hold: [backup] bandwidth")
-            return compare_hosts(context, which, SourceScope(sample, seconds), dry_run=dry_run, as_json=as_json)
+            return compare_hosts(
+                context, which, SourceScope(given.sample, given.seconds), dry_run=given.dry_run, as_json=given.as_json
+            )
         moment = context.clock.now()
-        if clean_stop:
+        if given.clean_stop:
             with writing(context.pool):
                 note_stop(context.pool, moment)
             return int(Exit.OK)
-        if after_crash and which:
+        if given.after_crash and which:
             raise UsageError("--after-crash takes no HOST", "`backupd verify HOST` reads all of its backups")
-        if after_crash and dry_run:
-            return _say_in_doubt(context, as_json)
-        chosen = [] if after_crash else sorted(_chosen(context, which), key=lambda one: (_last(one[1], moment), one[0].name))
-        if dry_run:
-            return _say_plan(chosen, as_json)
-        run = _VerifyRun(context, VerifyProgress(is_shown=not as_json), as_json)
+        if given.after_crash and given.dry_run:
+            return _say_in_doubt(context, given.as_json)
+        chosen = [] if given.after_crash else sorted(_chosen(context, which), key=lambda one: (_last(one[1], moment), one[0].name))
+        if given.dry_run:
+            return _say_plan(chosen, given.as_json)
+        run = _VerifyRun(context, VerifyProgress(is_shown=not given.as_json), given)
         with (
             take_lock(context.pool.locks / VERIFY_LOCK, "backupd verify", format_time(moment)),
             writing(context.pool),
@@ -176,12 +182,12 @@ def command(
             if has_backups_in_doubt(context.pool):
                 with own.counting(run.met):
                     run.read_in_doubt()
-            if (changed := check_seals(context.pool, context.catalogue, format_time(moment))) and not as_json:
+            if (changed := check_seals(context.pool, context.catalogue, format_time(moment))) and not given.as_json:
                 prose(str(changed))
             _tell_catalogue(context, chosen)
             run.tell_altered([backup for backup, _ in chosen])
-            run.read([one for one, _ in chosen], moment, sample, seconds, pace, own)
-            if not after_crash:
+            run.read([one for one, _ in chosen], moment, own)
+            if not given.after_crash:
                 run.tell_unreadable([one for one in which if "@" not in one] if which else hosts_of(context.pool))
             own.forget()
             came_forward = not chosen or any(one.count.files for one in run.passes)
@@ -195,7 +201,7 @@ class _VerifyRun:
 
     context: PoolContext
     progress: VerifyProgress
-    as_json: bool
+    given: VerifyOptions
     cancellation: Cancellation = field(default_factory=Cancellation)
     passes: list[Verifier] = field(default_factory=list)
     found: list[dict[str, Any]] = field(default_factory=list)
@@ -213,10 +219,10 @@ class _VerifyRun:
         """Reads what a crash may have damaged, before all else and without limits."""
         context = self.context
         corrected = reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
-        if corrected and not self.as_json:
+        if corrected and not self.given.as_json:
             prose(corrected.sentence)
         record = record_boot(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
-        if record.unread and not self.as_json:
+        if record.unread and not self.given.as_json:
             prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
         self.progress.begin_in_doubt()
         self.passes.append(in_doubt_verifier(context, record, self.cancellation, self.progress))
@@ -227,20 +233,13 @@ class _VerifyRun:
             else:
                 self._add(*one)
 
-    def read(
-        self,
-        backups: Sequence[Restorable],
-        moment: datetime,
-        sample: int | float,
-        seconds: float | None,
-        pace: float | None,
-        own: OwnReads,
-    ) -> None:
+    def read(self, backups: Sequence[Restorable], moment: datetime, own: OwnReads) -> None:
         """Reads the backups, or as many of their files as `sample` says, until the time is over."""
+        sample = self.given.sample
         files = sum(backup.record.files or 0 for backup in backups)
         share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
         doubt_of_clock = clock_doubt(self.context.catalogue, moment, rehearsal=self.context.pool.rehearsal)
-        scope = ReadScope(share, seconds, pace, forgets=doubt_of_clock is None)
+        scope = ReadScope(share, self.given.seconds, self.given.pace, forgets=doubt_of_clock is None)
         work = Verifier(self.context.pool, self.context.catalogue, moment, scope, self.cancellation, self.progress)
         self.passes.append(work)
         for number, backup in enumerate(backups, 1):
@@ -272,7 +271,7 @@ class _VerifyRun:
                 trouble = f"; which ones is unknown: {error.strerror}"
             names = [os.fsdecode(path) or "." for path in paths]
             self.altered.append({"host": backup.host, "name": backup.name, "paths": names})
-            if not self.as_json:
+            if not self.given.as_json:
                 place = f"{printable(backup.host)} {backup.name}"
                 prose(f"{place}: altered: {counted(len(names), 'path')} changed after it was final{trouble}")
                 for name in names[:_MOST_PATHS]:
@@ -294,14 +293,14 @@ class _VerifyRun:
     def _add(self, backup: Restorable, done: Verification) -> None:
         is_altered = any((row["host"], row["name"]) == (backup.host, backup.name) for row in self.altered)
         self.found.append(_fields(backup, done, is_altered=is_altered))
-        if not self.as_json:
+        if not self.given.as_json:
             _say(backup, done)
 
     def report(self) -> int:
         """Prints the totals. Returns the exit status."""
         files, size = (sum(getattr(one.count, name) for one in self.passes) for name in ("files", "bytes"))
         is_over = self.passes[-1].is_over
-        if self.as_json:
+        if self.given.as_json:
             echo_json({"files": files, "bytes": size, "is_whole": not is_over, "altered": self.altered, "backups": self.found})
         else:
             prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one continues" if is_over else ""))

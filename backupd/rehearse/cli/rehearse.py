@@ -1,15 +1,16 @@
 """`backupd rehearse`: nights on a throwaway pool, with two or more settings side by side."""
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from backupd.cli.context import load_config
 from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS
 from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.arguments import GivenPath, Parsed
+from btrkeep.cli.arguments import GivenPath, Parsed, from_options
 from btrkeep.errors import Exit, UsageError
 from btrkeep.units import parse_size
 
@@ -20,6 +21,20 @@ if TYPE_CHECKING:
     from backupd.rehearse.server import ServerFacts
 
 _SMALLEST, _LARGEST = 256 << 20, 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class RehearseOptions:
+    """The options of `rehearse` that are not part of its scope."""
+
+    variants: tuple[str, ...]
+    question: str | None
+    size: int | None
+    on: str | None
+    erase: str | None
+    html: Path | None
+    dry_run: bool
+    as_json: bool
 
 
 def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -73,20 +88,7 @@ def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: 
 @click.option("--dry-run", is_flag=True, help="Show what would be made, and the time and room it takes; make nothing.")
 @json_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    variants: tuple[str, ...],
-    question: str | None,
-    days: int,
-    age: int,
-    seeds: int,
-    size: int | None,
-    on: str | None,
-    erase: str | None,
-    html: Path | None,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, /, **options: Any) -> int:
     """Try settings on a throwaway pool, and say which are better for this server.
 
     The pool gets this configuration's hosts, with sizes and changes as the catalogue knows them, scaled to fit. No file of a backup
@@ -111,21 +113,21 @@ def command(
     from backupd.rehearse.server import RehearsalScope, make_plan, server_facts
     from backupd.rehearse.variants import variants_of
 
-    config = load_config(ctx)
+    given, config = from_options(RehearseOptions, options), load_config(ctx)
     if not any(host.enabled for host in config.hosts.values()):
         raise UsageError("no host is configured", "`backupd host add` adds one: a rehearsal is about them")
-    if size is not None and size < _SMALLEST:
+    if given.size is not None and given.size < _SMALLEST:
         raise UsageError("--size is too small", f"{_SMALLEST >> 20}MiB is the least that a btrfs is useful with")
     facts = server_facts(config)
-    chosen = variants_of(question, variants, facts.settings)
-    wanted = size or _LARGEST
-    place = place_at(on, erase, wanted, facts.filesystem)
-    plan = make_plan(config, facts, chosen, RehearsalScope(days, seeds, wanted, age, heatmaps=html is not None))
+    scope = RehearsalScope(size=given.size or _LARGEST, heatmaps=given.html is not None, **options)
+    chosen = variants_of(given.question, given.variants, facts.settings)
+    place = place_at(given.on, given.erase, scope.size, facts.filesystem)
+    plan = make_plan(config, facts, chosen, scope)
     require_room(place, plan.size)
-    if dry_run:
-        return _show_plan(plan, place, facts, as_json=as_json)
-    result, status = _rehearse(plan, place, facts, question)
-    _report(result, html, as_json=as_json)
+    if given.dry_run:
+        return _show_plan(plan, place, facts, as_json=given.as_json)
+    result, status = _rehearse(plan, place, facts, given.question)
+    _report(result, given.html, as_json=given.as_json)
     return status
 
 

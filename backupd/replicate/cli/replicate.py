@@ -1,5 +1,6 @@
 """`backupd replicate`: backups of another pool fetched into this one."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +47,15 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
     help="The length of the files of --seed-to.",
 )
 @click.option(
-    "--seed-from", type=GivenPath(path_type=Path), metavar="FOLDER", help="On the second server: fetch from such a disk instead."
+    "--seed-from",
+    "seed",
+    type=GivenPath(path_type=Path),
+    metavar="FOLDER",
+    help="On the second server: fetch from such a disk instead.",
 )
 @json_option
 @pass_context
-def command(
-    ctx: click.Context,
-    name: str | None,
-    hosts: tuple[str, ...],
-    due: bool,
-    damaged: bool,
-    dry_run: bool,
-    seed_to: Path | None,
-    part_size: int,
-    seed_from: Path | None,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | None, part_size: int, **options: Any) -> int:
     """Fetch the backups of another pool, or send this one's to a server that cannot reach it: of the replica or [push] section
     NAME, or of all that are configured, and of all hosts or those named.
 
@@ -77,45 +71,42 @@ def command(
     It waits while backups are made, expired or balanced here. Exit status 0: all is here; 1: some host could not be fetched, or a
     pool that comes and goes was away for longer than `max_age`; 3: another replication of it is running; 4: this pool is unusable.
     """
-    status = int(Exit.OK)
-    if (seed_to or seed_from) and (due or (seed_to and seed_from)):
+    status, wanted = int(Exit.OK), ReplicationOptions(**options)
+    if (seed_to or wanted.seed) and (due or (seed_to and wanted.seed)):
         raise UsageError("--seed-to, --seed-from and --due are for one each")
-    if damaged and (seed_to or seed_from or due):
+    if wanted.damaged and (seed_to or wanted.seed or due):
         raise UsageError("--damaged is for itself", "`backupd replicate NAME [HOST...] --damaged`")
-    with opened(ctx, writes=not dry_run) as context:
+    with opened(ctx, writes=not wanted.dry_run) as context:
         if seed_to:
-            return make_seed(context, seed_to, name, hosts, part_size, dry_run=dry_run, as_json=as_json)
-        if seed_from:
+            return make_seed(context, seed_to, name, part_size, wanted)
+        if wanted.seed:
             if name is None:
                 raise UsageError("name the replica whose seed it is", "`replicate NAME --seed-from FOLDER`")
-            wanted = ReplicationOptions(hosts, seed=seed_from, dry_run=dry_run, as_json=as_json)
             found = [_fetch(context, chosen_replicas(context, name)[0], wanted)]
-            if as_json:
+            if wanted.as_json:
                 echo_json(found)
-            return int(found[0]["status"] if not dry_run else Exit.OK)
+            return int(found[0]["status"] if not wanted.dry_run else Exit.OK)
         found = []
-        for copy in chosen_replicas(context, name) if damaged else _chosen(context, name, is_asked=not due):
+        for copy in chosen_replicas(context, name) if wanted.damaged else _chosen(context, name, is_asked=not due):
             if due and not is_copy_due(context, copy):
                 continue
             try:
                 if isinstance(copy, PushSettings):
-                    found.append(push_to(context, copy, hosts, dry_run=dry_run, as_json=as_json))
+                    found.append(push_to(context, copy, wanted))
                 else:
                     end = closing_time(context, copy) if due else None
-                    found.append(
-                        _fetch(context, copy, ReplicationOptions(hosts, end, damaged=damaged, dry_run=dry_run, as_json=as_json))
-                    )
+                    found.append(_fetch(context, copy, replace(wanted, end=end)))
             except LockHeld as error:
                 complain(error)
                 found.append({copy.kind: copy.name, "error": error.message, "status": error.exit_code})
             except (CatalogueBusy, CatalogueUnusable, UsageError):
                 raise
             except OperatorError as error:  # the others are fetched all the same
-                failed = report_unreached(context, copy, error, is_away=isinstance(error, FarPoolMissing), dry_run=dry_run)
+                failed = report_unreached(context, copy, error, is_away=isinstance(error, FarPoolMissing), dry_run=wanted.dry_run)
                 found.append({copy.kind: copy.name, "error": error.message, "status": int(error.exit_code if failed else Exit.OK)})
             if found[-1].get("status", 0) >= Exit.INTERRUPTED:
                 break
-        if as_json:
+        if wanted.as_json:
             echo_json(found)
     if name is None and context.config.faulty_sections & {REPLICA, PUSH}:
         status = int(Exit.ATTENTION)

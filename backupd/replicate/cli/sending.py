@@ -6,13 +6,13 @@ A [push] section has the server; with --seed-to the newest backup of each host g
 import errno
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from backupd.replicate.far_pool import FarPool, FarPoolMissing, connected, own_modules, push_command, unreached_hint
+from backupd.replicate.outcome import ReplicationOptions
 from backupd.replicate.push import Push, PushSummary, SentBackup
 from backupd.replicate.seed import SEED, STREAM, begin_seed, end_host, has_host, write_parts
 from backupd.replicate.sender import BackupSender
@@ -37,14 +37,14 @@ from btrkeep.process.programs import piped
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_size, printable
 
 
-def push_to(context: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dry_run: bool, as_json: bool) -> dict[str, Any]:
+def push_to(context: PoolContext, push: PushSettings, wanted: ReplicationOptions) -> dict[str, Any]:
     """Sends once; the other server requests what it wants. The window limits when it begins, not when it ends."""
-    if hosts:
+    if wanted.hosts:
         raise UsageError(
             f"what {push.name} gets that server chooses", "leave the hosts out; `hosts` in [push] limits what it is shown"
         )
-    if dry_run:
-        if not as_json:
+    if wanted.dry_run:
+        if not wanted.as_json:
             prose(f"{push.name}: {push.source} would be asked what it wants, and get it")
         return {PUSH: push.name, "sent": [], "failed": [], "status": int(Exit.OK)}
     since, began, cancellation = format_time(context.clock.now()), context.clock.now(), Cancellation()
@@ -59,7 +59,7 @@ def push_to(context: PoolContext, push: PushSettings, hosts: tuple[str, ...], *,
         begun = time.monotonic()
         with piped(push_command(context.config, push), own_modules()) as program:
             sender = BackupSender(context.pool, context.catalogue, program.input, push.name, push.hosts)
-            tell = (lambda _: None) if as_json else _say
+            tell = (lambda _: None) if wanted.as_json else _say
             done = Push(sender, program, buckets, cancellation, tell, SaidOnce(say_wait), push.stall).run()
             program.end()
             lines = program.said()
@@ -75,7 +75,7 @@ def push_to(context: PoolContext, push: PushSettings, hosts: tuple[str, ...], *,
         note_session(
             context.catalogue, push.name, _session(before, began, context.clock.now(), done, time.monotonic() - begun), PUSH
         )
-    return _report(push, done, cancellation, as_json)
+    return _report(push, done, cancellation, wanted.as_json)
 
 
 def _session(before: ReplicaSession | None, began: datetime, now: datetime, done: PushSummary, seconds: float) -> ReplicaSession:
@@ -128,9 +128,7 @@ def parse_part_size(text: str) -> int:
     return size
 
 
-def make_seed(
-    context: PoolContext, folder: Path, name: str | None, hosts: Sequence[str], part_size: int, *, dry_run: bool, as_json: bool
-) -> int:
+def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: int, wanted: ReplicationOptions) -> int:
     """Writes it. `name`: what this server calls the copy; the exit status: 1 when some host could not be sent."""
     if name is None or name_fault(name):
         raise UsageError(
@@ -142,23 +140,23 @@ def make_seed(
     command = (sys.executable, "-m", "backupd", "--config", str(context.config.file), "send-only")
     with take_lock(context.pool.locks / "seed", "backupd replicate", format_time(context.clock.now())), connected(command) as far:
         listed = {host.name: host for host in far.hosts() if host.backups}
-        if unknown := next((host for host in hosts if host not in listed), None):
+        if unknown := next((host for host in wanted.hosts if host not in listed), None):
             raise UsageError(f"there is no backup of {printable(unknown)} to send{nearest(unknown, listed)}")
-        if not dry_run:
+        if not wanted.dry_run:
             _begin(folder, far.id)
-        for host in (listed[wanted] for wanted in (hosts or listed)):
+        for host in (listed[wished] for wished in (wanted.hosts or listed)):
             newest = _newest(host)
             is_there = has_host(folder / host.name, newest.uuid)
-            if not dry_run:
+            if not wanted.dry_run:
                 keep_seed(context.pool, name, host.name, newest.name)
             one: dict[str, Any] = {"host": host.name, "backup": newest.name, "bytes": 0, "parts": 0, "already": is_there}
             try:
-                if dry_run:
-                    _print_line(f"{host.name}@{newest.name}: {'is there' if is_there else 'would be written'}", as_json)
+                if wanted.dry_run:
+                    _print_line(f"{host.name}@{newest.name}: {'is there' if is_there else 'would be written'}", wanted.as_json)
                 elif not is_there:
-                    one |= _write(far, folder / host.name, host, newest, part_size, as_json)
+                    one |= _write(far, folder / host.name, host, newest, part_size, wanted.as_json)
                 else:
-                    _print_line(f"{host.name}@{newest.name}: is there", as_json)
+                    _print_line(f"{host.name}@{newest.name}: is there", wanted.as_json)
             except Refused as error:
                 one["error"], status = error.message, int(Exit.ATTENTION)
                 complain(OperatorError(f"{host.name}: {error.message}"))
@@ -166,9 +164,9 @@ def make_seed(
                 hint = "what is whole stays: the same command continues from there, on a disk with more room if that was it"
                 raise OperatorError(f"{error.filename or folder}: {error.strerror}", hint) from None
             said.append(one)
-    if as_json:
+    if wanted.as_json:
         echo_json(said)
-    elif not dry_run:
+    elif not wanted.dry_run:
         size = sum(one["bytes"] for one in said)
         prose(f"{folder}: {counted(len(said), 'host')}, {format_size(size)} written; it is not encrypted")
     return status

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -40,6 +42,18 @@ from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service
 from btrkeep.units import printable
 
 
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Which hosts run, and when; those that are named are not among these options."""
+
+    everything: bool
+    catch_up: bool
+    waits: bool
+    scheduled: bool
+    dry_run: bool
+    as_json: bool
+
+
 @click.command("run")
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host)
 @click.option("--all", "everything", is_flag=True, help="All enabled hosts, whether due or not, inside their window or not.")
@@ -55,16 +69,7 @@ from btrkeep.units import printable
 @dry_run_option("what would run, and the exact rsync commands")
 @json_option
 @pass_context
-def command(
-    ctx: click.Context,
-    hosts: tuple[str, ...],
-    everything: bool,
-    catch_up: bool,
-    waits: bool,
-    scheduled: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
     """Back up the hosts that are due, or those that are named.
 
     A host is due when no complete backup of it started since its current period began (`every`, one day unless configured
@@ -83,21 +88,23 @@ def command(
     2: wrong usage or configuration; 3: another run holds the lock, or each of the hosts is locked; 4: the pool is unusable, or
     has too little space; 130 and 143: stopped by Ctrl-C or SIGTERM.
     """
-    if hosts and everything:
+    given = RunOptions(**options)
+    if hosts and given.everything:
         raise UsageError("name hosts or give --all, not both", "`backupd run --help` explains both")
-    if scheduled and (hosts or everything):
+    if given.scheduled and (hosts or given.everything):
         raise UsageError("--scheduled takes the hosts that are due: name no host, and leave --all out", "`backupd run --help`")
     with ExitStack() as held:
         try:
-            if scheduled and not dry_run and not as_json and (idle := _idle_config(ctx, catch_up=catch_up)):
+            is_quiet = given.scheduled and not given.dry_run and not given.as_json
+            if is_quiet and (idle := _idle_config(ctx, catch_up=given.catch_up)):
                 complain_of_faults(idle.faults)
                 return Exit.ATTENTION if idle.faults else Exit.OK
-            context = held.enter_context(opened(ctx, writes=not dry_run, stand_in=not dry_run))
+            context = held.enter_context(opened(ctx, writes=not given.dry_run, stand_in=not given.dry_run))
         except (ConfigError, PoolUnusable) as error:
-            if not hosts and not dry_run and not given_now(ctx):
+            if not hosts and not given.dry_run and not given_now(ctx):
                 _report_unstarted(ctx, error)
             raise
-        if not dry_run:
+        if not given.dry_run:
             require_privileges(REQUIRED)
         enabled = (name for name, host in context.config.hosts.items() if host.enabled)
         named = tuple(expand_hosts(hosts, enabled))
@@ -111,27 +118,27 @@ def command(
                 facts,
                 moment,
                 names=named,
-                everything=everything,
-                catch_up=catch_up,
-                scheduled=scheduled,
+                everything=given.everything,
+                catch_up=given.catch_up,
+                scheduled=given.scheduled,
                 copies=copies,
             )
 
-        if dry_run:
-            _say_plan(context, planned(), as_json)
+        if given.dry_run:
+            _say_plan(context, planned(), given.as_json)
             return Exit.ATTENTION if context.config.faults else Exit.OK
-        sinks = night_sinks(as_json=as_json)
+        sinks = night_sinks(as_json=given.as_json)
         if not context.config.every_host:
             sinks.notice("no host is configured: `backupd host add NAME` adds one")
         try:
-            end = run_hosts(context, planned, named or None, sinks, waits=waits or not named)
+            end = run_hosts(context, planned, named or None, sinks, waits=given.waits or not named)
         except LockHeld as error:
-            if not scheduled:
+            if not given.scheduled:
                 raise
             sinks.notice(f"{error.message}: the next scheduled run tries again")
             return Exit.OK
-    status = _tell(end, sinks, as_json=as_json)
-    if scheduled and status == Exit.LOCKED:
+    status = _tell(end, sinks, as_json=given.as_json)
+    if given.scheduled and status == Exit.LOCKED:
         status = Exit.OK
     return Exit.ATTENTION if status == Exit.OK and context.config.faults else status
 

@@ -7,7 +7,9 @@ import signal
 import socket
 import threading
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,6 +28,20 @@ from btrkeep.units import printable
 _IDLE = 60.0
 _LONGEST = 900.0  # seconds after which it ends although it is asked again and again: systemd starts another, of today's version
 log = logging.getLogger("backupd.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Who may send requests where, and to which folders may be restored."""
+
+    path: Path | None
+    allowed: tuple[str, ...]
+    idle: float | None
+    no_systemd: bool
+    restore_to: Path | None
+    login: Path | None
+    restore_elsewhere: bool
+    restore_below: tuple[Path, ...]
 
 
 @click.command("serve")
@@ -65,45 +81,37 @@ log = logging.getLogger("backupd.serve")
     help="Allow restores of this machine's files to where they were, below DIR; repeatable. Without it none are.",
 )
 @pass_context
-def command(
-    ctx: click.Context,
-    path: Path | None,
-    allowed: tuple[str, ...],
-    idle: float | None,
-    no_systemd: bool,
-    login: Path | None,
-    restore_to: Path | None,
-    restore_elsewhere: bool,
-    restore_below: tuple[Path, ...],
-) -> int:
+def command(ctx: click.Context, **options: Any) -> int:
     """Do the privileged work of the dashboard: list and stream files, hold, release, start runs and restores.
 
     systemd starts it at a connection to btrkeep-serve@POOL.socket, and it exits after a while without requests. With
     --socket it listens by itself, until Ctrl-C. It answers root, and users who are logged in at the dashboard, for whom the user
     btrkeep asks, or those that --allow names. `man backupd` names the description of the protocol.
     """
-    chosen = ctx.find_root().obj
+    given, chosen = ServeOptions(**options), ctx.find_root().obj
     file = Path(chosen["config"]).absolute() if chosen["config"] else None
     # Resolved once, here: from now on no symlink on the way there is followed.
-    to = _resolved(restore_to) if restore_to else None
-    places = tuple(place for folder in restore_below if (place := _resolved(folder)))
-    login, path = login.absolute() if login else None, path.absolute() if path else None
-    service = ServiceContext(chosen["pool"], file, Clock(given_now(ctx)), not no_systemd, to, restore_elsewhere, places, login)
+    to = _resolved(given.restore_to) if given.restore_to else None
+    places = tuple(place for folder in given.restore_below if (place := _resolved(folder)))
+    login, path = (place.absolute() if place else None for place in (given.login, given.path))
+    service = ServiceContext(
+        chosen["pool"], file, Clock(given_now(ctx)), not given.no_systemd, to, given.restore_elsewhere, places, login
+    )
     log.setLevel(logging.INFO)
     with ExitStack() as held:
         listening = handed_over()
-        longest = _LONGEST if listening else None
+        idle, longest = given.idle, _LONGEST if listening else None
         if listening:
             idle = idle or _IDLE
         else:
             _require_configured(ctx)
             if not path:
                 raise UsageError("systemd gave no socket", "give --socket PATH, or start btrkeep-serve@POOL.socket")
-            listening, remove = bound(path, allowed)
+            listening, remove = bound(path, given.allowed)
             held.callback(remove)
         held.callback(listening.close)
         os.chdir("/")  # a folder of the pool would keep it busy
-        may_ask = allowed_users(allowed)
+        may_ask = allowed_users(given.allowed)
 
         def answered(connection: socket.socket) -> None:
             answer(service, connection, may_ask)

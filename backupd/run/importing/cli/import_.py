@@ -56,6 +56,21 @@ _THREADS = 2  # of a host: a tree is made while the next one is looked at
 _PROCESSES = 2  # of a host, that copy files: more would make a disk seek
 
 
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What to import, and how; `hosts` are the values of --host, and `path` is that of a snapshot's files on their host."""
+
+    kind: str
+    place: Path
+    hosts: tuple[str, ...]
+    path: str
+    dry_run: bool
+    delta: bool
+    verify: str
+    jobs: int
+    as_json: bool
+
+
 @click.command("import")
 @click.argument("kind", type=click.Choice(list(READERS)), metavar="|".join(READERS))
 @click.argument("place", type=GivenPath(exists=True, path_type=Path))
@@ -81,18 +96,7 @@ _PROCESSES = 2  # of a host, that copy files: more would make a disk seek
 @click.option("-j", "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="How many hosts at once.")
 @json_option
 @pass_context
-def command(
-    ctx: click.Context,
-    kind: str,
-    place: Path,
-    hosts: tuple[str, ...],
-    path: str,
-    dry_run: bool,
-    delta: bool,
-    verify: str,
-    jobs: int,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, **options: Any) -> int:
     """Make backups of the history that another program has made: of a snapshot root of rsnapshot (or its configuration), of a vault
     or bank of dirvish, or of a folder with a tree for each date. Nothing is changed there. Snapshots of btrbk or snapper
     on the pool's filesystem are taken over without copying.
@@ -111,43 +115,44 @@ def command(
     Exit status 0: all is here; 1: some tree could not be imported, or differs; 3: a host is being backed up; 4: this pool is
     unusable.
     """
-    names = HostNames.parse(hosts)
-    history = _below(READERS[kind](place.absolute(), names), kind, path)
-    names.require_found(history, place)
+    given = ImportOptions(**options)
+    names = HostNames.parse(given.hosts)
+    history = _below(READERS[given.kind](given.place.absolute(), names), given)
+    names.require_found(history, given.place)
     cancellation, status = Cancellation(), Status()
-    with opened(ctx, writes=not dry_run) as context, cancellation.listening():
+    with opened(ctx, writes=not given.dry_run) as context, cancellation.listening():
         todo, known, ahead = _todo(context, history)
         here = sum(backup_name(tree.started) in known[host] for host, trees in todo.items() for tree in trees)
         left_out = {**history.left_out, **ahead}
         for folder, why in left_out.items():
             prose(f"left out: {printable(folder)}: {printable(why)}", err=True)
-        if dry_run:
-            conf = read_conf(place) if kind == "rsnapshot" and place.is_file() else None
+        if given.dry_run:
+            conf = read_conf(given.place) if given.kind == "rsnapshot" and given.place.is_file() else None
             name_of = history.names.get if names.are_chosen else str
             suggestion = suggested(conf, name_of, context.config.hosts) if conf else None
-            reads = kind not in TAKEN_OVER
+            reads = given.kind not in TAKEN_OVER
             plan = planned(todo, known, cancellation, reads=reads)
-            say_plan(plan, here, left_out, suggestion, reads=reads, as_json=as_json)
+            say_plan(plan, here, left_out, suggestion, reads=reads, as_json=given.as_json)
             return cancellation.exit_status()
         ensure_reserve(context.pool.path)
         reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
-        display = ImportDisplay(is_shown=not as_json and has_live_terminal())
-        work = ImportContext(context.config, context.pool, rsync_version(), context.clock, cancellation, delta, display.note)
-        make = _take_over if kind in TAKEN_OVER else import_tree
-        done = _Import(context, work, verify, status, display, make, as_json=as_json)
+        display = ImportDisplay(is_shown=not given.as_json and has_live_terminal())
+        work = ImportContext(context.config, context.pool, rsync_version(), context.clock, cancellation, given.delta, display.note)
+        make = _take_over if given.kind in TAKEN_OVER else import_tree
+        done = _Import(context, work, given, status, display, make)
         with ExitStack() as held:
-            places = min(jobs, len(todo)) if make is import_tree else 0
+            places = min(given.jobs, len(todo)) if make is import_tree else 0
             processes = [held.enter_context(CopyProcesses(copy_batch, _PROCESSES)) for _ in range(places)]  # before any thread
             held.enter_context(display)
-            asyncio.run(done.run(todo, jobs, processes))
+            asyncio.run(done.run(todo, processes))
         keep_names(context.pool)
-    _tell(done, here, left_out, as_json=as_json)
+    _tell(done, here, left_out)
     return cancellation.exit_status(done.status)
 
 
-def _tell(done: "_Import", here: int, left_out: Mapping[str, str], *, as_json: bool) -> None:
+def _tell(done: "_Import", here: int, left_out: Mapping[str, str]) -> None:
     """Says what was imported; `here`: how many backups were before."""
-    if as_json:
+    if done.given.as_json:
         found: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
         echo_json(found | {"not_imported": done.not_imported, "compared": done.compared})
     else:
@@ -161,11 +166,12 @@ def _tell(done: "_Import", here: int, left_out: Mapping[str, str], *, as_json: b
             )
 
 
-def _below(history: OldHistory, kind: str, path: str) -> OldHistory:
+def _below(history: OldHistory, given: ImportOptions) -> OldHistory:
     """The snapshots with that path of their host. Raises UsageError."""
+    path = given.path
     if path == "/":
         return history
-    if kind not in TAKEN_OVER or not path.startswith("/") or ".." in path.split("/"):
+    if given.kind not in TAKEN_OVER or not path.startswith("/") or ".." in path.split("/"):
         raise UsageError(f"--path {path}: an absolute path, for btrbk and snapper")
     return replace(history, trees=tuple(replace(tree, path=path.rstrip("/") or "/") for tree in history.trees))
 
@@ -212,11 +218,10 @@ class _Import:
 
     context: PoolContext
     work: ImportContext
-    verify: str
+    given: ImportOptions
     says: Status
     display: ImportDisplay
     make: Callable[[ImportContext, OldTree, OldTree | None, OldTree | None], Awaitable[ImportedBackup]]
-    as_json: bool = field(kw_only=True)
     backups: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     not_imported: list[dict[str, str]] = field(default_factory=list)
@@ -224,12 +229,12 @@ class _Import:
     status: int = int(Exit.OK)
     _unusable: PoolUnusable | None = None
 
-    async def run(self, todo: dict[str, list[OldTree]], jobs: int, processes: Sequence[CopyProcesses]) -> None:
+    async def run(self, todo: dict[str, list[OldTree]], processes: Sequence[CopyProcesses]) -> None:
         """Imports several hosts at once, each with one of the `processes`. A failure of one does not affect the others. Raises
         PoolUnusable if nothing more is possible, and NoThread.
         """
-        places, free = asyncio.Semaphore(jobs), list(processes)
-        executor = running_threads(_THREADS * min(jobs, max(1, len(todo))), "import")
+        places, free = asyncio.Semaphore(self.given.jobs), list(processes)
+        executor = running_threads(_THREADS * min(self.given.jobs, max(1, len(todo))), "import")
         asyncio.get_running_loop().set_default_executor(executor)
 
         async def in_its_place(host: str, trees: Sequence[OldTree]) -> None:
@@ -278,10 +283,10 @@ class _Import:
                 record = made.record
                 if made.nested:
                     self._say_nested(tree, made)
-            if self.verify == "all" and self._is_unproven(record):
+            if self.given.verify == "all" and self._is_unproven(record):
                 await self._compare(tree, record)
             newest, before = record, tree
-        if self.verify == "newest" and newest and before and self._is_unproven(newest):
+        if self.given.verify == "newest" and newest and before and self._is_unproven(newest):
             await self._compare(before, newest)
 
     async def _made(self, tree: OldTree, before: OldTree | None, after: OldTree | None) -> ImportedBackup | None:
@@ -312,7 +317,7 @@ class _Import:
         self.context.catalogue.put_backup(backup_row(self.context.pool, record, record.state, made.subvolume_id))
         said = {"host": record.host, "name": record.name, "from": str(tree.folder), "files": record.files, "bytes": made.literal}
         self.backups.append(said)
-        if not self.as_json:
+        if not self.given.as_json:
             self.display.say(
                 f"{printable(record.host)}@{record.name}: {counted(record.files or 0, 'file')}, {format_size(made.literal)} new"
             )
@@ -345,7 +350,7 @@ class _Import:
             complain(OperatorError(said, _DIFFERS.format(name)))
             return
         ComparedTrees(self.context.config.pool.state).add(record)
-        if not self.as_json:
+        if not self.given.as_json:
             self.display.say(f"{name}: compared by content with its tree, and equal")
 
 
