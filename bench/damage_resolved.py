@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from backupd.proof.damage_resolver import Resolver
+from backupd.proof.read_errors import Resolver
 from btrkeep.fs.openat import FOLDER
 
 

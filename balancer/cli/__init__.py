@@ -12,8 +12,8 @@ from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 NAME = "btrfs-balancer"
 COMMANDS = {
     "score": LazyCommand("balancer.cli.score_", "how fragmented the free space is, block group by block group"),
-    "plan": LazyCommand("balancer.cli.plan_", "what would be balanced, in which order, and what that would cost"),
-    "run": LazyCommand("balancer.cli.run_", "balance what is worth it, one block group at a time"),
+    "plan": LazyCommand("balancer.cli.run_:plan_command", "what would be balanced, in which order, and what that would cost"),
+    "run": LazyCommand("balancer.cli.run_:run_command", "balance what is worth it, one block group at a time"),
     "history": LazyCommand("balancer.cli.history_", "how it went over the months"),
     "completion": LazyCommand("balancer.cli:completion", "make a shell complete commands, options and mount points"),
 }

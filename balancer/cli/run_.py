@@ -1,4 +1,6 @@
-"""`btrfs-balancer run`: balances the block groups that are worth it, one at a time."""
+"""`btrfs-balancer plan` shows what would be balanced, in which order and at which cost; `run` balances it, one block group at a
+time.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,46 @@ from balancer.cli.options import DURATION, MOMENT, PRESSURE, ROOM, balance_targe
 from btrkeep.choices import MAX_PRESSURE
 from btrkeep.errors import Exit
 from btrkeep.units import format_share, zone_of_pool
+
+
+@click.command("plan")
+@mount_point
+@choosing
+@which_pool
+def plan_command(path: Path | None, pool: str | None, config: Path | None, as_json: bool, **chosen: Any) -> None:
+    """Show what `run` would balance, in which order and at which cost.
+
+    MOUNTPOINT may be any folder or file on the filesystem. Nothing is changed. With --pool it may be left out, and the options that
+    are not given are as [balance] of the pool's configuration says.
+
+    \b
+    Policies:
+      POLICIES
+
+    \b
+    USED      what would move
+    FRAGS     free extents in it, SCORE what they come to
+    BENEFIT   score removed per GiB that would move
+    EXTENTS   what else makes moving dear: the extents in it,
+    REFS      and the references that they have
+    METADATA  what is written besides the data, estimated
+    TIME      how long it takes, estimated
+    TOTAL     what moves with this one and all above it
+
+    A line says where budget or time end. On a narrow terminal some columns are left out.
+
+    \b
+    Examples:
+      btrfs-balancer plan /srv/backup
+      btrfs-balancer plan /srv/backup --budget 20GiB --time 2h
+      btrfs-balancer plan / --min-score 250 --json
+    """
+    from balancer.cli.planning import settings_of, show_plan
+    from balancer.history import catalogue_of
+
+    found = balance_target(path, pool, config)
+    settings = settings_of(found.balance, **chosen)
+    show_plan(found.path, settings, catalogue_of(found.path, pool, config), as_json=as_json)
 
 
 @click.command("run")
@@ -40,7 +82,7 @@ from btrkeep.units import format_share, zone_of_pool
 @which_pool
 @click.option("--dry-run", is_flag=True, help="Show what would be balanced, as `plan` does; change nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only problems.")
-def command(
+def run_command(
     path: Path | None, pool: str | None, config: Path | None, as_json: bool, dry_run: bool, quiet: bool, **chosen: Any
 ) -> int:
     """Balance the block groups that are worth it, one after the other.
@@ -69,7 +111,7 @@ def command(
     Exit status 0: it came to its end or to one of your limits; 1: it stopped before, or a block group failed; 3: another balance or
     the like has the filesystem; 4: it is not a btrfs, or may not be balanced; 130 and 143: ended by Ctrl-C or SIGTERM.
     """
-    from balancer.cli.planning import settings_of, show_plan
+    from balancer.cli.planning import balance, settings_of, show_plan
     from balancer.history import catalogue_of
 
     found = balance_target(path, pool, config)
@@ -79,6 +121,4 @@ def command(
     if dry_run:
         show_plan(found.path, settings, state, as_json=as_json)
         return Exit.OK
-    from balancer.cli.running import balance
-
     return balance(found.path, settings, state, as_json=as_json, quiet=quiet)

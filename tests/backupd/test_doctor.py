@@ -13,10 +13,19 @@ from typing import Any
 import pytest
 
 from backupd.doctor.cli.doctor import show_finding
-from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts, KeyFile, Layer, Machine, Scrub, SiteFacts
-from backupd.doctor.finding import SEVERITIES, DoctorRule
-from backupd.doctor.fix import fix, refusal, rule_named
-from backupd.doctor.rules import BY_NAME, RULES, examine
+from backupd.doctor.facts import (
+    SEVERITIES,
+    DeviceFacts,
+    DoctorFacts,
+    DoctorRule,
+    FilesystemFacts,
+    KeyFile,
+    Layer,
+    Machine,
+    Scrub,
+    SiteFacts,
+)
+from backupd.doctor.rules import BY_NAME, RULES, examine, fix, refusal, rule_named
 from backupd.doctor.rules.storage import is_accelerated
 from btrkeep.config.values import MinFree
 from btrkeep.decisions.findings import NEEDS, Finding, FixCommand, Remedy, WriteSysfs

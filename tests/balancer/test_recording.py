@@ -19,8 +19,7 @@ from click.testing import CliRunner, Result
 
 from balancer.cli import score_
 from balancer.cost_model import Estimate, MeasuredBalance
-from balancer.history import catalogue_of, measured, needed_catalogue_of, sample
-from balancer.recorder import Recorder, recorded_outcome
+from balancer.history import Recorder, catalogue_of, measured, needed_catalogue_of, recorded_outcome, sample
 from balancer.run_types import (
     BalanceOutcome,
     BalanceStarted,
@@ -286,7 +285,7 @@ def test_a_rebuilt_catalogue_has_all_scores_and_balances_still(nights: Nights) -
 
 def test_what_finds_the_catalogue_imports_none_until_there_is_one() -> None:
     """`plan` and `run` look for it at every filesystem."""
-    script = "import sys, balancer.history, balancer.recorder; print(*sys.modules)"
+    script = "import sys, balancer.history, balancer.history; print(*sys.modules)"
     found = work(sys.executable, "-c", script, cwd=TOP).stdout
     assert "balancer.run_types" in found.split()
     assert not re.search(r"btrkeep\.(config|catalogue)", found)

@@ -18,10 +18,9 @@ from balancer.cli import COMMANDS, group, live
 from balancer.cli.live import BalanceDisplay, RunPace
 from balancer.cli.options import moment, pressure, size_or_share
 from balancer.cli.plan_view import cut_of, lines, plan_as_json, report_as_json, sentence
-from balancer.cli.planning import settings_of
-from balancer.cli.run_ import command as run_command
+from balancer.cli.planning import exit_status, settings_of
+from balancer.cli.run_ import run_command
 from balancer.cli.run_view import BalanceLines, report_lines, step_line, warnings_on_stderr
-from balancer.cli.running import exit_status
 from balancer.run_types import (
     INTENDED,
     BalanceOutcome,

@@ -19,8 +19,8 @@ from web.settings import GlobalOptions
 NAME = "btrkeep-web"
 COMMANDS = {
     "serve": LazyCommand("web.cli.serve_", "serve the dashboard; the default command"),
-    "user": LazyCommand("web.cli.user_", "manage users, their roles and the hosts that they see"),
-    "token": LazyCommand("web.cli.token_", "manage tokens for scripts"),
+    "user": LazyCommand("web.cli.user_:user_command", "manage users, their roles and the hosts that they see"),
+    "token": LazyCommand("web.cli.user_:token_command", "manage tokens for scripts"),
     "logins": LazyCommand("web.cli.logins_", "answer who is logged in: the login service"),
     "completion": LazyCommand("web.cli:completion", "print the completion script of a shell"),
 }

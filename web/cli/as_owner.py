@@ -4,6 +4,7 @@ An attacker who controls one of them can put anything into its folder: links to 
 in there. It becomes that user at the first folder of the path that root does not own.
 """
 
+import logging
 import os
 import pwd
 import stat
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import click
 
+from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import READERS
+from btrkeep.config import Published, published, state_of
 from btrkeep.errors import OperatorError
 from web.auth.store import Store
 from web.settings import DATA, LOGIN_USER, USERS, GlobalOptions
@@ -104,3 +107,16 @@ def _make_usual_place(place: Path, name: str) -> None:
         raise OperatorError(f"there is no user {name} on this machine", "install.sh makes it; or give --users") from None
     place.mkdir(mode=0o700)
     os.chown(place, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
+
+
+log = logging.getLogger("btrkeep.web")
+
+
+def published_of(chosen: GlobalOptions) -> Published:
+    """Returns the published configuration. The dashboard also starts without it, and each page then shows the reason."""
+    try:
+        with Catalogue.open_copy(chosen.state or state_of(chosen.pool)) as catalogue:
+            return published(catalogue, chosen.pool)
+    except OperatorError as error:
+        log.warning("%s: could not read [web]; using the defaults", error.message)
+        return Published(chosen.pool)

@@ -13,8 +13,7 @@ from btrkeep.process.progress import tell
 from btrkeep.serving.server import Server, allowed_users, bound, handed_over
 from web.auth.service import LoginService
 from web.auth.store import Store
-from web.cli.as_owner import become_owner
-from web.cli.published import published_of
+from web.cli.as_owner import become_owner, published_of
 from web.settings import GlobalOptions
 
 log = logging.getLogger("btrkeep.web")

@@ -15,8 +15,7 @@ from btrkeep.process.progress import tell
 from btrkeep.serving.protocol import socket_of
 from btrkeep.serving.viewer import Viewer
 from web.app import create_app
-from web.cli.as_owner import become_owner
-from web.cli.published import published_of
+from web.cli.as_owner import become_owner, published_of
 from web.overview import overview, space_chart
 from web.server import server_of
 from web.settings import GlobalOptions, Settings

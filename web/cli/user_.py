@@ -1,6 +1,9 @@
-"""btrkeep-web user: who may log in, and all users as JSON, for another server."""
+"""btrkeep-web user: who may log in, and all users as JSON, for another server; and btrkeep-web token: tokens for scripts, in
+place of a login.
+"""
 
 import json
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -12,7 +15,7 @@ from btrkeep.cli import echo_json, json_option, table
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.serving.viewer import ROLES, role_of
 from btrkeep.units import format_time, printable
-from web.auth import LoginSession, Token, User, checked_name, parse_hosts
+from web.auth import TOKEN_PREFIX, LoginSession, Token, User, checked_name, digest, parse_hosts
 from web.auth.passwords import hashed
 from web.auth.store import Store
 from web.cli.as_owner import opened
@@ -28,7 +31,7 @@ def name_and_rights(command: Callable[..., T]) -> Callable[..., T]:
 
 
 @click.group
-def command() -> None:
+def user_command() -> None:
     """Manage users: who may log in, and what they may see and do.
 
     Passwords are prompted for on a terminal, and otherwise read from standard input, one line. They are stored as argon2 hashes in
@@ -36,7 +39,7 @@ def command() -> None:
     """
 
 
-@command.command
+@user_command.command
 @name_and_rights
 @click.pass_context
 def add(ctx: click.Context, name: str, role: str | None, hosts: str | None) -> None:
@@ -51,7 +54,7 @@ def add(ctx: click.Context, name: str, role: str | None, hosts: str | None) -> N
     click.echo(f"{name} may log in: {_rights_words(role or 'viewer', limits)}", err=True)
 
 
-@command.command
+@user_command.command
 @click.argument("name")
 @click.pass_context
 def passwd(ctx: click.Context, name: str) -> None:
@@ -62,7 +65,7 @@ def passwd(ctx: click.Context, name: str) -> None:
     click.echo(f"{name} has another password, and is logged out everywhere", err=True)
 
 
-@command.command
+@user_command.command
 @name_and_rights
 @click.pass_context
 def change(ctx: click.Context, name: str, role: str | None, hosts: str | None) -> None:
@@ -76,7 +79,7 @@ def change(ctx: click.Context, name: str, role: str | None, hosts: str | None) -
     click.echo(f"{name}: {_rights_words(role or before.role, limits)}", err=True)
 
 
-@command.command
+@user_command.command
 @click.argument("name")
 @click.pass_context
 def remove(ctx: click.Context, name: str) -> None:
@@ -87,7 +90,7 @@ def remove(ctx: click.Context, name: str) -> None:
     click.echo(f"{name} is removed", err=True)
 
 
-@command.command("list")
+@user_command.command("list")
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
@@ -104,7 +107,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     return None
 
 
-@command.command
+@user_command.command
 @click.pass_context
 def export(ctx: click.Context) -> None:
     """Print all users, sessions and tokens as JSON, with the hashes of passwords: keep it secret."""
@@ -112,7 +115,7 @@ def export(ctx: click.Context) -> None:
         echo_json(exported(store))
 
 
-@command.command("import")
+@user_command.command("import")
 @click.pass_context
 def import_(ctx: click.Context) -> None:
     """Read what `user export` printed, from standard input; only where there have never been users."""
@@ -273,3 +276,61 @@ def _key(text: str) -> bytes:
 
 def _text(value: str) -> str:
     return printable(value[:300])
+
+
+@click.group
+def token_command() -> None:
+    """Manage tokens for scripts: `Authorization: Bearer TOKEN`, for /api and /metrics."""
+
+
+@token_command.command("add")
+@name_and_rights
+@click.pass_context
+def add_token(ctx: click.Context, name: str, role: str | None, hosts: str | None) -> None:
+    """Create a token and print it. Only its digest is stored, so it cannot be shown again."""
+    limits, word = parse_hosts(hosts), TOKEN_PREFIX + secrets.token_urlsafe(32)
+    with opened(ctx) as store:
+        token = Token(checked_name(name), role or "viewer", limits, datetime.now(UTC), None)
+        if not store.add_token(token, digest(word)):
+            raise UsageError(f"there is a token {name} already", f"remove it first: btrkeep-web token remove {name}")
+    click.echo(word)
+
+
+@token_command.command("remove")
+@click.argument("name")
+@click.pass_context
+def remove_token(ctx: click.Context, name: str) -> None:
+    """Revoke a token."""
+    with opened(ctx) as store:
+        if not store.remove_token(name):
+            raise UsageError(f"there is no token {name}", "`btrkeep-web token list` has all of them")
+    click.echo(f"the token {name} is removed", err=True)
+
+
+@token_command.command("list")
+@json_option
+@click.pass_context
+def list_tokens(ctx: click.Context, as_json: bool) -> None:
+    """List all tokens by name, and when each was last used."""
+    with opened(ctx) as store:
+        tokens = store.tokens()
+    if as_json:
+        return echo_json([_token_object(token) for token in tokens])
+    rows = [[printable(token.name), printable(token.role), hosts_words(token.hosts, "all"), _used(token)] for token in tokens]
+    if rows:
+        click.echo(table(rows, ["TOKEN", "ROLE", "HOSTS", "LAST USED"]))
+    return None
+
+
+def _used(token: Token) -> str:
+    return format_time(token.used) if token.used else "never"
+
+
+def _token_object(token: Token) -> dict[str, object]:
+    return {
+        "name": token.name,
+        "role": token.role,
+        "hosts": None if token.hosts is None else list(token.hosts),
+        "created": format_time(token.created),
+        "used": format_time(token.used) if token.used else None,
+    }

@@ -1,26 +1,203 @@
 """Files: browse any backup, see a file's versions, compare two backups, download. A path is only ever a name here: the root service
 opens it, beneath one backup and through no symlink.
+
+Templates have paths as texts, as web.files.data has them; PageLinks gives their addresses. A missing backup or path, and a root
+service that does not answer, have error pages of their own.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
+from zoneinfo import ZoneInfo
 
-from flask import Blueprint, abort, redirect, render_template, request
+from flask import Blueprint, Response, abort, make_response, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as Answer
 
 from btrkeep.errors import OperatorError
+from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
+from btrkeep.units import parse_backup_name, printable
 from web import download as downloads
 from web import errors
 from web.access import require_visible_host, viewer
 from web.files import data
-from web.files.data import Beginning, beginning
+from web.files.data import Beginning, beginning, bytes_of
 from web.files.differences import LIMIT, HistoryPage, NeighbouringBackups, compare_at, history, neighbouring_backups
-from web.files.errors import add_handlers
-from web.files.links import PageLinks, add_filters
-from web.request_values import number_of_request, path_of_request, path_of_text, which_of_request
+from web.filters import comes_twice
+from web.request_values import number_of_request, path_of_request, path_of_text, path_query, path_text, which_of_request
 from web.service_client import agent
 from web.source import source
+
+
+@dataclass(frozen=True, slots=True)
+class PageLinks:
+    """The addresses around one backup of a host. `backup` is its name, or the requested one if it does not exist."""
+
+    host: str
+    backup: str | None = None
+
+    def browse(self, path: str, backup: str | None = None, **more: str | int | None) -> str:
+        """Returns the address of the folder or file at a path, in this backup or another."""
+        return self._to("files.browse", path, backup=backup or self.backup, **more)
+
+    def versions(self, path: str, **more: str | int | None) -> str:
+        """Returns the address of its versions over all backups."""
+        return self._to("files.versions", path, backup=self.backup, **more)
+
+    def compare(self, path: str, before: str, after: str, **more: str | int | None) -> str:
+        """Returns the address of the differences at a path between two backups."""
+        return self._to("files.compare", path, before=before, after=after, **more)
+
+    def download(self, path: str, kind: str, backup: str | None = None) -> str:
+        """Returns the address of a file ("file"), or of a file or folder as "tar" or "zip"."""
+        return self._to("files.download", path, backup=backup or self.backup, **{"as": kind})
+
+    def restore(self, path: str, backup: str | None = None) -> str:
+        """Returns the address of the form to restore."""
+        return self._to("restore.form", path, backup=backup or self.backup)
+
+    def _to(self, endpoint: str, path: str, **more: str | int | None) -> str:
+        return f"{url_for(endpoint, host=self.host)}?{path_query(bytes_of(path), **more)}"
+
+
+def steps(path: str) -> Iterator[str]:
+    """Yields the folders above a path, the root first, and the path itself."""
+    names = [name for name in path.split("/") if name]
+    return ("/" + "/".join(names[:count]) for count in range(len(names) + 1))
+
+
+def last_name(path: str) -> str:
+    """Returns the last component; "/" for the root."""
+    return path.rsplit("/", 1)[-1] or "/"
+
+
+def folder_of(path: str) -> str:
+    """Returns the folder that contains it; the root contains itself."""
+    return path.rsplit("/", 1)[0] or "/"
+
+
+def below(path: str, folder: str) -> str:
+    """Returns a path relative to a folder; "." for the folder itself, or for a file that is shown alone."""
+    return path.removeprefix(folder.rstrip("/")).lstrip("/") or "."
+
+
+def quoted(path: str) -> str:
+    """Returns a path for a hidden field."""
+    return path_text(bytes_of(path))
+
+
+def is_escaped(text: str) -> bool:
+    """Returns True if `printable` changes the name."""
+    return printable(text) != text
+
+
+def backup_day(name: str, zone: ZoneInfo) -> str:
+    """Returns when a backup began, from its name: 2026-11-20 22:00:03 in the pool's zone."""
+    started = parse_backup_name(name)
+    return local_time(started, zone) if started else printable(name)
+
+
+def local_time(moment: datetime, zone: ZoneInfo) -> str:
+    """Returns a moment in the pool's zone. Backups of the same minute, or of the hour that occurs twice, look different."""
+    local = moment.astimezone(zone)
+    return f"{local:%Y-%m-%d %H:%M:%S}{f' {local:%Z}' if comes_twice(moment, zone) else ''}"
+
+
+_FIELDS = {"mtime": "time", "xattrs": "attributes", "mount": "a mount (not compared below)"}
+_WHATS = {"kind": "of another kind"}
+
+
+def field_word(field: str) -> str:
+    """Returns in a word the field in which two versions differ."""
+    return _FIELDS.get(field, field)
+
+
+def what_word(what: str) -> str:
+    """Returns in a word how two backups differ at a path."""
+    return _WHATS.get(what, what)
+
+
+def add_filters(blueprint: Blueprint) -> None:
+    """Adds the filters for the templates of files and restore."""
+    for function in (steps, last_name, folder_of, quoted, is_escaped, backup_day, local_time, field_word, what_word, below):
+        blueprint.add_app_template_filter(function)
+
+
+def add_handlers(blueprint: Blueprint) -> None:
+    """Adds the handlers to a blueprint that asks the root service; other errors are handled as everywhere."""
+    blueprint.register_error_handler(RequestRefused, refused)
+    blueprint.register_error_handler(Absent, absent)
+    blueprint.register_error_handler(downloads.TooManyDownloads, too_many)
+
+
+def absent(error: Absent) -> Response:
+    """Handles a root service that does not listen."""
+    unit = f"btrkeep-serve@{source().settings.pool}.socket"
+    return errors.page(503, printable(error.message), f"On the backup server: systemctl status {unit}")
+
+
+def too_many(error: downloads.TooManyDownloads) -> Response:
+    """Asks the user to try again later."""
+    return errors.page(429, error.message, error.hint)
+
+
+def refused(error: RequestRefused) -> Response:
+    """Handles a refusal by the service. For a missing backup or path the page offers alternatives."""
+    if error.kind != "missing" or not request.view_args:
+        return errors.of_operator(error)
+    host = request.view_args["host"]
+    asked = next((found for name in ("backup", "after", "before") if (found := request.values.get(name))), "latest")
+    path = data.text_of(path_of_request())
+    if _looked(host, asked, b"/"):
+        return _no_path(error, host, asked, path)
+    return _gone(error, host, asked, path)
+
+
+def _gone(error: RequestRefused, host: str, asked: str, path: str) -> Response:
+    whiches = data.choices(source().catalogue.backups(host), source().now)
+    near = data.nearest([which for which in whiches if which.name != asked], asked)
+    given = {"asked": asked, "near": near, "known": whiches, "zone": source().site.zone}
+    return make_response(render_template("files/gone.html", at=PageLinks(host), path=path, error=error, **given), 404)
+
+
+def _no_path(error: RequestRefused, host: str, backup: str, path: str) -> Response:
+    above = _nearest_folder(host, backup, data.bytes_of(path))
+    alike = _alike(above, path) if above else []
+    given = {"at": PageLinks(host, backup), "path": path, "error": error, "above": above, "alike": alike}
+    return make_response(render_template("files/no_path.html", **given), 404)
+
+
+def _looked(host: str, backup: str, path: bytes) -> data.Listing | None:
+    try:
+        return data.browse(agent(), host, backup, path, limit=1000)
+    except Absent:
+        raise
+    except OperatorError:
+        return None
+
+
+def _nearest_folder(host: str, backup: str, path: bytes) -> data.Listing | None:
+    """Returns the deepest entry above a path that the backup has, by bisection: a path may have a thousand components."""
+    above = data.ancestors(path)
+    low, high, listing = 0, len(above) - 1, None
+    while low <= high:
+        middle = (low + high) // 2
+        if one := _looked(host, backup, above[middle]):
+            low, listing = middle + 1, one
+        else:
+            high = middle - 1
+    return listing
+
+
+def _alike(above: data.Listing, path: str) -> list[data.File]:
+    """Names in that folder that are like the one that is missing."""
+    depth = len([name for name in above.entry.path.split("/") if name])
+    names = [name for name in path.split("/") if name]
+    by_name = {entry.name: entry for entry in above.entries}
+    return [by_name[name] for name in get_close_matches(names[depth], by_name, 3, 0.6)] if depth < len(names) else []
+
 
 blueprint = Blueprint("files", __name__)
 add_filters(blueprint)

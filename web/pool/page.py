@@ -19,7 +19,6 @@ from btrkeep.charts.trend import words as trend_words
 from btrkeep.errors import OperatorError
 from web.access import needs_all_hosts
 from web.filters import backupd, pool_option
-from web.pool.charts import class_words, score_chart, score_words, size_chart, size_words
 from web.pool.data import (
     SPANS,
     DayView,
@@ -34,7 +33,7 @@ from web.pool.data import (
     trend,
 )
 from web.pool.pictures import FOLDER, DrawingRequest, Gallery, Painter, Recorded, wish_of
-from web.pool.scores import Scores, distribution, scores
+from web.pool.scores import Scores, class_words, distribution, score_chart, score_words, scores, size_chart, size_words
 from web.request_values import number
 from web.source import source
 

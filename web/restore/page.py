@@ -12,8 +12,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
 from web.access import operator_only, require_folder_right, require_visible_host, viewer
 from web.files.data import browse, choices
-from web.files.errors import add_handlers
-from web.files.links import PageLinks
+from web.files.page import PageLinks, add_handlers
 from web.filters import backupd
 from web.request_values import paths_of_form, paths_of_request, which_of_request
 from web.restore import data

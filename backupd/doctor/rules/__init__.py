@@ -1,11 +1,16 @@
-"""All rules, in the order in which findings of one severity are shown. Each is a pure function of facts."""
+"""All rules, in the order in which findings of one severity are shown, each a pure function of facts; and `--fix NAME`: the
+steps of a finding that is still there, then the rule again to see whether it is gone.
+"""
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 
-from backupd.doctor.facts import DoctorFacts
-from backupd.doctor.finding import SEVERITIES, DoctorReport, DoctorRule, Unlooked
+from backupd.doctor.facts import SEVERITIES, DoctorFacts, DoctorReport, DoctorRule, Unlooked
 from backupd.doctor.rules import mount, site, state, storage
-from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.findings import Finding, FixCommand, Step, WriteSysfs
+from btrkeep.errors import OperatorError, UsageError, did_you_mean
+from btrkeep.process.programs import run
+from btrkeep.procfs import privilege_hint
 
 RULES: tuple[DoctorRule, ...] = (*storage.RULES, *state.RULES, *mount.RULES, *mount.SSD_RULES, *storage.SHAPE_RULES, *site.RULES)
 BY_NAME = {rule.name: rule for rule in RULES}
@@ -25,3 +30,52 @@ def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> DoctorRe
             well.append(rule.name)
     findings.sort(key=lambda finding: -SEVERITIES.index(finding.level))
     return DoctorReport(tuple(findings), tuple(well), tuple(unlooked))
+
+
+_log = logging.getLogger(__name__)
+_LONGEST = 3600.0  # to switch quotas off waits for a running commit, which can take long
+
+
+def rule_named(name: str) -> str:
+    """Returns the name if there is such a rule. Raises UsageError."""
+    if name in BY_NAME:
+        return name
+    raise UsageError(f"there is no check {name}", did_you_mean(name, BY_NAME, "`backupd doctor` names what it finds"))
+
+
+def findings_of(name: str, facts: DoctorFacts) -> tuple[Finding, ...]:
+    """Returns what that rule finds now. Raises OperatorError when it cannot look."""
+    report = examine(facts, [BY_NAME[name]])
+    for unlooked in report.unlooked:
+        raise OperatorError(f"{name}: not checked: {unlooked.why}", f"{privilege_hint()}; not in a service's sandbox")
+    return report.findings
+
+
+def refusal(finding: Finding) -> OperatorError | None:
+    """Returns why nothing can be done about it, None if something can."""
+    if finding.remedy.fixable:
+        return None
+    needs = "needs the filesystem unmounted" if finding.remedy.unmounted else "takes long, or is for you to decide"
+    return OperatorError(f"{finding.check}: this {needs}, so it is not done here", "the commands are above")
+
+
+def fix(finding: Finding, look_again: Callable[[], DoctorFacts]) -> None:
+    """Runs the steps. Raises OperatorError if one fails, or if the rule finds the problem again afterwards, even a smaller one."""
+    for step in finding.remedy.steps:
+        _log.info("%s", step.line)
+        _do(step)
+    if any(finding.is_about_the_same(after) for after in findings_of(finding.check, look_again())):
+        raise OperatorError(
+            f"{finding.check}: all was done, and it is found as before", "look at dmesg, and try the commands by hand"
+        )
+
+
+def _do(step: Step) -> None:
+    match step:
+        case FixCommand(command):
+            run(command, timeout=_LONGEST)
+        case WriteSysfs(file, value):
+            try:
+                file.write_text(value)
+            except OSError as error:
+                raise OperatorError(f"{file}: {error.strerror}", "does this kernel still have it?") from error

@@ -4,8 +4,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from backupd.doctor.facts import DoctorFacts, KeyFile
-from backupd.doctor.finding import DoctorRule, backupd, diagnosis, unless
+from backupd.doctor.facts import DoctorFacts, DoctorRule, KeyFile, backupd, diagnosis, unless
 from backupd.rsync.command import OLDEST, SAFE
 from btrkeep.config.reading import FOLDER
 from btrkeep.decisions import findings as health

@@ -6,8 +6,7 @@ from dataclasses import replace
 from platform import release
 
 from backupd.actions.quota import costs
-from backupd.doctor.facts import DoctorFacts
-from backupd.doctor.finding import DoctorRule, backupd, diagnosis, unless
+from backupd.doctor.facts import DoctorFacts, DoctorRule, backupd, diagnosis, unless
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding, FixCommand, Remedy, WriteSysfs
 from btrkeep.decisions.pool_health import Shortage, shortage

@@ -3,8 +3,19 @@
 import shlex
 from collections.abc import Iterator
 
-from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts, Layer
-from backupd.doctor.finding import BLIND_TO_DEVICES, DoctorRule, balance, diagnosis, filters, safest, unless
+from backupd.doctor.facts import (
+    BLIND_TO_DEVICES,
+    DeviceFacts,
+    DoctorFacts,
+    DoctorRule,
+    FilesystemFacts,
+    Layer,
+    balance,
+    diagnosis,
+    filters,
+    safest,
+    unless,
+)
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import redundancy_words
