@@ -11,9 +11,8 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -22,16 +21,19 @@ from btrkeep.errors import OperatorError, UsageError
 from btrkeep.hung_storage import require_lookup
 from btrkeep.units import printable, show_times_in
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 Value = TypeVar("Value")
-Options = TypeVar("Options", bound="DataclassInstance")
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Options = TypeVar("Options", bound=_Dataclass)
 
 
 def from_options(kind: type[Options], options: dict[str, Any]) -> Options:
     """Makes a dataclass from the options with the names of its fields, and removes these from `options`."""
-    return kind(**{field.name: options.pop(field.name) for field in fields(kind) if field.name in options})
+    return kind(**{name: options.pop(name) for name in kind.__dataclass_fields__ if name in options})
 
 
 class Parsed(click.ParamType[Value]):
