@@ -38,8 +38,7 @@ from btrkeep.trusted_path import UntrustedStep
 from tests.beds import work
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
-GIB = 1 << 30
-TIB = 1 << 40
+GIB, TIB = 1 << 30, 1 << 40
 KNOB = Path("/sys/fs/btrfs/U/allocation/data/dynamic_reclaim")
 DISK = DeviceFacts((Layer("sda", "sata", rotational=True),))
 
@@ -64,7 +63,6 @@ FILESYSTEM = FilesystemFacts(
     allocated=2 * TIB,
     subvolumes=90_000,
 )
-WITH_SIMPLE_QUOTA = FILESYSTEM.features | {"simple_quota"}
 LIMITS = HealthLimits(Path("/srv/the pool/backup"), Path("/var/lib/btrkeep/main"), MinFree("5%", 0.05), 0.9)
 SITE = SiteFacts(
     limits=LIMITS,
@@ -116,12 +114,10 @@ def limited(used_limit: float, room: Room) -> DoctorFacts:
     return replace(fs(room=room), site=replace(SITE, limits=replace(LIMITS, used_limit=used_limit)))
 
 
-MD = Layer("md0", "md", "raid6", True, True)
+MD, PART = Layer("md0", "md", "raid6", True, True), Layer("sda1", "partition", rotational=False)
 ISCSI = Layer("sda", "iscsi", rotational=False)
 MPATH = (Layer("dm-0", "multipath", "pool", rotational=False), ISCSI, Layer("sdb", "iscsi", rotational=False))
-PART = Layer("sda1", "partition", rotational=False)
-OLD = NOW - timedelta(days=36)
-COPY = Finding("replica", "ok", "fetched 2 hours ago", "see that server", subject="replica office")
+OLD, COPY = NOW - timedelta(days=36), Finding("replica", "ok", "fetched 2 hours ago", "see that server", subject="replica office")
 
 # (rule, severity, facts that it finds something in)
 FOUND: list[tuple[str, str, DoctorFacts]] = [
@@ -148,7 +144,7 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("qgroups", "note", fs(quota="squota")),
     ("quotas", "warning", site(quotas=1)),
     ("quotas", "warning", replace(fs(quota="squota"), site=replace(SITE, quota_since=NOW))),
-    ("quotas", "warning", replace(fs(features=WITH_SIMPLE_QUOTA), site=replace(SITE, programs=("6.2", False)))),
+    ("quotas", "warning", replace(fs(features=FILESYSTEM.features | {"simple_quota"}), site=replace(SITE, programs=("6.2", False)))),
     ("reclaim", "warning", fs(reclaim={KNOB: "1"})),
     ("reclaim", "note", replace(fs(reclaim={KNOB: "1"}), site=replace(SITE, own_balance=False))),
     ("balance", "warning", fs(exclusive_operation="balance paused")),
