@@ -38,8 +38,7 @@ from btrkeep.trusted_path import UntrustedStep
 from tests.beds import work
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
-GIB, TIB = 1 << 30, 1 << 40
-KNOB = Path("/sys/fs/btrfs/U/allocation/data/dynamic_reclaim")
+GIB, TIB, KNOB = 1 << 30, 1 << 40, Path("/sys/fs/btrfs/U/allocation/data/dynamic_reclaim")
 DISK = DeviceFacts((Layer("sda", "sata", rotational=True),))
 
 FILESYSTEM = FilesystemFacts(
@@ -63,6 +62,7 @@ FILESYSTEM = FilesystemFacts(
     allocated=2 * TIB,
     subvolumes=90_000,
 )
+WITH_SIMPLE_QUOTA = FILESYSTEM.features | {"simple_quota"}
 LIMITS = HealthLimits(Path("/srv/the pool/backup"), Path("/var/lib/btrkeep/main"), MinFree("5%", 0.05), 0.9)
 SITE = SiteFacts(
     limits=LIMITS,
@@ -144,7 +144,7 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("qgroups", "note", fs(quota="squota")),
     ("quotas", "warning", site(quotas=1)),
     ("quotas", "warning", replace(fs(quota="squota"), site=replace(SITE, quota_since=NOW))),
-    ("quotas", "warning", replace(fs(features=FILESYSTEM.features | {"simple_quota"}), site=replace(SITE, programs=("6.2", False)))),
+    ("quotas", "warning", replace(fs(features=WITH_SIMPLE_QUOTA), site=replace(SITE, programs=("6.2", False)))),
     ("reclaim", "warning", fs(reclaim={KNOB: "1"})),
     ("reclaim", "note", replace(fs(reclaim={KNOB: "1"}), site=replace(SITE, own_balance=False))),
     ("balance", "warning", fs(exclusive_operation="balance paused")),
