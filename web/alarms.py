@@ -20,29 +20,44 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class OpenAlarm:
-    """One open alarm. `host`: its host, None if it concerns none; `tone`: bad or warn; `told`: the notification was sent."""
+    """One open alarm."""
 
     what: str
+    """Its kind."""
     subject: str
+    """What it is about."""
     host: str | None
+    """The host that it concerns; null: none."""
     text: str
+    """What is wrong."""
     tone: str
+    """bad or warn."""
     since: datetime
+    """When it began."""
     times: int
+    """How often its notification was sent."""
     told: bool
+    """Whether its notification was sent."""
     advice: Advice
+    """What to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmGroup:
-    """Alarms of one kind that want the same done: `first` are some of them, `count` is how many there are."""
+    """Alarms of one kind that need the same action."""
 
     what: str
+    """Their kind."""
     tone: str
+    """bad or warn."""
     words: str
+    """What to do."""
     page: str
+    """The page for it."""
     count: int
+    """Number of alarms."""
     first: tuple[OpenAlarm, ...]
+    """Some of them."""
 
 
 def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]:
@@ -86,9 +101,10 @@ def _alarm(row: StoredAlarm, pool: str, call: str) -> OpenAlarm:
 
 @dataclass(frozen=True, slots=True)
 class Alarms:
-    """The open alarms, the worst kind first."""
+    """The open alarms."""
 
     alarms: tuple[OpenAlarm, ...]
+    """The worst kind first."""
 
 
 def alarms(asked: ApiRequest) -> Alarms:

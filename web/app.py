@@ -34,14 +34,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DashboardPage:
-    """The views of a page, its address and label in the navigation, or the page whose entry is marked instead."""
+    """A page of the dashboard."""
 
     blueprint: Blueprint
+    """Its views."""
     address: str = ""
+    """Of its entry in the navigation; "": it has none."""
     label: str = ""
+    """Of its entry."""
     below: str = ""
+    """The page whose entry is marked instead; "": its own."""
     is_of_whole_pool: bool = False
-    """Viewers who are limited to some hosts do not see its entry."""
+    """True if users who are limited to some hosts do not see its entry."""
 
     @property
     def name(self) -> str:

@@ -39,46 +39,57 @@ _WITHHELD = "not all of it came; the administrator can see why"
 
 @dataclass(frozen=True, slots=True)
 class CopyElsewhere:
-    """`backup`: the newest that lies in both. `from_there`: it is fetched from that pool; else that pool fetches it, or it is sent
-    to that offsite repository.
-    """
+    """A copy of a host in another pool or repository."""
 
     replica: str
+    """Its name in the configuration."""
     backup: str
+    """The newest backup that both have."""
     from_there: bool
+    """Whether it is fetched from there; otherwise that pool fetches it, or it is sent to that repository."""
     kind: str = REPLICA
+    """Its section in the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One replica or offsite repository. `fetches`: this pool fetches by it, or sends to it; otherwise another pool fetches from
-    this one, and only `hosts` of the following fields is known here. `state`: as in `backupd status`; `at`: the end of the newest
-    replication of all hosts, `age`: seconds since then (of a repository: that of its newest backup), `max_age`: the age from
-    which it is late. `fetched`, `bytes`, `rate` (bytes per second): of that replication; `error`: why the newest attempt failed.
-    None for a viewer who may not see all hosts. `behind`: hosts that were not copied completely.
-    """
+    """One replica or offsite repository. Fields about all of it are null for a user who may not see all hosts."""
 
     name: str
+    """Its name in the configuration."""
     fetches: bool
+    """Whether this pool fetches by it, or sends to it; otherwise another pool fetches from this one, and only `hosts` of the
+    next ten fields is known."""
     hosts: int
+    """Number of hosts."""
     state: CopyState | None
+    """As in `backupd status`."""
     at: datetime | None
+    """The end of the newest replication of all hosts."""
     age: float | None
+    """Seconds since then; of a repository, since its newest backup began."""
     max_age: float | None
+    """The age at which it is late."""
     fetched: int | None
+    """Number of backups fetched then."""
     bytes: int | None
+    """Transferred then."""
     rate: float | None
+    """Bytes per second then."""
     error: str | None
+    """Why the newest attempt failed; null: it did not."""
     behind: tuple[HostBehind, ...]
+    """Hosts that were not copied completely."""
     gone: tuple[str, ...] = ()
-    """Hosts that were fetched, and that the other pool does not list any more."""
+    """Hosts that were fetched, and that the other pool no longer lists."""
     running: "FetchingNow | None" = None
     """The transfer in progress."""
     kind: str = REPLICA
+    """Its section in the configuration."""
     size: int = 0
-    """Size of all files in the newest backup of each host there, as far as this pool knows these backups."""
+    """The size of all files in the newest backup of each host there, as far as this pool has these backups."""
     stored: int | None = None
-    """Bytes that a repository takes where it is, as of its newest run or check; None: not known, or nothing for this viewer."""
+    """Bytes that a repository takes, as of its newest run or check; null: not known."""
 
     @property
     def done(self) -> str:
@@ -93,37 +104,50 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """A host and a replica: the newest backup that both pools have, and its age in seconds. `gone`: it is fetched, and the other
-    pool does not list it any longer.
-    """
+    """A host and a replica."""
 
     host: str
+    """The host's name."""
     replica: str
+    """The replica's name."""
     from_there: bool
+    """Whether it is fetched from there."""
     backup: str
+    """The newest backup that both pools have."""
     age: float | None
+    """Seconds since that backup began."""
     gone: bool = False
+    """Whether it is fetched, and the other pool no longer lists it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchingNow:
-    """The progress of a replication. `rate`: bytes per second; `hosts`: those that are being copied."""
+    """The progress of a replication."""
 
     done: int
+    """Number of backups that are done."""
     planned: int
+    """Number of backups to copy."""
     bytes: int
+    """Transferred so far."""
     rate: float | None
+    """Bytes per second; null: not known yet."""
     hosts: tuple[str, ...]
+    """The hosts that are being copied."""
     words: str
+    """The progress as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiesPage:
-    """All of it. `uncovered`: hosts backed up here of which no other pool said that it has a backup."""
+    """All copies."""
 
     replicas: tuple[ReplicaView, ...]
+    """The replicas and repositories."""
     copies: tuple[HostCopy, ...]
+    """Each host with each of its copies."""
     uncovered: tuple[str, ...]
+    """Hosts that are backed up here and of which no other pool is known to have a backup."""
 
 
 def also_on(source: RequestContext, host: str) -> tuple[CopyElsewhere, ...]:

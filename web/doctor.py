@@ -18,38 +18,52 @@ GRADES = ("error", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class FindingView:
-    """One thing that is wrong or slow: `commands` repair it, as lines for a shell."""
+    """A problem, or something that makes the pool slow."""
 
     name: str
+    """The check that found it."""
     grade: str
+    """error, warning or note."""
     what: str
+    """What was found."""
     why: str
+    """What it leads to."""
     risk: str
+    """What may go wrong with the commands; "": nothing."""
     commands: tuple[str, ...]
+    """Lines for a shell that repair it."""
     fixable: bool
-    """True if `backupd doctor --fix NAME` repairs it."""
+    """Whether `backupd doctor --fix NAME` repairs it."""
     unmounted: bool
-    """True if the commands need the filesystem unmounted."""
+    """Whether the commands need the filesystem unmounted."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnlookedView:
-    """A check that could not be made, and the reason."""
+    """A check that could not be made."""
 
     name: str
+    """Its name."""
     why: str
+    """Why not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All findings, the worst first. `checks`: how many checks there are; `well`: names of the checks that found nothing."""
+    """The result of `backupd doctor`."""
 
     looked: datetime
+    """When it was run."""
     filesystem: str
+    """The UUID."""
     findings: tuple[FindingView, ...]
+    """The worst first."""
     checks: int
+    """Number of checks."""
     well: tuple[str, ...]
+    """Names of the checks that found nothing."""
     not_looked_at: tuple[UnlookedView, ...] = ()
+    """Checks that could not be made."""
 
     @property
     def grade(self) -> str:

@@ -153,11 +153,14 @@ def _add_process(samples: MetricSamples) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`catalogue`: it can be read. `sample`: the newest one is fresh; None: there has never been one, so this is unknown."""
+    """The health of the dashboard."""
 
     ok: bool
+    """Whether all of the following is fine."""
     catalogue: bool
+    """Whether it can be read."""
     sample: bool | None
+    """Whether the newest one is fresh; null: there has never been one."""
 
 
 def health(source: RequestContext) -> Health:

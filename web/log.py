@@ -32,33 +32,51 @@ class LogRun:
     """One attempt to back up one host, and rsync's output. Text from the host is unchanged: display it with `shown`."""
 
     id: int
+    """A run that began later has a higher one."""
     host: str
+    """The host's name."""
     started: datetime
+    """When it began."""
     finished: datetime | None
+    """When it ended; null: it is running."""
     seconds: float | None
+    """How long it took; null: it has not ended."""
     outcome: str
     """One of RUN_OUTCOMES, or running, or killed."""
     backup: str | None
+    """The backup that it made; null: no final one."""
     night: bool
+    """Whether it belongs to a run over all hosts."""
     attempts: int
+    """Number of attempts of the transfer."""
     exit_code: int | None
-    """rsync's exit code; negative for a signal; None if rsync did not run."""
+    """rsync's exit status; negative for a signal; null: rsync was not started."""
     meaning: str | None
+    """What `exit_code` means; null: not known."""
     error: str | None
+    """Why it did not make a complete backup; null: it did."""
     last_lines: tuple[str, ...]
+    """The last lines that rsync wrote to its error output."""
     literal_bytes: int | None
+    """Bytes of new data."""
     matched_bytes: int | None
+    """Bytes of changed files that were already in the base."""
     received_bytes: int | None
+    """Bytes received over the connection."""
     rsync_version: str | None
+    """Of rsync on the server."""
     protocol: int | None
+    """Of rsync, which both sides used."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """`older`: before which id the next page begins; None: this is the last one."""
+    """A page of runs."""
 
     runs: tuple[LogRun, ...]
+    """The runs, newest first."""
     older: int | None
+    """The id before which the next page begins; null: this is the last."""
 
 
 def log_page(catalogue: Catalogue, wanted: PastRuns, now: datetime, limit: int = PAGE) -> LogPage:

@@ -32,70 +32,84 @@ from web.source import RequestContext, source, stale_after
 
 @dataclass(frozen=True, slots=True)
 class PoolSummary:
-    """The pool as its newest sample saw it, bytes of its devices; `unused`: allocated and not used, what balance gives back.
-
-    `allocated_full`, `used_full`: when that is so, by the last half year.
-    """
+    """The pool in its newest sample, in bytes of its devices."""
 
     taken: datetime
+    """When it was measured."""
     size: int
+    """Of all devices."""
     allocated: int
+    """In block groups."""
     used: int
+    """With data or metadata."""
     unused: int
+    """Allocated and not used: what a balance can free."""
     unallocated: int
+    """Not in block groups."""
     orphans: int | None
+    """Number of deleted subvolumes that wait for the cleaner; null: not known."""
     score: float | None
+    """Of the free space; null: it was not scored."""
     allocated_full: Outlook
+    """When all space is allocated, by the growth of the last half year."""
     used_full: Outlook
+    """When all space is used, by the growth of the last half year."""
 
 
 @dataclass(frozen=True, slots=True)
 class Urgent:
-    """A line that stands above everything else: a mistake of the configuration, or what is unknown now.
-
-    `text` may come from files and programs. `since`: when it was known last, None if never or if that does not apply. `command`:
-    what to type.
-    """
+    """A line above everything else: a mistake of the configuration, or something that is unknown now."""
 
     head: str
+    """Its title."""
     text: str
+    """It may come from files and programs."""
     since: datetime | None
+    """When it was last known; null: never, or it does not apply."""
     command: str
+    """What to type; "": nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The overview as the viewer may see it. `pool` is None without a sample, and for a viewer who is limited to hosts, as is
-    `health`.
-
-    `alarms_looked`: when alarms were last checked, None if that was not recently: then `alarms` may be incomplete.
-
-    `nights`: the newest first, at most two; empty if no host was tried yet. `schedule`: what starts runs, and when the next one
-    takes a host, as `backupd notify` found in the last hour. `configured`: hosts in the configuration, `total` also includes hosts
-    that only have backups.
-    """
+    """The overview, as the user may see it."""
 
     name: str
+    """The pool's name."""
     now: datetime
+    """The moment."""
     configured: int
+    """Number of hosts in the configuration."""
     total: int
+    """The same with hosts that only have backups."""
     states: tuple[tuple[str, int], ...]
+    """Number of hosts by state."""
     nights: tuple[NightSum, ...]
+    """The newest first, at most two; empty: no host was tried yet."""
     schedule: StoredSchedule | None
+    """What starts runs, and when the next one takes a host, as `backupd notify` found in the last hour; null: not known."""
     last_try: datetime | None
+    """When a host was last tried; null: never."""
     running: RunningNow
+    """The running jobs."""
     urgent: tuple[Urgent, ...]
+    """Lines above everything else."""
     pool: PoolSummary | None
+    """The pool in its newest sample; null: there is none, or the user is limited to some hosts."""
     health: PoolHealth | None
+    """The pool's problems; null as `pool`."""
     alarms_looked: datetime | None
+    """When alarms were last checked; null: not recently, so `alarms` may be incomplete."""
     alarms: tuple[OpenAlarm, ...]
+    """The open alarms."""
     limited: bool
+    """Whether the user is limited to some hosts."""
     proven: str
-    """The last proven restore, in one sentence; "" without one."""
+    """The last proven restore, in one sentence; "": there is none."""
     verified: str
-    """When data of the hosts was last verified, and the damage found, in one sentence; "" if it never was."""
+    """When data of the hosts was last verified, and the damage found, in one sentence; "": never."""
     copies: str
-    """The copies in and from other pools, in one sentence; "" without any."""
+    """The copies in other pools and from them, in one sentence; "": there are none."""
 
 
 def overview(source: RequestContext, viewer: Viewer) -> Overview:
@@ -235,10 +249,12 @@ _DAYS = 90
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The address of a heatmap, and of when it is."""
+    """A heatmap."""
 
     address: str
+    """Of the picture."""
     taken: datetime
+    """The moment that it shows."""
 
 
 @blueprint.get("/")
@@ -289,9 +305,10 @@ def _picture(here: RequestContext) -> Picture | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewAnswer(Overview):
-    """The content of the overview page. `sentence`: the result of the newest night, null before the first."""
+    """The content of the overview."""
 
     sentence: str | None
+    """The result of the newest night; null: there was none yet."""
 
 
 def _answer(asked: ApiRequest) -> OverviewAnswer:

@@ -32,20 +32,26 @@ def catalogue_version(path: Path) -> Hashable | None:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`begun`: when the oldest part of it was asked for. `version`: that of its source; None: of several, or not known."""
+    """A stored result."""
 
     value: Any
+    """The result."""
     begun: float
+    """When its oldest part was requested."""
     version: Hashable | None
+    """Of its source; None: it has several, or it is not known."""
 
 
 @dataclass(slots=True)
 class _Flight:
-    """A result that is being computed. `error`: why there is none; without either, the thread that computed it was stopped."""
+    """A result that is being computed."""
 
     done: threading.Event = field(default_factory=threading.Event)
+    """Set when it is finished."""
     result: Result | None = None
+    """The result; None: there is none."""
     error: OperatorError | None = None
+    """Why there is none. Without either, the thread that computed it was stopped."""
 
 
 class ResultCache:

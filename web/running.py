@@ -32,69 +32,90 @@ _LEAST_SHARE = 0.02  # below, a guess of the time left is none
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A host that is being backed up. `rate`: bytes a second; `share`: of the names, which differ in the work they take.
-
-    `left`: seconds, estimated from the share and the time so far; None if there is no basis. `night`: it is part of a whole night.
-    """
+    """A host that is being backed up."""
 
     host: str
+    """Its name."""
     path: str
+    """The source path that is transferred now."""
     files: int
+    """Number of files that are done."""
     files_total: int | None
+    """Number of files in all; null: not known yet."""
     bytes: int
+    """Transferred so far."""
     rate: float | None
+    """Bytes per second; null: not known yet."""
     share: float | None
+    """The part of the names that is done, 0 to 1; names differ in the work they need."""
     started: datetime | None
+    """When its run began."""
     left: float | None
+    """Seconds, estimated from the share and the time so far; null: not known."""
     night: bool
+    """Whether it belongs to a run over all hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryNow:
-    """An expiry that is deleting. `rate`: backups a second; `left`: seconds; `waiting`: subvolumes for the cleaner, None if
-    unknown.
-    """
+    """An expiry that is deleting."""
 
     started: datetime
+    """When it began."""
     planned: int
+    """Number of backups to delete."""
     deleted: int
+    """Number of backups deleted so far."""
     waiting: int | None
+    """Number of deleted subvolumes that wait for the cleaner; null: not known."""
     rate: float | None
+    """Backups per second; null: not known."""
     left: float | None
+    """Seconds; null: not known."""
     paused: str | None
+    """Why it pauses now; null: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceRow:
-    """A balance that is moving block groups. `budget`: bytes that it may move, None: no limit; `current`: the vaddr of the
-    block group.
-    """
+    """A balance that is running."""
 
     started: datetime
+    """When it began."""
     policy: str
+    """Which block groups are first."""
     block_groups: int
+    """Number of relocated block groups."""
     moved: int
+    """Bytes of data that it moved."""
     budget: int | None
+    """Bytes that it may move; null: no limit."""
     current: int | None
+    """Logical address of the block group that it relocates now; null: none."""
     gained: float
+    """Score removed."""
     written: int | None
+    """Bytes that all programs wrote to the devices; null: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningNow:
-    """The running jobs. `pool`: whether the viewer may see the pool's jobs; if not, `expiries` and `balances` are empty.
-
-    `orphans`: deleted subvolumes that waited for the cleaner at `orphans_at`; both are None if unknown.
-    """
+    """The running jobs."""
 
     transfers: tuple[Transfer, ...]
+    """Hosts that are being backed up."""
     expiries: tuple[ExpiryNow, ...]
+    """Expiries; empty without `pool`."""
     balances: tuple[BalanceRow, ...]
+    """Balances; empty without `pool`."""
     orphans: int | None
+    """Deleted subvolumes that waited for the cleaner at `orphans_at`; null: not known."""
     orphans_at: datetime | None
+    """When that was measured; null: not known."""
     pool: bool
+    """Whether the user may see the pool's jobs."""
     rate: float | None
-    """The total of all transfers."""
+    """Bytes per second of all transfers together; null: not known."""
 
     @property
     def idle(self) -> bool:

@@ -78,12 +78,16 @@ _OF_WHO_ASKS = ("refused", "busy", "usage")  # kinds of failures that say someth
 
 @dataclass(frozen=True, slots=True)
 class ServiceAnswer:
-    """An answer and its time. `problem` and `hint`: why the question failed; `said` is None then."""
+    """An answer of the root service."""
 
     at: datetime
+    """When it was received."""
     said: Any
+    """The answer; None: the request failed."""
     problem: str = ""
+    """Why it failed; "": it did not."""
     hint: str = ""
+    """What to do about it."""
 
 
 class Answers:

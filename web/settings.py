@@ -14,24 +14,30 @@ LOGIN_USER = "btrkeep-login"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one dashboard, of one pool. Times are seconds.
-
-    `state` has the catalogue and the pictures and is only read; `data` has the key of its cookies and belongs to the dashboard;
-    `socket` is the socket of `backupd serve`, `login` that of the login service. `hosts` are accepted names in the Host header
-    besides those of this machine, `proxies` the addresses of reverse proxies whose X-Forwarded headers are used.
-    """
+    """The settings of one dashboard, of one pool."""
 
     pool: str
+    """The pool's name."""
     state: Path
+    """The folder of the catalogue and the pictures, which is only read."""
     data: Path
+    """The dashboard's own folder, with the key of its cookies."""
     socket: Path
+    """The socket of `backupd serve`."""
     host: str = "127.0.0.1"
+    """The address to listen on."""
     port: int = 8765
+    """The port to listen on."""
     hosts: tuple[str, ...] = ()
+    """Accepted names in the Host header, besides those of this machine."""
     proxies: tuple[str, ...] = ()
+    """Addresses of reverse proxies whose X-Forwarded headers are trusted."""
     threads: int = 24
+    """Number of threads that answer."""
     login: Path | None = field(default=None, kw_only=True)
+    """The socket of the login service; None: the one of its unit."""
     testing: bool = field(default=False, kw_only=True)
+    """True in tests."""
 
     @property
     def logins(self) -> Path:
@@ -44,11 +50,17 @@ class GlobalOptions:
     """The options before the command; None: not given."""
 
     pool: str
+    """The pool's name."""
     state: Path | None
+    """The folder of the catalogue."""
     data: Path | None
+    """The dashboard's own folder."""
     socket: Path | None
+    """The socket of `backupd serve`."""
     users: Path | None = None
+    """The file of users and sessions."""
     login: Path | None = None
+    """The socket of the login service."""
 
     @property
     def data_folder(self) -> Path:

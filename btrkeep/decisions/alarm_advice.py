@@ -71,11 +71,14 @@ ANY = ""
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Advice in words, and a command that gives details; `page`: the page of the dashboard, or "" if there is none."""
+    """Advice for an alarm."""
 
     words: str
+    """What to do."""
     command: str = ""
+    """A command that shows more; "": there is none."""
     page: str = ""
+    """A page of the dashboard; "": there is none."""
 
 
 @dataclass(frozen=True, slots=True)

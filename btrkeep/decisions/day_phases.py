@@ -58,21 +58,25 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class PhaseSum:
-    """Disk activity while jobs of one kind ran; kind "": all day. Raw bytes of the devices, all copies counted.
-
-    `known`: how many of `seconds` are covered by samples; `read` and `written` refer to these. `data` is the payload: bytes of
-    files that rsync wrote or balance moved, times the number of copies. `metadata`: the bytes written beyond the data; None if less
-    was written than data: it was compressed, or is not written yet. `ratio`: bytes of metadata for each byte of data.
-    """
+    """Disk activity while jobs of one kind ran. Bytes are those of the devices, all copies counted."""
 
     kind: str
+    """One of JOBS; "": the whole day."""
     seconds: float
+    """How long they ran."""
     known: float
+    """How many of `seconds` the samples cover; all that follows is about these."""
     read: int
+    """Bytes read from the devices."""
     written: int
+    """Bytes written to the devices."""
     data: int
+    """Bytes of files that rsync wrote or a balance moved, times the number of copies."""
     metadata: int | None
+    """The bytes written in addition to `data`; None: less was written than data, because it was compressed or is not on the disk
+    yet."""
     ratio: float | None
+    """Bytes of metadata for each byte of data; None: not known."""
 
 
 def bounds(day: date | None, zone: ZoneInfo, now: datetime) -> tuple[datetime, datetime]:

@@ -31,10 +31,12 @@ class FixCommand:
 
 @dataclass(frozen=True, slots=True)
 class WriteSysfs:
-    """A step of a fix: a value that a file of sysfs takes."""
+    """A step of a fix that writes a value to a file of sysfs."""
 
     file: Path
+    """The file."""
     value: str
+    """The value."""
 
     @property
     def line(self) -> str:
@@ -97,22 +99,28 @@ is; a warning is to be acted on; an error now."""
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, or a remark, about one subject. `check` is its code, `level` one of LEVELS, `text` and `hint` are for people.
-
-    `subject`: a host or program, if the check is about one. `unusable`: no backup can be made. `device`: its number, if the finding
-    is about one; `count`: its number of errors. `cause`: why rsync could not list a path. `remedy`: details for `backupd doctor`.
-    """
+    """A problem or a remark about one subject."""
 
     check: str
+    """The check that found it."""
     level: str
+    """One of LEVELS."""
     text: str
+    """What was found."""
     hint: str = ""
+    """What to do; "": nothing."""
     unusable: bool = False
+    """True if no backup can be made."""
     device: int | None = None
+    """The number of the device that it is about; None: none."""
     count: int = 0
+    """Number of errors of that device."""
     subject: str = ""
+    """The host or program that it is about; "": none."""
     cause: ExitCause | None = None
+    """Why rsync could not list a path; None: another finding."""
     remedy: Remedy = NO_REMEDY
+    """Details for `backupd doctor`."""
 
     def is_about_the_same(self, other: "Finding") -> bool:
         """Returns True if both are one problem, whatever numbers their texts have: the same check, subject and device."""

@@ -87,6 +87,19 @@ def _strict(schema: Any) -> Any:
     return {**inner, "additionalProperties": False} if "properties" in inner and inner.get("type") == "object" else inner
 
 
+def test_each_field_of_an_answer_has_its_unit_and_the_meaning_of_null_in_the_document(site: Dashboard) -> None:
+    """Who writes a program for the API would have to read ours."""
+    schemas = document(site)["components"]["schemas"]
+    bare = [
+        f"{name}.{field}"
+        for name, schema in schemas.items()
+        for field, kind in schema.get("properties", {}).items()
+        if not kind.get("description")
+    ]
+    assert bare == []
+    assert schemas["BackupRow"]["properties"]["duration"]["description"] == "Seconds that the run took."
+
+
 def test_hosts_are_those_of_the_catalogue(site: Dashboard) -> None:
     first, second = told(site, "/hosts"), told(site, "/hosts?page=2")
     assert site.made

@@ -54,21 +54,23 @@ class OfHost:
 
 @dataclass(frozen=True, slots=True)
 class OfNumber:
-    """Which one."""
+    """Parameters: an id."""
 
     number: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="The id.")]
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """A request whose parameters, role and host are validated. `given` is an instance of the endpoint's `takes`, `body` of its
-    `body`.
-    """
+    """A request whose parameters, role and host are validated."""
 
     source: RequestContext
+    """The dashboard's data."""
     viewer: Viewer
+    """The user."""
     given: Any
+    """An instance of the endpoint's `takes`."""
     body: Any = None
+    """An instance of the endpoint's `body`; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +83,34 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One operation. `path` is Flask's; `name` its operationId. `errors`: statuses besides 400, 401 and those of the agent.
-
-    `pool_wide`: it covers all hosts, so viewers who are limited to some may not use it. `agent`: it asks the root service.
-    """
+    """One operation."""
 
     method: Literal["GET", "POST"]
+    """Of HTTP."""
     path: str
+    """In Flask's notation."""
     name: str
+    """Its operationId."""
     tag: str
+    """The group in the document."""
     summary: str
+    """What it does."""
     answer: Any
+    """The type of its answer."""
     act: Callable[[ApiRequest], Any]
+    """Returns the answer."""
     takes: type = Nothing
+    """The type of its parameters."""
     body: type | None = None
+    """The type of its body; None: it has none."""
     operator: bool = False
+    """True if only operators may use it."""
     pool_wide: bool = False
+    """True if it covers all hosts, so that users who are limited to some may not use it."""
     agent: bool = False
+    """True if it asks the root service."""
     errors: tuple[int, ...] = field(default=())
+    """Statuses besides 400, 401 and those of the root service."""
 
     @property
     def of_host(self) -> bool:

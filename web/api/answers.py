@@ -91,10 +91,12 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """The error in one line, and a hint how to solve it; the hint may be empty."""
+    """An error."""
 
     error: str
+    """What happened, in one line."""
     hint: str
+    """What to do; "": nothing."""
 
 
 def of_operator(error: OperatorError) -> Response:

@@ -1,15 +1,21 @@
 """The OpenAPI document, made from the table of endpoints: the types themselves describe parameters, bodies and answers.
 
-pydantic makes JSON Schemas of plain dataclasses; OpenAPI 3.1 takes these unchanged. This module corrects two points that pydantic
+pydantic makes JSON Schemas of plain dataclasses; OpenAPI 3.1 takes these unchanged. This module adds the
+lines below fields as their descriptions, and corrects two points that pydantic
 cannot know: an answer always has all of its fields, and a path is text with percent-encoded bytes.
 """
 
+import ast
+import inspect
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from typing import Any, cast
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
 from btrkeep import __version__
 from web.api import TAGS, Bytes, Endpoint, adapters_of, bare, hints_of, required_of
@@ -61,11 +67,37 @@ def document(endpoints: Sequence[Endpoint], prefix: str) -> dict[str, Any]:
     }
 
 
+class _DescribedFields(GenerateJsonSchema):
+    """Takes the line below each field of a dataclass as its description."""
+
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        made = super().dataclass_schema(schema)
+        for name, line in _lines_of_fields(schema["cls"]).items():
+            if name in made.get("properties", {}):
+                made["properties"][name].setdefault("description", line)
+        return made
+
+
+def _lines_of_fields(kind: type) -> dict[str, str]:
+    """Returns the text below each field of a dataclass, those that it inherits included."""
+    lines: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if is_dataclass(base):
+            body = cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]).body
+            for field, text in pairwise(body):
+                match field, text:
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(line))):
+                        lines[name] = " ".join(line.split())
+    return lines
+
+
 def _schemas(endpoints: Iterable[Endpoint]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the named schemas, and each endpoint's answer by the endpoint's name."""
     answers = [(endpoint.name, endpoint.answer) for endpoint in endpoints if not isinstance(endpoint.answer, Bytes)] + [("", Error)]
     found, rest = TypeAdapter.json_schemas(
-        [(name, "serialization", TypeAdapter(kind)) for name, kind in answers], ref_template=_REF
+        [(name, "serialization", TypeAdapter(kind)) for name, kind in answers],
+        ref_template=_REF,
+        schema_generator=_DescribedFields,
     )
     schemas = {name: _mended(schema) for name, schema in rest.get("$defs", {}).items()}
     return schemas, {name: _mended(schema) for (name, _), schema in found.items()}

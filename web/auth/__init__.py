@@ -14,26 +14,38 @@ _PATTERN = re.compile(r"[A-Za-z0-9_*?\[\]!.-]{1,255}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """`hosts` are patterns, None: all hosts. `hash` is argon2's text."""
+    """A user."""
 
     name: str
+    """The user's name."""
     role: str
+    """One of the roles."""
     hosts: tuple[str, ...] | None
+    """Patterns of the hosts that the user may see; None: all hosts."""
     hash: str
+    """argon2's text."""
     created: datetime
+    """When the user was added."""
     changed: datetime
+    """When the password was last changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoginSession:
-    """One browser that is logged in. `key` is the digest of the random word in its cookie."""
+    """One browser that is logged in."""
 
     key: bytes
+    """The digest of the random word in its cookie."""
     user: str
+    """The user's name."""
     created: datetime
+    """When it logged in."""
     seen: datetime
+    """When it was last active."""
     address: str
+    """Its address."""
     browser: str
+    """How it names itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +53,15 @@ class Token:
     """A token that a script presents instead of a login. Only its digest is stored, not the token."""
 
     name: str
+    """Its name."""
     role: str
+    """One of the roles."""
     hosts: tuple[str, ...] | None
+    """Patterns of the hosts that it may see; None: all hosts."""
     created: datetime
+    """When it was made."""
     used: datetime | None
+    """When it was last used; None: never."""
 
 
 def checked_name(name: str) -> str:

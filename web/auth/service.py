@@ -70,11 +70,14 @@ _BROKEN = RequestRefused("something is wrong inside the login service", "see its
 
 @dataclass(slots=True)
 class LoginService:
-    """`idle` and `longest` are seconds after which a session ends: without a click, and in any case."""
+    """Checks logins."""
 
     store: Store
+    """The users and sessions."""
     idle: float
+    """Seconds without activity after which a session ends."""
     longest: float
+    """Seconds after which a session ends in any case."""
     _passwords: threading.BoundedSemaphore
 
     def __init__(self, store: Store, idle: float = 12 * 3600.0, longest: float = 7 * 86400.0) -> None:

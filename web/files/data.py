@@ -34,11 +34,14 @@ class Asks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """One backup that can be restored from."""
+    """A backup that can be restored from."""
 
     name: str
+    """Its name."""
     state: str
+    """Its state."""
     started: datetime
+    """When its run began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +51,29 @@ class NamedFile:
     """
 
     name: str
+    """The last part of its path."""
     kind: str
+    """The type of file."""
     size: int
+    """Bytes."""
     allocated: int
+    """Bytes on the disk."""
     mode: str
     """Octal: "0644"."""
     uid: int
+    """The owner on the host."""
     gid: int
+    """The group on the host."""
     mtime: datetime | None
-    """None: a year that no calendar here has; `mtime_ns` has it still."""
+    """When it was last modified; null: `mtime_ns` is in a year that no calendar has."""
     mtime_ns: int
+    """The same in nanoseconds."""
     inode: int
+    """The inode number."""
     links: int
+    """Number of its names."""
     target: str | None
-    """The target of a symlink. It is shown, never followed."""
+    """Where a symlink points, which is never followed; null for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +81,33 @@ class File(NamedFile):
     """The same with its path."""
 
     path: str
+    """On the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderPage:
-    """The entry at a path of a backup, and, if it is a folder, one page of its entries, whose paths begin with that of the folder.
-
-    `total`: names in the folder, on all pages. `next`: the offset of the next page; null: this is the last. A page may have fewer
-    entries than `limit`, because its bytes are limited as well. `sort`: with a minus for descending order. `deletions_skipped`:
-    since when deletions have been skipped in this backup or those that it grew from; null: they were not.
-    """
+    """The entry at a path of a backup and, if it is a folder, one page of its entries."""
 
     host: str
+    """The host's name."""
     backup: Which
+    """The backup."""
     entry: File
+    """The entry at the path."""
     entries: tuple[NamedFile, ...]
+    """Names in the folder. A page may have fewer than `limit`, because its bytes are limited as well."""
     total: int
+    """Number of names in the folder, on all pages."""
     offset: int
+    """Number of names before this page."""
     limit: int
+    """The most names of a page."""
     sort: str
+    """The order, with a minus for descending."""
     next: int | None
+    """The offset of the next page; null: this is the last."""
     deletions_skipped: datetime | None
+    """Since when deletions have been skipped in this backup or those that it grew from; null: they were not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +226,12 @@ _BINARY = frozenset(range(32)) - {9, 10, 12, 13, 27}
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Lines of text, each safe to show. `more`: the file continues."""
+    """The beginning of a text file."""
 
     lines: tuple[str, ...]
+    """Its lines, each safe to display."""
     more: bool
+    """Whether the file continues."""
 
 
 def beginning(pieces: Iterable[bytes], size: int, limit: int = TEXT_LIMIT) -> Beginning | None:

@@ -13,63 +13,94 @@ from web.same_names import of_answer
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """One distinct version. `first`, `last` and `best` are names of backups; `best` is the one to restore it from."""
+    """One distinct version of a path."""
 
     entry: NamedFile
+    """The entry in the newest backup that has it."""
     first: str
+    """The oldest backup that has it."""
     last: str
+    """The newest backup that has it."""
     first_seen: datetime
+    """When `first` began."""
     last_seen: datetime
+    """When `last` began."""
     backups: int
+    """Number of backups that have it."""
     names: tuple[str, ...]
+    """All backups that have it, oldest first."""
     states: tuple[str, ...]
+    """The states of these backups, each once."""
     best: str
+    """The backup to restore it from."""
     changed: tuple[str, ...]
+    """In what it differs from the previous version; empty for the first."""
     certain: bool
+    """Whether the data of all these backups is known to be the same."""
     vanished: datetime | None
+    """When the path was missing right after this version; null: another version followed, or it still exists."""
     same_content_as: str | None
+    """The `first` of the previous version, if the data is known to be the same; otherwise null."""
     before: str | None
-    """The best backup of the version before it, to compare with; None for the first."""
+    """The best backup of the previous version, to compare with; null for the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbsenceRow:
-    """A period without the path after it existed. `doubtful`: only suspect or failed backups indicate the absence."""
+    """A period in which the path was missing."""
 
     first: str
+    """The first backup without it."""
     last: str
+    """The last backup without it."""
     since: datetime
+    """When `first` began."""
     until: datetime | None
+    """When `came_back` began; null: it did not come back."""
     backups: int
+    """Number of backups without it."""
     came_back: str | None
+    """The backup that has it again; null: none does."""
     doubtful: bool
+    """Whether it is missing only in suspect or failed backups."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathInBackupRow:
-    """The result for one backup: `found` is a word, `version` the number of the version."""
+    """The path in one backup."""
 
     name: str
+    """The backup's name."""
     started: datetime
+    """When it began."""
     state: str
+    """The backup's state."""
     found: str
+    """What the backup has at this path, as a word."""
     version: int | None
+    """The number of the version; null: it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryPage:
-    """Versions, spans without it, and each backup, all oldest first. `of`: how many backups there are in all; `next`: from which
-    one on to ask again, when there was not the time to look at all of them; None: there was.
-    """
+    """All versions of a path."""
 
     host: str
+    """The host's name."""
     path: str
+    """On the host."""
     by_content: bool
+    """Whether files were read where their metadata did not decide."""
     versions: tuple[VersionRow, ...]
+    """Oldest first."""
     gone: tuple[AbsenceRow, ...]
+    """The periods in which it was missing, oldest first."""
     backups: tuple[PathInBackupRow, ...]
+    """Its state in each backup, oldest first."""
     of: int
+    """Number of backups in all."""
     next: str | None
+    """The backup from which to continue, because the time limit was reached; null: all backups are here."""
 
     def told(self) -> list[VersionRow | AbsenceRow]:
         """Versions and the spans between, as they came to be, the newest first."""
@@ -123,43 +154,58 @@ _FOUND = {"+": "added", "-": "removed", "@": "place"}
 
 @dataclass(frozen=True, slots=True)
 class DifferenceRow:
-    """One path that differs. `what`: added, removed, changed, kind; `fields`: the fields in which a changed path differs."""
+    """A path that differs."""
 
     path: str
+    """On the host."""
     what: str
+    """added, removed, changed, or kind: another type of file."""
     before: NamedFile | None
+    """The entry in the older backup; null: it was added."""
     after: NamedFile | None
+    """The entry in the newer backup; null: it was removed."""
     fields: tuple[str, ...]
+    """The fields in which a changed path differs."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffLine:
-    """One line of a text difference, safe to show. `what`: added, removed, place (position in the file), same."""
+    """One line of the differences of a text."""
 
     what: str
+    """added, removed, place (the position in the file) or same."""
     text: str
+    """The line, safe to display."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The differences. `counts` cover the differences that are included; `more`: there are or may be others, with `over` because
-    the time limit was reached, and `next` is the path to continue after, as `since`; null: nothing was compared in that time.
-    `text`: None if it is not text.
-    """
+    """The differences between two backups."""
 
     host: str
+    """The host's name."""
     path: str
+    """The compared path."""
     before: str
+    """The older backup."""
     after: str
+    """The newer backup."""
     differences: tuple[DifferenceRow, ...]
+    """At most `limit` of them."""
     more: bool
+    """Whether there are or may be others."""
     over: bool
+    """Whether that is because the time limit was reached."""
     limit: int
+    """The most differences of an answer."""
     counts: Mapping[str, int]
+    """Number of the included differences by kind."""
     next: str | None
+    """The path to continue after, as `since`; null: nothing more, or nothing was compared in the time."""
     text: tuple[DiffLine, ...] | None
+    """The differing lines of a text file; null: it is not a text file."""
     note: str | None
-    """The reason why a file has none."""
+    """Why a file has no `text`; null: it has."""
 
 
 def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limit: int, since: bytes | None = None) -> Compared:

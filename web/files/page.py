@@ -208,12 +208,16 @@ _TITLES = {"name": "Name", "kind": "Kind", "size": "Size", "mode": "Mode", "owne
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a folder's table. `sort` is what a click on its title asks for, `order` how it is sorted now."""
+    """A column of a folder's table."""
 
     title: str
+    """Its title."""
     sort: str
+    """The order that a click on the title requests."""
     order: str | None
+    """How it is sorted now; None: by another column."""
     number: bool = False
+    """True if it has numbers."""
 
 
 @blueprint.get("/files/<host>")

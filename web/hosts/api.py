@@ -33,18 +33,23 @@ class HostsParameters:
 
 @dataclass(frozen=True, slots=True)
 class Backups:
-    """A host's backups, the newest first: how many are kept and how many go, and by which rules."""
+    """A host's backups."""
 
     host: str
+    """The host's name."""
     backups: tuple[BackupRow, ...]
+    """Newest first."""
     kept: int
+    """Number of backups that the retention keeps."""
     going: int
+    """Number of backups that it deletes."""
     retention: str
+    """The rules, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfBackup:
-    """Which backup."""
+    """Parameters: a backup."""
 
     host: Host
     backup: Name
@@ -52,7 +57,7 @@ class OfBackup:
 
 @dataclass(frozen=True, slots=True)
 class HoldParameters:
-    """`until`: RFC 3339; left out: for ever."""
+    """Parameters of a hold."""
 
     why: Why = ""
     until: Annotated[Moment, Field(description="The end of the hold; if omitted, it lasts until it is released.")] | None = None
@@ -60,51 +65,69 @@ class HoldParameters:
 
 @dataclass(frozen=True, slots=True)
 class AcceptParameters:
-    """Why it is right."""
+    """Parameters of an acceptance."""
 
     why: Why = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldAnswer:
-    """A hold as it is stored. `until` null: until it is released."""
+    """A hold, as it is stored."""
 
     until: str | None
+    """When it ends; null: when it is released."""
     why: str
+    """The reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The backup, its state, since when it is held. `unexpired`: it had been marked for deletion."""
+    """A backup that is held now."""
 
     host: str
+    """The host's name."""
     name: str
+    """The backup's name."""
     state: str
+    """Its state."""
     at: str
+    """When it was held."""
     until: str | None
+    """When the hold ends; null: when it is released."""
     why: str
+    """The reason."""
     unexpired: bool
+    """Whether it had been marked for deletion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The backup, its state, and the hold that it had; null: it had none."""
+    """A backup whose hold was released."""
 
     host: str
+    """The host's name."""
     name: str
+    """The backup's name."""
     state: str
+    """Its state."""
     released: HoldAnswer | None
+    """The hold that it had; null: it had none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The backup, which counts as complete now."""
+    """A backup that counts as complete now."""
 
     host: str
+    """The host's name."""
     name: str
+    """The backup's name."""
     state: str
+    """Its state."""
     at: str
+    """When it was accepted."""
     why: str
+    """The reason."""
 
 
 def one_host(asked: ApiRequest) -> HostPage:

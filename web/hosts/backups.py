@@ -27,41 +27,56 @@ from web.source import RequestContext
 
 @dataclass(frozen=True, slots=True)
 class BackupRow:
-    """One backup. `name` is None for `.working`; times, seconds and bytes as in the catalogue.
-
-    `keep`: whether the retention keeps it, None if that is not decided (`.working`); `why`: the rules that keep it, or when it
-    expires and why, in the words of `backupd retention explain`; `goes`: when it may be deleted. `held`: its hold in words, None if
-    no hold is in force. `letter`, `kind`: its mark on the calendar. Permitted actions: `may_hold`, `may_release`, `may_accept`.
-    """
+    """One backup. Times, seconds and bytes are as in the catalogue."""
 
     name: str | None
+    """Its name; null for an unfinished one."""
     state: str
+    """Its state."""
     started: datetime
+    """When its run began."""
     finished: datetime | None
+    """When its run ended; null: it has not."""
     duration: float | None
+    """Seconds that the run took."""
     files: int | None
+    """Number of regular files."""
     size: int | None
+    """The size of its files on the host."""
     new_bytes: int | None
+    """Bytes of new data."""
     base: str | None
+    """The backup that it began with; null: a first copy."""
     error: str | None
+    """Why it is not complete; null: it is."""
     warnings: tuple[str, ...]
+    """What is missing or unusual, one line each."""
     keep: bool | None
+    """Whether the retention keeps it; null: it is unfinished."""
     why: str
+    """The rules that keep it, or when it expires and why, as `backupd retention explain` prints it."""
     goes: datetime | None
+    """When it may be deleted; null: it is kept."""
     held: str | None
+    """Its hold in words; null: it is not held."""
     letter: str
+    """Its letter on the calendar."""
     kind: str
+    """The meaning of that letter, as a word."""
     may_hold: bool
+    """Whether the user may hold it."""
     may_release: bool
+    """Whether the user may release its hold."""
     may_accept: bool
+    """Whether the user may accept it."""
     ahead: bool = False
-    """Its timestamp is in the future: a clock was wrong."""
+    """Whether its time is in the future, because a clock was wrong."""
     verified: Verified | None = None
-    """The state of its data; None for `.working`."""
+    """The state of its data; null for an unfinished one."""
     verified_words: str = ""
     """The same in a sentence."""
     copies: tuple[str, ...] = ()
-    """The replicas and repositories that have this backup too, as of the last replication or listing."""
+    """The replicas and repositories that also have it, as of the last replication or listing."""
 
     @property
     def restorable(self) -> bool:
@@ -71,12 +86,16 @@ class BackupRow:
 
 @dataclass(frozen=True, slots=True)
 class KnownDecision:
-    """The decision about a backup: made here, or answered by `backupd retention explain`. `reasons`: words, for each rule."""
+    """The decision about a backup, made here or by `backupd retention explain`."""
 
     keep: bool
+    """True if it is kept."""
     rules: tuple[str, ...]
+    """The rules that keep it."""
     reasons: tuple[str, ...]
+    """In words, for each rule."""
     expires: datetime | None
+    """When it may be deleted; None: it is kept."""
 
 
 def decided(backups: Sequence[Backup], policy: Retention | None, source: RequestContext, host: str) -> dict[str, KnownDecision]:
@@ -171,43 +190,54 @@ def _why(decision: KnownDecision, held: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One backup on the calendar: the local day on which it began, how long it is kept, and its name."""
+    """One backup on the calendar."""
 
     day: date
+    """The day on which it began, in the pool's zone."""
     kind: StripLetter
+    """How long it is kept."""
     name: str
+    """Its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One day. `letter` and `words` describe the backup that is kept longest; `names`: its backups, oldest first, () without any.
-
-    `kind` is one word for the stylesheet; all are empty for a day that is not between the oldest backup and today.
-    """
+    """One day of the calendar. All is empty for a day that is not between the oldest backup and today."""
 
     day: str
+    """Its date."""
     letter: str = ""
+    """Of its backup that is kept longest."""
     kind: str = ""
+    """The meaning of the letter, as a word for the style sheet."""
     words: str = ""
+    """The meaning of the letter."""
     names: tuple[str, ...] = ()
+    """Its backups, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """A row. `skipped`: so many months without a backup instead of one month; then there are no cells."""
+    """A row of the calendar."""
 
     month: str
+    """Its name."""
     cells: tuple[Cell, ...] = ()
+    """Its days."""
     skipped: int = 0
+    """The number of months without a backup that this row stands for; 0: it is one month."""
     backups: int = 0
+    """Number of its backups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """The calendar. `legend`: letter, word for the stylesheet and meaning of each mark on it."""
+    """The calendar."""
 
     months: tuple[Month, ...]
+    """Its rows."""
     legend: tuple[tuple[str, str, str], ...]
+    """Letter, word for the style sheet and meaning of each mark on it."""
 
     @property
     def newest(self) -> int:

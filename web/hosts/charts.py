@@ -34,7 +34,9 @@ class HostChart:
     """A chart and its heading."""
 
     title: str
+    """Its heading."""
     svg: Markup
+    """The chart."""
 
 
 def size_chart(backups: Sequence[BackupRow], zone: ZoneInfo) -> HostChart | None:

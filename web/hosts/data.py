@@ -34,59 +34,80 @@ _LONGEST_QUERY = 200
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """One host. `state` is one of ALL_STATES, `age` seconds since the newest complete backup started, sizes are bytes.
-
-    `size`, `files` and `new_bytes` are those of the newest complete backup. `words`: the error or the warning; `tone`: which of the
-    two it is: error, warning, or "" for neither.
-    """
+    """One host. `size`, `files` and `new_bytes` are those of its newest complete backup."""
 
     host: str
+    """Its name."""
     state: str
+    """One of ALL_STATES."""
     group: str | None
+    """Its group; null: none."""
     address: str | None
+    """How ssh reaches it; null: it is this machine."""
     enabled: bool
+    """Whether it is backed up."""
     optional: bool
+    """Whether it may be absent."""
     last_complete: datetime | None
+    """When its newest complete backup started; null: it has none."""
     age: float | None
+    """Seconds since then."""
     next_due: datetime | None
+    """When it is due next; null: it is not enabled."""
     size: int | None
+    """The size of its files on the host."""
     files: int | None
+    """Number of regular files."""
     new_bytes: int | None
+    """Bytes of new data."""
     backups: int
+    """Number of its backups."""
     words: str
+    """The error or the warning; "": there is none."""
     tone: str
+    """Which of the two `words` is: error, warning, or ""."""
     nights: tuple[HostNight, ...] = ()
-    """Its last 30 nights, oldest first; only for hosts that are shown."""
+    """Its last 30 nights, oldest first; only for displayed hosts."""
     strip: str = ""
     """The same in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query: words that must all be in name, group or address; a state; a group; an order; a page, from 1."""
+    """A query."""
 
     q: str = ""
+    """Words that must all be in name, group or address."""
     state: str = ""
+    """Only hosts in this state; "": all."""
     group: str = ""
+    """Only hosts of this group; "": all."""
     sort: str = "host"
+    """The order."""
     page: int = 1
+    """From 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostList:
-    """One page. `total`: hosts that the viewer may see; `matching`: the number of these that match the query.
-
-    `states`: the number of hosts in each state, among those that match `q` and `group`; `groups`: all existing groups.
-    """
+    """One page of hosts."""
 
     query: Query
+    """The query."""
     total: int
+    """Number of hosts that the user may see."""
     matching: int
+    """Number of those that match the query."""
     pages: int
+    """Number of pages."""
     rows: tuple[HostRow, ...]
+    """The hosts of this page."""
     states: tuple[tuple[str, int], ...]
+    """Number of hosts by state, of those that match `q` and `group`."""
     groups: tuple[str, ...]
+    """All groups."""
     orders: tuple[str, ...]
+    """The possible orders."""
 
 
 def every_row(source: RequestContext) -> tuple[HostRow, ...]:
@@ -162,10 +183,12 @@ def _unconfigured(name: str, facts: HostFacts | None, now: datetime) -> HostStat
 
 @dataclass(frozen=True, slots=True)
 class BadBackups:
-    """How many backups of a host have damaged files, and how many were changed after they were final."""
+    """The bad backups of a host."""
 
     damaged: int
+    """Number of backups with damaged files."""
     altered: int
+    """Number of backups that were changed after they were final."""
 
 
 def bad_backups(source: RequestContext) -> Mapping[str, BadBackups]:

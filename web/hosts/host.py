@@ -41,61 +41,86 @@ _NAMED = 5  # damaged files
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """The settings of a host. `every`, `deadline` are seconds, `bandwidth` bytes a second; `retention` is in words."""
+    """The settings of a host."""
 
     paths: tuple[str, ...]
+    """The source paths."""
     exclude: tuple[str, ...]
+    """The exclude patterns."""
     every: float
+    """Seconds between two backups."""
     window: str | None
+    """When backups may run; null: always."""
     optional: bool
+    """Whether it may be absent."""
     enabled: bool
+    """Whether it is backed up."""
     bandwidth: int | None
+    """Bytes per second; null: no limit."""
     quota: int | None
+    """Bytes; null: no limit."""
     attempts: int
+    """How often a broken transfer is tried in one run."""
     deadline: float
+    """Seconds after which a run is stopped."""
     one_file_system: bool
+    """Whether filesystems that are mounted below the paths are left out."""
     retention: str
+    """The rules, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedFiles:
-    """What is known to be damaged of a host: how many `files`, in how many `backups`, and the first `paths`. `replica`: of a copy,
-    who fetches it, and can do so again.
-    """
+    """The known damages of a host."""
 
     files: int
+    """Number of damaged files."""
     backups: int
+    """Number of backups that have them."""
     paths: tuple[str, ...]
+    """The first of them."""
     replica: str | None
+    """The replica that fetches the host and can fetch it again; null: it is backed up here."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostPage:
-    """The page of a host. `settings` is None if the host is no longer configured. `sentence`: its state in one sentence.
-
-    `backups` and `runs`: the newest first. `history`: its runs that produced a backup, oldest first, for the chart.
-    """
+    """The page of a host."""
 
     row: HostRow
+    """The host."""
     sentence: str
+    """Its state in one sentence."""
     settings: HostSettings | None
+    """Its settings; null: it is no longer configured."""
     running: tuple[Transfer, ...]
+    """Its running transfers."""
     alarms: tuple[OpenAlarm, ...]
+    """Its open alarms."""
     backups: tuple[BackupRow, ...]
+    """Newest first."""
     kept: int
+    """Number of backups that the retention keeps."""
     going: int
+    """Number of backups that it deletes."""
     retention: str
+    """The rules, in words."""
     in_doubt: bool
+    """Whether a crash of the server may have damaged some of its backups."""
     calendar: Calendar
+    """Its calendar."""
     runs: tuple[LogRun, ...]
+    """Its last runs, newest first."""
     history: tuple[LogRun, ...]
+    """Its runs that made a backup, oldest first, for the chart."""
     night_words: str
     """The meaning of a night of its strip."""
     also: tuple[CopyElsewhere, ...] = ()
-    """The copies of it in other pools; for a copy, the backups in common with its origin."""
+    """Its copies in other pools; for a fetched host the backups in common with its origin."""
     alive: int | None = None
-    """Bytes that it wrote and that still exist, as of the last sample; None if simple quotas do not count them."""
+    """Bytes that it wrote and that still exist, as of the last sample; null: simple quotas do not count them."""
     damaged: DamagedFiles | None = None
+    """Its damaged files; null: there are none."""
 
     @property
     def newest(self) -> str | None:

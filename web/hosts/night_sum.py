@@ -22,11 +22,14 @@ _VERB = {"missed": "not tried", "waiting": "to come"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The hosts that one thing became of. `names`: the first of them, of those that want a look."""
+    """The hosts of a night with the same outcome."""
 
     outcome: str
+    """The outcome."""
     count: int
+    """Number of hosts."""
     names: tuple[str, ...] = ()
+    """The first of them, if an administrator should check them."""
 
     @property
     def words(self) -> str:
@@ -36,27 +39,34 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class NightSum:
-    """One night. `begin` and `end` bound it, `first` and `last` are the start of its first run and the end of its last one.
-
-    `going_on`: hosts are being backed up, or their window is open and they are not yet. `expected`: hosts that were tried, or due.
-    `parts` in the order of the bar. `new_bytes`: the bytes that rsync wrote. `head` is the sentence without the names.
-
-    `by_hand`: not a night, but the runs by hand since the last one; no host counts as missing. `about`: which 24 hours a night is.
-    """
+    """One night."""
 
     begin: datetime
+    """Its begin."""
     end: datetime
+    """Its end."""
     day: str
+    """Its name."""
     first: datetime | None
+    """When its first run started; null: none did."""
     last: datetime | None
+    """When its last run ended; null: none has."""
     going_on: bool
+    """Whether hosts are being backed up, or their window is open and they are not backed up yet."""
     expected: int
+    """Number of hosts that were tried, or due."""
     complete: int
+    """Number of complete backups."""
     parts: tuple[Part, ...]
+    """The hosts by outcome, in the order of the bar."""
     new_bytes: int
+    """Bytes that rsync wrote."""
     head: str
+    """The sentence about it, without names."""
     about: str
+    """Which 24 hours it is."""
     by_hand: bool = False
+    """Whether it is not a night, but the manual runs since the last one; then no host counts as missing."""
 
     @property
     def sentence(self) -> str:
@@ -74,19 +84,24 @@ def _named(part: Part) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NightFacts:
-    """The input of the sums: hosts by name that the viewer may see, facts of them, and the runs since `since(...)`.
-
-    `began`: since when a host exists, for the hosts for which that is known.
-    """
+    """The input of the sums."""
 
     hosts: Mapping[str, HostConfig]
+    """The hosts that the user may see, by name."""
     facts: Mapping[str, HostFacts]
+    """What the catalogue has about them."""
     runs: Sequence[HostRuns]
+    """Their runs since `since(...)`."""
     alive: frozenset[int]
+    """Ids of runs whose process exists."""
     zone: ZoneInfo
+    """The pool's time zone."""
     now: datetime
+    """The moment."""
     began: Mapping[str, datetime] = field(default_factory=dict)
+    """Since when a host exists, if that is known."""
     unknown: Sequence[tuple[datetime, datetime]] = ()
+    """Times in which runs may be missing."""
 
 
 def since(hosts: Iterable[HostConfig], zone: ZoneInfo, now: datetime) -> datetime:

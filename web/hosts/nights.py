@@ -33,16 +33,17 @@ _HALF_A_DAY = timedelta(hours=12)
 
 @dataclass(frozen=True, slots=True)
 class HostNight:
-    """One night of one host. `day`: the local date of its evening, 2026-11-20.
-
-    `outcome` is one of OUTCOMES. `backup` is the name of the backup it produced, and `now` its present state: kept, expired
-    (restorable until its grace ends), gone (deleted); both are None if it produced none.
-    """
+    """One night of one host."""
 
     day: str
+    """The local date of its evening, such as 2026-11-20."""
     outcome: str
+    """One of OUTCOMES."""
     backup: str | None = None
+    """The backup that it made; null: none."""
     now: str | None = None
+    """The present state of that backup: kept, expired (it can be restored until its grace ends) or gone (deleted); null: none
+    was made."""
 
 
 def boundaries(window: Window | None, zone: ZoneInfo, now: datetime, count: int = COUNT) -> list[datetime]:

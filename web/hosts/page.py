@@ -93,19 +93,24 @@ def now(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action of operators. `may` is the field of a backup's row that permits it; "": it concerns no backup.
-
-    `done` is the message afterwards, with {host} and {backup}.
-    """
+    """An action of operators."""
 
     verb: str
+    """The verb of the root service."""
     title: str
+    """Of its page."""
     button: str
+    """The text of its button."""
     done: str
+    """The message afterwards, with {host} and {backup}."""
     may: str = ""
+    """The field of a backup's row that permits it; "": it does not concern a backup."""
     refused: str = ""
+    """Why it is not permitted."""
     asks_why: bool = False
+    """True if it asks for a reason."""
     asks_until: bool = False
+    """True if it asks for an end."""
 
 
 ACTIONS = {

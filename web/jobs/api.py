@@ -41,10 +41,12 @@ class NightParameters:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """Jobs, newest first. `cut`: kinds of which there may be more in these days; only the newest ones are here."""
+    """Jobs, newest first."""
 
     jobs: tuple[JobRow, ...]
+    """The jobs."""
     cut: tuple[str, ...]
+    """Kinds of which there may be more in these days; only the newest are here."""
 
 
 def jobs(asked: ApiRequest) -> Jobs:
@@ -89,43 +91,60 @@ class TasksParameters:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The task that was started or queued: `job` is its id, `unit` its systemd unit, null if there is none."""
+    """A task that was started or queued."""
 
     job: str
+    """Its id."""
     unit: str | None
+    """Its systemd unit; null: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task. `state`: queued (it waits for its turn), running, done, failed; `exit`: its exit status, null before it ends."""
+    """One task of the root service."""
 
     job: str
+    """Its id."""
     verb: str
+    """What it does."""
     host: str
+    """The host's name."""
     who: str
+    """The user who requested it."""
     asked: str
+    """When it was requested."""
     arguments: Mapping[str, Any]
+    """Those of the verb."""
     unit: str | None
+    """Its systemd unit; null: it has none."""
     state: str
+    """queued, running, done or failed."""
     started: str | None
+    """When it began; null: it waits."""
     finished: str | None
+    """When it ended; null: it has not."""
     exit: int | None
+    """Its exit status; null: it has not ended."""
     error: str | None
+    """Why it failed; null: it did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAnswer(Task):
-    """A task with the last lines of its output; these are empty for a viewer who is limited to some hosts."""
+    """A task with its output."""
 
     lines: tuple[str, ...]
+    """The last lines of its output; empty for a user who is limited to some hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The tasks of the last 30 days, newest first. `next`: continue there, as `before`; null: there are no older ones."""
+    """The tasks of the last 30 days."""
 
     tasks: tuple[Task, ...]
+    """Newest first."""
     next: str | None
+    """Where to continue, as `before`; null: there are no older ones."""
 
 
 def run(asked: ApiRequest) -> Any:

@@ -37,26 +37,38 @@ _GOOD = ("complete", "skipped")
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """`id`: what its page is called, None: it has none. `state`: its outcome, or running, or killed. `about`: how it went."""
+    """One job."""
 
     id: str | None
+    """Of its page; null: it has none."""
     kind: str
+    """The kind of job."""
     title: str
+    """What it is called."""
     state: str
+    """Its outcome, or running, or killed."""
     started: datetime
+    """When it began."""
     finished: datetime | None
+    """When it ended; null: it has not."""
     seconds: float | None
+    """How long it took; null: it has not ended."""
     about: str
+    """The result in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class NightView:
-    """A night: how many runs ended how, and those that are not complete, a page of them."""
+    """A night."""
 
     row: JobRow
+    """The job."""
     outcomes: Mapping[str, int]
+    """Number of runs by outcome."""
     literal_bytes: int
+    """Bytes of new data of all runs."""
     poor: LogPage
+    """A page of the runs that are not complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +82,42 @@ class QueuePosition:
 
 @dataclass(frozen=True, slots=True)
 class RequestedJob:
-    """A job that the root service started or queued. `state`: queued, running, done or failed; `paths` and `to` belong to a
-    restore.
-
-    `lines`: the last lines of its output; `exit`: its exit status, None if it has none yet or it is unknown.
-    """
+    """A job that the root service started or queued."""
 
     id: str
+    """Its id."""
     verb: str
+    """What it does."""
     host: str
+    """The host's name."""
     who: str
+    """The user who requested it."""
     state: str
+    """queued, running, done or failed."""
     asked: datetime | None
+    """When it was requested."""
     started: datetime | None
+    """When it began; null: it waits."""
     finished: datetime | None
+    """When it ended; null: it has not."""
     seconds: float | None
+    """How long it took; null: it has not ended."""
     backup: str | None
+    """The backup's name; null: it concerns none."""
     paths: tuple[str, ...]
+    """Of a restore."""
     to: str | None
+    """The destination of a restore; null: another job."""
     overwrite: str | None
+    """What a restore may overwrite; null: another job."""
     lines: tuple[str, ...]
+    """The last lines of its output."""
     exit: int | None
+    """Its exit status; null: it has not ended, or it is not known."""
     error: str | None
+    """Why it failed; null: it did not."""
     queue: QueuePosition | None = None
-    """The position of a waiting backup, for viewers who may know about others."""
+    """The position of a waiting backup, for users who may know about others."""
 
     @property
     def is_over(self) -> bool:

@@ -42,25 +42,30 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When the unallocated space runs out, and when all space is used; extrapolated from the last half year."""
+    """When the pool is full, by the growth of the last half year."""
 
     allocated: Outlook
+    """When the unallocated space runs out."""
     used: Outlook
+    """When all space is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Balances:
-    """The last runs, newest first, and their totals."""
+    """The last balances."""
 
     balances: tuple[BalanceRun, ...]
+    """Newest first."""
     sums: BalanceSums
+    """Their totals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expiries:
-    """The last runs, newest first."""
+    """The last expiries."""
 
     expiries: tuple[ExpiryRun, ...]
+    """Newest first."""
 
 
 def filesystem_of(asked: ApiRequest) -> str:

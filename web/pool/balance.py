@@ -21,80 +21,126 @@ LAST = 200
 
 @dataclass(frozen=True, slots=True)
 class BalanceRun:
-    """A run of `btrfs-balancer run`. Bytes, seconds; `state` is its outcome, or running, or killed."""
+    """A run of `btrfs-balancer run`. Sizes are bytes."""
 
     id: int
+    """A run that began later has a higher one."""
     state: str
+    """Its outcome, or running, or killed."""
     why: str | None
+    """Why it ended; null: it is running."""
     started: datetime
+    """When it began."""
     finished: datetime | None
+    """When it ended; null: it has not."""
     seconds: float | None
+    """How long it took; null: it has not ended."""
     policy: str
+    """Which block groups were first."""
     budget: int | None
+    """How much it may move; null: no limit."""
     block_groups: int
+    """Number of relocated block groups."""
     moved: int
+    """Data that it moved."""
     written: int | None
+    """What all programs wrote to the devices while it ran; null: not known."""
     amplification: float | None
-    """Bytes written to the devices meanwhile, by everybody, for each byte that moved. None: nothing moved, or not known."""
+    """`written` for each byte that moved; null: nothing moved, or not known."""
     gained: float
+    """Score removed."""
     failed: int
+    """Number of block groups that it could not relocate."""
     current: int | None
+    """Logical address of the block group that it relocates now; null: none."""
     score_before: float | None
+    """The score at its begin; null: not known."""
     score_after: float | None
+    """The score at its end; null: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One block group of a run. Bytes and seconds are given twice: estimated, and measured."""
+    """One block group of a run. Sizes are bytes."""
 
     number: int
+    """Within the run, from 1."""
     vaddr: int
+    """Its logical address."""
     length: int
+    """Its size."""
     used: int
+    """In use before."""
     extents: int | None
+    """Number of its extents; null: not counted."""
     refs: int | None
+    """Number of references to its extents; null: not counted."""
     fragments: int
+    """Number of free extents before."""
     score: float
+    """Its score before."""
     started: datetime
+    """When it began."""
     seconds: float
+    """How long it took."""
     estimate_seconds: float | None
+    """How long it was expected to take; null: no estimate."""
     moved: int
+    """Data that was moved."""
     written: int | None
+    """What all programs wrote to the devices; null: not known."""
     estimate_written: int | None
+    """What it was expected to write; null: no estimate."""
     amplification: float | None
+    """`written` for each byte that moved; null: not known."""
     gained: float
+    """How much the filesystem's score fell."""
     outcome: str
+    """How it ended."""
     error: str | None
+    """The kernel's error; null: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceSums:
-    """Totals of several runs. `amplification` covers the runs for which the bytes written are known."""
+    """Totals of several runs."""
 
     runs: int
+    """Number of runs."""
     block_groups: int
+    """Number of relocated block groups."""
     moved: int
+    """Bytes of data."""
     written: int
+    """Bytes that all programs wrote to the devices, of the runs of which that is known."""
     gained: float
+    """Score removed."""
     amplification: float | None
+    """`written` for each byte that these runs moved; null: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The ratio of measured to estimated values over all steps that have both; 1 is exact."""
+    """How exact the estimates were: measured divided by estimated, over all steps that have both; 1 is exact."""
 
     steps: int
+    """Number of these steps."""
     written: float | None
+    """Of written bytes; null: there are none."""
     seconds: float | None
+    """Of seconds; null: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneBalance:
-    """A run with its steps, in their order."""
+    """A run with its steps."""
 
     run: BalanceRun
+    """The run."""
     steps: tuple[StepRow, ...]
+    """In their order."""
     accuracy: Accuracy
+    """How exact the estimates were."""
 
 
 def balances(catalogue: Catalogue, filesystem: str, now: datetime, limit: int = LAST) -> tuple[BalanceRun, ...]:

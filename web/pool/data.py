@@ -20,15 +20,16 @@ ERRORS = ("writing", "reading", "flushing", "corruption", "generation")
 
 @dataclass(frozen=True, slots=True)
 class SpaceRow:
-    """The space allocated to one type of one profile ("data raid1"), and used of it: bytes as files have them.
-
-    `copies`: bytes of the devices for one byte of a file.
-    """
+    """The space of one type and profile, in bytes as files have them."""
 
     name: str
+    """Such as "data raid1"."""
     allocated: int
+    """In block groups."""
     used: int
+    """In use."""
     copies: float
+    """Bytes of the devices for one byte of a file."""
 
     @property
     def share(self) -> float:
@@ -38,12 +39,16 @@ class SpaceRow:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A device; bytes. `errors` are counts since they were reset last, in the order of ERRORS; None: not known."""
+    """A device."""
 
     devid: int
+    """Its number."""
     size: int
+    """Bytes."""
     allocated: int
+    """Bytes in block groups."""
     errors: tuple[int, ...] | None
+    """Counts since the last reset, in the order of ERRORS; null: not known."""
 
     @property
     def has_errors(self) -> bool:
@@ -56,10 +61,15 @@ class PoolNow(Point):
     """The newest sample, with its profiles and devices. Sizes are bytes of the devices: data stored twice counts twice."""
 
     spaces: tuple[SpaceRow, ...]
+    """By type and profile."""
     devices: tuple[DeviceRow, ...]
+    """The devices."""
     scored: datetime | None
+    """When the score was measured; null: never."""
     options: str
+    """The mount options."""
     activity: str
+    """What the kernel does, such as a balance."""
 
 
 def pool_now(catalogue: Catalogue, filesystem: str) -> PoolNow | None:
@@ -95,43 +105,62 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class TrendPoint:
-    """One moment; sizes are bytes of the devices: data stored twice counts twice."""
+    """One moment. Sizes are bytes of the devices: data stored twice counts twice."""
 
     taken: datetime
+    """When it was measured."""
     size: int
+    """Of all devices."""
     allocated: int
+    """In block groups."""
     used: int
+    """With data or metadata."""
     unallocated: int
+    """Not in block groups."""
     unused: int
-    """Allocated and not used: the space that balance returns."""
+    """Allocated and not used: what a balance can free."""
     metadata_share: float
+    """The part of `used` that is metadata, 0 to 1."""
     orphans: int | None
+    """Number of deleted subvolumes that wait for the cleaner; null: not known."""
     most_orphans: int | None
-    """The most since the point before: the last sample misses subvolumes that wait for the cleaner for a few minutes only."""
+    """The highest number since the point before, because a sample misses subvolumes that wait only for minutes."""
     score: float | None
+    """Of the free space; null: it was not scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """When something is full. Bytes a day; moments are None if that is beyond ten years. `why_not`: too little history."""
+    """When something is full. A moment is null if it is more than ten years away."""
 
     what: str
+    """What is full."""
     now: int | None
+    """Bytes now; null: not known."""
     per_day: float | None
+    """Growth in bytes per day; null: not known."""
     usual: datetime | None
+    """With the usual growth."""
     earliest: datetime | None
+    """With the fastest growth."""
     latest: datetime | None
+    """With the slowest growth."""
     why_not: str | None
+    """Why there is no forecast; null: there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """`points`: at most 400, oldest first; none: there are no samples of that time."""
+    """The pool over time."""
 
     since: datetime
+    """The begin of the period."""
     until: datetime
+    """Its end."""
     days: int
+    """Its length."""
     points: tuple[TrendPoint, ...]
+    """At most 400, oldest first; empty: there are no samples."""
 
 
 def trend(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Trend:
@@ -205,18 +234,26 @@ _EARLIEST = date(1970, 1, 3)
 
 @dataclass(frozen=True, slots=True)
 class DayView:
-    """From `start` to `end`, five minutes a slot. `date`: the day of the zone that was asked for; None: the last 24 hours."""
+    """A day, in slots of five minutes."""
 
     date: str | None
+    """The requested day in the pool's zone; null: the last 24 hours."""
     before: str
-    """The days beside it, 2026-11-20."""
+    """The day before it, such as 2026-11-20."""
     after: str | None
+    """The day after it; null: there is none yet."""
     start: datetime
+    """Its begin."""
     end: datetime
+    """Its end."""
     zone: str
+    """The pool's time zone."""
     slots: tuple[Slot, ...]
+    """Its pieces."""
     phases: tuple[Phase, ...]
+    """The times in which jobs ran."""
     sums: tuple[PhaseSum, ...]
+    """Totals by kind of job."""
 
     @property
     def has_samples(self) -> bool:
@@ -265,18 +302,20 @@ def parse_day(text: str | None) -> date | None:
 
 @dataclass(frozen=True, slots=True)
 class PoolHealth:
-    """The faults of the pool that `backupd notify` found at its last check, and what it could not check.
-
-    `level`: ok, unknown, warning or error. `looked`: None if it was never checked. `is_old`: the last check is too old to rely on.
-    """
+    """The pool's problems, as `backupd notify` found them at its last check."""
 
     level: str
+    """ok, unknown, warning or error."""
     looked: datetime | None
+    """When it was checked; null: never."""
     is_old: bool
+    """Whether the last check is too old to rely on."""
     findings: tuple[Finding, ...] = ()
+    """The problems."""
     unlooked: tuple[str, ...] = ()
+    """What could not be checked."""
     pool_looked: datetime | None = None
-    """When the pool itself could be read last; None: unknown."""
+    """When the pool itself could be read last; null: not known."""
 
     @property
     def fault(self) -> str:

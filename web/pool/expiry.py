@@ -20,32 +20,46 @@ LAST = 60
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRun:
-    """A run of `backupd expire`. Counts are backups, but `left_out` counts hosts. `state` is its outcome, or running, or killed."""
+    """A run of `backupd expire`. Counts are backups, except `left_out`."""
 
     id: int
+    """A run that began later has a higher one."""
     state: str
+    """Its outcome, or running, or killed."""
     started: datetime
+    """When it began."""
     finished: datetime | None
+    """When it ended; null: it has not."""
     seconds: float
+    """How long it took."""
     planned: int
+    """To delete."""
     marked: int
+    """That it marked for deletion."""
     revived: int
+    """That were marked and are kept after all."""
     deleted: int
+    """Deleted so far."""
     left_out: int
+    """Number of hosts that it skipped."""
     waiting: int | None
-    """Deleted subvolumes that wait for the cleaner, as it was heard of last; None: not known, as for all that follow."""
+    """Deleted subvolumes that wait for the cleaner, as last measured; null: not known, as below."""
     most_waiting: int | None
+    """The highest `waiting`."""
     rate: float | None
-    """Subvolumes a second."""
+    """Subvolumes per second."""
     eta: float | None
-    """Seconds left, for a running one."""
+    """Seconds left; null: it is not running."""
     written: int | None
-    """Bytes that the devices wrote meanwhile, for all programs."""
+    """Bytes that all programs wrote to the devices while it ran."""
     written_each: float | None
     """The same for each deleted backup."""
     mount_option: str | None
+    """The mount option while it ran; null: not changed."""
     paused: str | None
+    """Why it pauses now; null: it does not."""
     error: str | None
+    """What ended it early; null: nothing did."""
 
 
 def expiries(catalogue: Catalogue, now: datetime, limit: int = LAST) -> tuple[ExpiryRun, ...]:

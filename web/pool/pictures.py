@@ -33,13 +33,18 @@ ORDERS = {VIRTUAL: "by virtual address", "physical": "by place on the devices"}
 
 @dataclass(frozen=True, slots=True)
 class DrawingRequest:
-    """How a state is drawn. `size`: 2**size lines; `steady`: at the scale of all states, so that each place keeps its position."""
+    """How a state is drawn."""
 
     sort: str = VIRTUAL
+    """The order of block groups."""
     curve: str = CURVES[0]
+    """The curve."""
     colour: str = "usage"
+    """The colour scheme."""
     size: int = USUAL
+    """The picture has 2**size lines."""
     steady: bool = False
+    """True if it has the scale of all states, so that each place keeps its position."""
 
     def words(self) -> Mapping[str, str]:
         """Returns the query of a URL, without defaults."""
@@ -72,21 +77,26 @@ def _size(word: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One recorded state. `id` identifies it in URLs: the time it was taken, 2026-11-20T053000Z."""
+    """One recorded state."""
 
     id: str
+    """It identifies the state in URLs: the time it was taken, 2026-11-20T053000Z."""
     taken: datetime
+    """When."""
     name: str
+    """Of its file."""
     stamp: tuple[int, int, int]
-    """inode, size and change time of its file: a changed file has another stamp."""
+    """Inode, size and change time of its file, which change with the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """The states of one filesystem, oldest first; `left_out`: why files are not among them, a line each."""
+    """The states of one filesystem."""
 
     recorded: tuple[Recorded, ...]
+    """Oldest first."""
     left_out: tuple[str, ...]
+    """Why files are not among them, a line each."""
 
     def at(self, id: str | None) -> int | None:  # noqa: A002  it is called so
         """Returns the index of the state with that id, without one the newest. None if it does not exist."""

@@ -23,28 +23,38 @@ SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class SizeClass:
-    """Free extents of `least` bytes up to, and without, twice as many: how many, and their bytes."""
+    """Free extents of similar sizes."""
 
     least: int
+    """The lowest size in bytes; the class ends below twice as much."""
     extents: int
+    """Number of extents."""
     bytes: int
+    """Their size."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreReading:
-    """One scoring of the free space of all data block groups; bytes as files have them. `bad`: block groups that score above
-    250.
-    """
+    """One scoring of the free space of all data block groups. Sizes are bytes as files have them."""
 
     taken: datetime
+    """When it was measured."""
     score: float
+    """The sum of all scores."""
     block_groups: int
+    """Number of block groups."""
     bad: int
+    """Number of block groups with a score above 250."""
     fragments: int
+    """Number of free extents."""
     length: int
+    """The size of all block groups."""
     used: int
+    """Bytes in use."""
     largest_free: int
+    """The size of the largest free extent."""
     free_in_large: int
+    """Bytes in free extents of at least 16 MiB."""
 
     @property
     def free(self) -> int:
@@ -54,11 +64,14 @@ class ScoreReading:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The last scoring with its sizes, and scorings over time, oldest first, at most SHOWN; all empty if there has been none."""
+    """The scores of the free space; empty: it was never scored."""
 
     newest: ScoreReading | None
+    """The last scoring; null: there is none."""
     sizes: tuple[SizeClass, ...]
+    """The sizes of its free extents."""
     looks: tuple[ScoreReading, ...]
+    """Scorings over time, oldest first."""
 
 
 def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Scores:
@@ -95,17 +108,22 @@ _WORST = 20
 
 @dataclass(frozen=True, slots=True)
 class BlockGroup:
-    """One block group; sizes in bytes. `places`: device and address of each stripe. `score` is None for a block group that
-    holds no data.
-    """
+    """One block group. Sizes are bytes."""
 
     vaddr: int
+    """Its logical address."""
     length: int
+    """Its size."""
     used: int
+    """In use."""
     kind: str
+    """Its type."""
     profile: str
+    """Such as "raid1"."""
     score: float | None
+    """Its score; null: it has no data."""
     places: tuple[tuple[int, int], ...]
+    """Device and address of each stripe."""
 
     @property
     def share(self) -> float:
@@ -115,26 +133,36 @@ class BlockGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupsPage:
-    """A page of a table. `total`: of all pages; `has_scores`: whether the state has scores."""
+    """A page of block groups."""
 
     groups: tuple[BlockGroup, ...]
+    """The block groups of this page."""
     total: int
+    """Number of block groups on all pages."""
     offset: int
+    """Number of block groups before this page."""
     order: str
+    """The order."""
     has_scores: bool
+    """Whether the state has scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreClass:
-    """Data block groups that score from `least` up to, and without, `most` (None: whatever more)."""
+    """Data block groups with similar scores."""
 
     least: float
+    """The lowest score."""
     most: float | None
+    """The score below which they are; null: no limit."""
     block_groups: int
+    """Their number."""
     used: int
+    """Bytes in use."""
     free: int
+    """Bytes that are free."""
     score: float
-    """Their contribution to the total score."""
+    """Their part of the total score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +170,13 @@ class Distribution:
     """The distribution of the scores of a state's data block groups."""
 
     taken: datetime
+    """When it was measured."""
     classes: tuple[ScoreClass, ...]
+    """By score."""
     score: float
+    """The total."""
     worst: tuple[BlockGroup, ...]
+    """The block groups with the highest scores."""
 
 
 def groups(state: FilesystemState, order: str, offset: int) -> GroupsPage:

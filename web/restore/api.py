@@ -29,10 +29,12 @@ class RestoreParameters:
 
 @dataclass(frozen=True, slots=True)
 class PreviewAnswer:
-    """The effect of a restore. `preview` is null if it takes long to compute: `job` is then the id of the task that computes it."""
+    """What a restore would do."""
 
     preview: PreviewPage | None
+    """The preview; null: it takes long, and `job` makes it."""
     job: str | None
+    """The id of the task that makes it; null: it is here."""
 
 
 def restore(asked: ApiRequest) -> Any:

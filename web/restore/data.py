@@ -30,13 +30,18 @@ _JOB = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class RestoreForm:
-    """A request to restore, and the destination. `folder`: on the host; None for the original place."""
+    """A request to restore."""
 
     host: str
+    """The host's name."""
     backup: str
+    """The backup's name."""
     paths: tuple[bytes, ...]
+    """On the host."""
     folder: str | None = None
+    """The destination on the host; None: the original place."""
     overwrite: str = "never"
+    """What may be overwritten."""
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -91,40 +96,54 @@ def may_go_elsewhere(agent: Asks) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """One name, and the reason for what happens to it."""
+    """One name of a preview."""
 
     place: str
+    """Where it would be restored."""
     why: str
+    """The reason for what happens to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountRow:
-    """The number of names, the bytes of those that are files, and some examples."""
+    """A number of names."""
 
     number: int
+    """Number of names."""
     size: int
+    """Bytes of the files among them."""
     samples: tuple[SampleRow, ...]
+    """Some of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewPage:
-    """The effect of a restore: `counts` by WHATS. `why_not`: why it would do nothing at all; "" if it would restore something."""
+    """What a restore would do."""
 
     counts: Mapping[str, CountRow]
+    """By WHATS."""
     names: int
+    """Number of names."""
     size: int
+    """Bytes."""
     why_not: str
+    """Why it would restore nothing; "": it would restore something."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewState:
-    """A look at what a restore would do. `last`: the last line that it said; `error`: why nothing was found."""
+    """A preview that is being made."""
 
     wish: RestoreForm
+    """The request."""
     over: bool
+    """True if it is finished."""
     last: str = ""
+    """The last line of its output."""
     error: str = ""
+    """Why it failed; "": it did not."""
     found: PreviewPage | None = None
+    """The result; None: there is none yet."""
 
 
 def preview(asks: Asks, wish: RestoreForm) -> PreviewPage | str:
