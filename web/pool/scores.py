@@ -272,11 +272,14 @@ _WIDEST = 90
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar. `label` is below it; `strong`: drawn in another colour, to draw attention."""
+    """One bar."""
 
     label: str
+    """Below it."""
     value: float
+    """Its height."""
     strong: bool = False
+    """True if it has another colour, to draw attention."""
 
 
 def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, look: ChartStyle, colour: str = "blue") -> bytes:
