@@ -16,6 +16,7 @@ from btrkeep.config.config_key import SECTIONS, ConfigKey
 from btrkeep.config.keys import TABLE, WRITTEN
 from btrkeep.config.problems import INSTALLED, quoted
 from btrkeep.metrics import METRICS, Metric
+from scripts.what_to_do import tables
 
 TOP = Path(__file__).resolve().parents[1]
 TITLES = {
@@ -177,6 +178,7 @@ LISTS: dict[str, tuple[str, Callable[[], str], str]] = {
     "man/btrkeep.toml.5": ('.\\" keys begin here\n', manual_keys, '.\\" keys end here\n'),
     "docs/doctor.rst": (".. checks begin here\n", checks, ".. checks end here\n"),
     "docs/monitoring.rst": (".. metrics begin here\n", metrics, ".. metrics end here\n"),
+    "docs/what-to-do.rst": (".. messages begin here\n", tables, ".. messages end here\n"),
 }
 
 if __name__ == "__main__":

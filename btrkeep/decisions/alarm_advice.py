@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -81,102 +81,91 @@ class Advice:
     """A page of the dashboard; "": there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry(Advice):
-    """An entry of the table. `example`: a message that it is for, as the page of the manual shows it; the API has none."""
-
-    example: str = ""
-
-
-_REPLICA = _Entry(
+_REPLICA = Advice(
     "Check why it cannot be updated; the other pool may be unreachable or full.", "backupd replicate {name} --dry-run", "copies"
 )
-TABLE: Mapping[tuple[str, str], _Entry] = {
-    (kinds.FAILURE, kinds.HOST): _Entry(
+TABLE: Mapping[tuple[str, str], Advice] = {
+    (kinds.FAILURE, kinds.HOST): Advice(
         "Check the log of its last run and fix the cause. The next run tries again.",
-        "backupd log {name}", example="web1: the backup failed: REASON"),
-    (kinds.SUSPECT, kinds.HOST): _Entry(
+        "backupd log {name}"),
+    (kinds.SUSPECT, kinds.HOST): Advice(
         "Check what is missing. If it was deleted on purpose, accept the backup.",
-        "backupd list {name}", example="web1: the newest backup is suspect: REASON"),
-    (kinds.SILENT, kinds.HOST): _Entry(
+        "backupd list {name}"),
+    (kinds.SILENT, kinds.HOST): Advice(
         "Check that the machine is switched on, and that its window is long enough.",
-        "backupd run {name}", example="web1: no complete backup for 3d"),
-    (kinds.FAILURE, kinds.POOL): _Entry(
+        "backupd run {name}"),
+    (kinds.FAILURE, kinds.POOL): Advice(
         "Check that the pool is mounted and writable, and that it is the right filesystem.",
-        "backupd doctor", "doctor", example="the pool cannot be used: REASON"),
-    (kinds.FAILURE, kinds.EXPIRY): _Entry(
+        "backupd doctor", "doctor"),
+    (kinds.FAILURE, kinds.EXPIRY): Advice(
         "Check why it failed. Until then nothing is deleted, and the pool grows.",
-        "backupd expire --dry-run", "jobs", example="expiry failed: REASON"),
-    (kinds.FAILURE, kinds.BALANCE): _Entry(
+        "backupd expire --dry-run", "jobs"),
+    (kinds.FAILURE, kinds.BALANCE): Advice(
         "Check why it failed. Until then free space stays fragmented.",
-        "btrfs-balancer plan --pool {pool}", "jobs", example="balance failed: REASON"),
-    (kinds.FAILURE, kinds.DRILL): _Entry(
+        "btrfs-balancer plan --pool {pool}", "jobs"),
+    (kinds.FAILURE, kinds.DRILL): Advice(
         "A restored backup differed, or none was restored for a long time: check the differences, and try again.",
-        "backupd drill", example="drill: no restore was proven for 30d"),
-    (kinds.FAILURE, kinds.VERIFICATION): _Entry(
+        "backupd drill"),
+    (kinds.FAILURE, kinds.VERIFICATION): Advice(
         "Check that the timer btrkeep-verify@ or btrkeep-scrub@ is enabled. Damage is found only by reading.",
-        "backupd verify", example="verification: no backup of web1 was read for 90d"),
-    (kinds.FAILURE, kinds.READ_ONLY): _Entry(
+        "backupd verify"),
+    (kinds.FAILURE, kinds.READ_ONLY): Advice(
         "Check the kernel's messages (dmesg) for the cause before you mount it read-write again.",
-        "backupd doctor", "doctor", example="/srv/backup is mounted read-only: no backup can be made"),
-    (kinds.FAILURE, kinds.CONFIGURATION): _Entry(
+        "backupd doctor", "doctor"),
+    (kinds.FAILURE, kinds.CONFIGURATION): Advice(
         "Fix that line. Until then its hosts, or all hosts, are not backed up.",
-        "backupd check", example="the configuration is wrong: FILE:LINE: REASON"),
-    (kinds.FAILURE, kinds.CATALOGUE): _Entry(
+        "backupd check"),
+    (kinds.FAILURE, kinds.CATALOGUE): Advice(
         "The command prints the remedy: another `state` for this pool, a `chmod`, or a rebuild of the catalogue from the pool.",
-        "backupd check", example="the catalogue knows none of the backups that are in the pool"),
-    (kinds.FAILURE, kinds.STATE_FULL): _Entry(
+        "backupd check"),
+    (kinds.FAILURE, kinds.STATE_FULL): Advice(
         "Free space on the filesystem of the state folder, or enlarge it. Backups continue, and are recorded afterwards.",
-        "df -h {name}; df -i {name}", example="there is no room for the catalogue /var/lib/btrkeep/main/catalogue.sqlite"),
-    (kinds.FAILURE, kinds.CLOCK): _Entry(
+        "df -h {name}; df -i {name}"),
+    (kinds.FAILURE, kinds.CLOCK): Advice(
         "Compare the clock with another machine's, and set it if it is wrong. Until then nothing expires.",
-        "timedatectl", example="the clock went back from 2026-11-23T22:00:00Z to 2026-11-20T22:00:00Z"),
-    (kinds.FAILURE, kinds.ALTERED_BACKUPS): _Entry(
+        "timedatectl"),
+    (kinds.FAILURE, kinds.ALTERED_BACKUPS): Advice(
         "A backup was made writable and changed: check which files. Then accept it, delete it, or fetch a copy again.",
-        "backupd verify", example="1 backup was changed after it was final: web1@2026-11-20T220003Z"),
-    (kinds.ROOM, kinds.MIN_FREE): _Entry(
+        "backupd verify"),
+    (kinds.ROOM, kinds.MIN_FREE): Advice(
         "No backup starts until there is free space: keep less, balance, or add a device.",
-        "backupd forecast", "pool", example="there is less free space than min_free"),
-    (kinds.ROOM, kinds.UNALLOCATED): _Entry(
+        "backupd forecast", "pool"),
+    (kinds.ROOM, kinds.UNALLOCATED): Advice(
         "Expire, then balance sparsely used block groups: metadata need unallocated space.",
-        "backupd doctor", "doctor", example="there is too little unallocated space"),
-    (kinds.FAILURE, kinds.SCHEDULE): _Entry(
+        "backupd doctor", "doctor"),
+    (kinds.FAILURE, kinds.SCHEDULE): Advice(
         "Runs do not start often enough: enable the timer btrkeep-backup@, or check why it does not run.",
-        "backupd check", "doctor", example="web1 will not be backed up in time"),
-    (kinds.ROOM, kinds.USED): _Entry("Keep less, or add a device, before it is full.", "backupd forecast", "pool",
-        example="the pool is fuller than the limit"),
-    (ANY, kinds.UNIT): _Entry("Read its last messages, fix the cause, and start it again.", "journalctl -u {name} -n 50", "log",
-        example="btrkeep-backup@main.service failed: exit-code"),
-    (kinds.SILENT, kinds.OFFSITE): _Entry(
+        "backupd check", "doctor"),
+    (kinds.ROOM, kinds.USED): Advice("Keep less, or add a device, before it is full.", "backupd forecast", "pool"),
+    (ANY, kinds.UNIT): Advice("Read its last messages, fix the cause, and start it again.", "journalctl -u {name} -n 50", "log"),
+    (kinds.SILENT, kinds.OFFSITE): Advice(
         "No backup was sent yet: make the repository, then send to it.",
-        "backupd offsite init {name}", "copies", example="offsite cloud: never sent to, 7d after the first check"),
-    (ANY, kinds.OFFSITE): _Entry(
+        "backupd offsite init {name}", "copies"),
+    (ANY, kinds.OFFSITE): Advice(
         "Check why it cannot be updated; the repository may be unreachable or full.",
-        "backupd offsite run {name} --dry-run", "copies", example="offsite cloud: REASON"),
-    (ANY, kinds.REPLICA): replace(_REPLICA, example="replica second: REASON"),
-    (ANY, kinds.PUSH): replace(_REPLICA, example="push second: REASON"),
-    (ANY, kinds.FETCHED_BY): _Entry(
+        "backupd offsite run {name} --dry-run", "copies"),
+    (ANY, kinds.REPLICA): _REPLICA,
+    (ANY, kinds.PUSH): _REPLICA,
+    (ANY, kinds.FETCHED_BY): Advice(
         "The other server, or the disk, has not fetched from this pool: check why.",
-        "backupd status", "copies", example="fetched_by second: not fetched for 7d"),
-    (ANY, kinds.DAMAGED): _Entry("Other backups of the host, or a copy elsewhere, may have these files.", "backupd list {name}",
-        example="web1: 3 backups damaged, up to 2 files in each"),
-    (kinds.DEVICES, ANY): _Entry(
+        "backupd status", "copies"),
+    (ANY, kinds.DAMAGED): Advice("Other backups of the host, or a copy elsewhere, may have these files.", "backupd list {name}"),
+    (kinds.DEVICES, ANY): Advice(
         "Check the device's health (smartctl) and scrub the pool. Replace it before a second one fails.",
-        "backupd doctor", "doctor", example="a device is missing, or has errors"),
-    (ANY, kinds.CONDITION): _Entry(
+        "backupd doctor", "doctor"),
+    (ANY, kinds.CONDITION): Advice(
         "This has lasted for several nights: let root read the path on the host, or exclude it. Files deleted there may still be "
         "in the backups.",
-        "backupd status {name}", example="web1: something has lasted for several nights: REASON"),
-    (ANY, kinds.HOST_KEY): _Entry(
+        "backupd status {name}"),
+    (ANY, kinds.HOST_KEY): Advice(
         "Compare the key with the host's own before you remove the recorded one: another machine may answer there.",
-        "backupd host test {name}", example="web1: the host answers with another host key"),
-    (ANY, kinds.STEP): _Entry(
+        "backupd host test {name}"),
+    (ANY, kinds.STEP): Advice(
         "This step failed several times in a row. The alarm has the command; check its log.",
-        "", "log", example="a step has failed several times in a row: REASON"),
-    (kinds.SERVICE, ANY): _Entry("This service does not deliver alarms: check its URL in [notify].", "backupd notify --test",
-        example="a service of [notify] urls does not work: REASON"),
+        "", "log"),
+    (kinds.SERVICE, ANY): Advice("This service does not deliver alarms: check its URL in [notify].", "backupd notify --test"),
 }  # fmt: skip
-"""By event and kind of subject; ANY where one of them does not matter. docs/what-to-do.rst has the same entries."""
+"""By event and kind of subject; ANY where one of them does not matter. scripts.make_lists writes docs/what-to-do.rst."""
 ELSE = Advice("Check the findings of the doctor.", "backupd doctor", "doctor")
 
 
@@ -187,7 +176,7 @@ def advice(row: StoredAlarm, pool: str = "main", call: str = "") -> Advice:
     """
     kind, name = row.about.kind, row.about.name
     keys = ((row.what, kind), (ANY, kind), (row.what, ANY))
-    entry: Advice = next((TABLE[key] for key in keys if key in TABLE), ELSE)
+    entry = next((TABLE[key] for key in keys if key in TABLE), ELSE)
     if kind == kinds.UNIT and not _UNIT_NAME.fullmatch(name):
         name = "UNIT"
     if kind == kinds.STATE_FULL:
