@@ -64,19 +64,22 @@ _PROFILES = {
 
 @dataclass(frozen=True, slots=True)
 class ExplainedBlockGroup:
-    """`survey` has only this block group. `profile`: "data, RAID1". `stripes`: (devid, paddr) of each.
-
-    `parts`: for each size class present (its minimum in bytes, fragments, bytes, score), counted as the score counts. `largest`:
-    (vaddr, length) of the largest free extents, joined. `shares`: f64[cells], the used share of each cell of its map.
-    """
+    """A block group, explained."""
 
     survey: Survey
+    """Of only this block group."""
     profile: str
+    """Such as "data, RAID1"."""
     stripes: tuple[tuple[int, int], ...]
+    """(devid, paddr) of each."""
     parts: tuple[tuple[int, int, int, float], ...]
+    """For each size class that occurs: its minimum in bytes, fragments, bytes, and its part of the score."""
     largest: tuple[tuple[int, int], ...]
+    """(vaddr, length) of the largest free extents, joined."""
     shares: Array
+    """f64[cells], the used share of each cell of its map."""
     cost: Cost
+    """What moving it will cost."""
 
 
 @dataclass(frozen=True, slots=True)

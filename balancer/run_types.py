@@ -287,10 +287,12 @@ class BalanceStarted:
 
 @dataclass(frozen=True, slots=True)
 class Cancelling:
-    """The run has to end: the block group at `vaddr` is being cancelled, which may take some seconds."""
+    """The run must end: a block group is being cancelled, which may take some seconds."""
 
     why: str
+    """Why the run must end."""
     vaddr: int
+    """Of the block group."""
 
 
 BalanceEvent = BalanceStarted | PlannedBlockGroup | BalanceProgress | Cancelling | StepDone | Waiting | Notice | Report

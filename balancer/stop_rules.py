@@ -39,11 +39,14 @@ class StopFacts:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why no block group may be begun, or the one under way has to be given up. `passes`: waiting may help."""
+    """Why no block group may be begun, or the current one must be cancelled."""
 
     reason: StopReason
+    """The kind of reason."""
     why: str
+    """The reason in words."""
     passes: bool = False
+    """True if waiting may help."""
 
 
 BEFORE = frozenset(StopReason) - {StopReason.DONE, StopReason.NO_GAIN, StopReason.NO_SPACE, StopReason.FAILED}

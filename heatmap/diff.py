@@ -65,17 +65,22 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateDifference:
-    """All changes; `devices`: for each that appeared, disappeared or changed its size: id, bytes before and bytes after (0:
-    none).
-    """
+    """All changes between two states."""
 
     fsid: str
+    """The UUID."""
     label: str
+    """The filesystem's label."""
     before: Totals
+    """Totals of the earlier state."""
     after: Totals
+    """Totals of the later state."""
     changes: Changes
+    """Of block groups."""
     moves: Moves
+    """Of chunks."""
     devices: list[tuple[int, int, int]]
+    """Of devices that appeared, disappeared or changed their size: id, bytes before and bytes after (0: none)."""
 
 
 def difference(before: FilesystemState, after: FilesystemState) -> StateDifference:

@@ -152,12 +152,16 @@ def _wrapped(line: str, room: int, letters: _Type) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Swatch:
-    """The position of a swatch and its label: the line, counted from 0, and the column."""
+    """The place of a swatch and its label."""
 
     line: int
+    """From 0."""
     x: int
+    """The column, pixels."""
     colour: Colour
+    """Its colour."""
     word: str
+    """Its label."""
 
 
 def _flow(swatches: Sequence[tuple[Colour, str]], room: int, letters: _Type) -> Iterator[_Swatch]:

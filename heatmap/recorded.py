@@ -66,11 +66,14 @@ class Unreadable(OperatorError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateHeader:
-    """The time and the filesystem of a state; the arrays are as in FilesystemState."""
+    """The time and the filesystem of a state. The arrays are as in FilesystemState."""
 
     fsid: str
+    """The UUID."""
     label: str
+    """The filesystem's label."""
     taken: datetime
+    """When."""
     devid: Array
     total_bytes: Array
 

@@ -29,10 +29,15 @@ class FilesystemState:
     """
 
     fsid: str
+    """The UUID."""
     label: str
+    """The filesystem's label."""
     taken: datetime
+    """When it was read."""
     nodesize: int
+    """Bytes."""
     sectorsize: int
+    """Bytes."""
     devid: Array
     total_bytes: Array
     de_devid: Array

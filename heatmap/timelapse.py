@@ -119,16 +119,24 @@ def _require_one_filesystem(folder: Path, moments: Sequence[StateHeader]) -> Non
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameSequence:
-    """All frames, u8[height, width, 3], each drawn when it is asked for; any thread may ask."""
+    """All frames, u8[height, width, 3]. Each is drawn when it is requested, by any thread."""
 
     sources: list[FrameSource]
+    """Their sources."""
     width: int
+    """Pixels."""
     picture_height: int
+    """Pixels, without the line of the date."""
     scale: Scale | None
+    """The common scale; None: each state has its own."""
     scheme: ColourScheme
+    """The colours."""
     sort: str
+    """The order of block groups."""
     curve: str
+    """The curve."""
     dated: bool
+    """True if each frame shows its date."""
 
     def frame(self, number: int) -> Array:
         """Draws one frame. Raises Unreadable: a file is damaged or has disappeared."""

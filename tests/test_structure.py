@@ -382,3 +382,29 @@ def test_every_command_that_is_installed_exists() -> None:
         path = Path(*module.split("."))
         source = read(path / "__init__.py" if (TOP / path).is_dir() else path.with_suffix(".py"))
         assert function in {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}, line
+
+
+def _is_described(body: Sequence[ast.stmt], at: int, name: str, docstring: str) -> bool:
+    """True if the field has a line below it, is named in the docstring, or has its text as a key or a parameter."""
+    has_text = re.search(r"\b(entry|filled_by|ConfigKey|_period|Field)\(", ast.unparse(body[at]))
+    is_named = re.search(rf"\b{name}\b", docstring)
+    return bool(has_text or is_named) or (at + 1 < len(body) and isinstance(body[at + 1], ast.Expr))
+
+
+def test_each_field_of_a_dataclass_has_a_line() -> None:
+    """Without it, a reader has to search for who sets a field to learn its unit and what None means; so has a user of the API.
+
+    Not: options of a command, which have their help; arrays, which a class describes together; fields that begin with _.
+    """
+    bare = [
+        f"{path}: {kind.name}.{field.target.id}"
+        for path in MODULES
+        if "cli" not in path.parts and path.name != "cli.py"
+        for kind in ast.walk(tree(path))
+        if isinstance(kind, ast.ClassDef) and any("dataclass" in ast.unparse(each) for each in kind.decorator_list)
+        for at, field in enumerate(kind.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and not field.target.id.startswith("_")
+        if not re.search(r"ClassVar|\bArray\b|Annotated|^(Host|Path|Which|Why|Name|Before|Overwrite)\b", ast.unparse(field.annotation))
+        if not _is_described(kind.body, at, field.target.id, ast.get_docstring(kind) or "")
+    ]
+    assert not bare, "\n".join(bare)

@@ -23,29 +23,40 @@ from btrkeep.descriptors import ClosingFd
 
 @dataclass(slots=True)
 class GroupWriter:
-    """Of a restore to the folder named `name`. What is not done in groups is restored by `restore`, name by name.
-
-    `each`: yields the names of a visit, or of these the files. `restore_part`: restores a group, or a name. `give_time`: sets the
-    time of a folder. `is_ended`: the destination is full, so what is done is only counted. `by_itself`: inodes with several names
-    that were not copied in a group. `bare`: gets the numbers of groups and folders in which nothing has an attribute in the backup.
-    """
+    """Restores groups of files to a folder. What cannot be done in a group is restored name by name."""
 
     to: Destination
+    """The folder."""
     name: str
+    """Its name."""
     links: LinkPlacer
+    """Places hard links."""
     writer: Writer
+    """Writes single files."""
     workers: GroupWorkers
+    """Copy groups."""
     result: Restored
+    """The result so far."""
     progress: RestoreProgress
+    """The progress."""
     each: Callable[[AnyVisit, Sequence[PlainFile]], Iterable[Visit]]
+    """Yields the names of a visit, or of the given files of it."""
     restore: Callable[[Visit], None]
+    """Restores one name."""
     restore_part: Callable[[Visit | PlainVisits], None]
+    """Restores a group or a name."""
     give_time: Callable[[Visit], None]
+    """Sets the time of a folder."""
     is_ended: Callable[[], bool]
+    """Returns True if the destination is full, so that the rest is only counted."""
     unreadable: Unreadable
+    """Collects what the disk cannot read."""
     reflinks: bool
+    """True if files share the backup's data."""
     bare: NumberSet
+    """Gets the numbers of groups and folders in which no name has an attribute in the backup."""
     by_itself: set[int] = field(default_factory=set)
+    """Inodes with several names that were not copied in a group."""
 
     def copy_group(self, plain: PlainVisits, folder: PlacedFolder) -> bool:
         """Has a group copied; returns False if its place, which is that folder, cannot be opened."""

@@ -71,6 +71,7 @@ class _HostLook:
     """The progress of the comparison with one host."""
 
     found: dict[bytes, ContentVerdict] = field(default_factory=dict)
+    """The verdict on each file."""
     after: bytes | None = None
     """The last path that was compared; None: none was."""
     is_over: bool = True

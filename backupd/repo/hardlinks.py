@@ -100,7 +100,8 @@ def _remove_staging(root: int) -> None:
 class _Folder:
     fd: int
     """The open folder."""
-    times: tuple[int, int]  # of access and of modification, ns
+    times: tuple[int, int]
+    """Of the last access and modification, nanoseconds."""
     changed: bool = False
     """True if a name in it was replaced, so that its times must be restored."""
 

@@ -53,22 +53,26 @@ class DataLost(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A `.working` ready for rsync. `base` is the record it grew from; `fresh`: made by this run, so nothing in it is new.
-
-    `id` and `uuid` are the subvolume's, which it keeps when it is renamed. `dropped`: so many damaged files of the base were
-    removed from it. `doubted`: some of its files are (DOUBTED).
-    `unread_bases` and `ancestors` are the Record's.
-    """
+    """A `.working` that is ready for rsync."""
 
     path: Path
+    """Its folder."""
     base: Record | None
+    """The record of the backup that it began with; None: a first copy."""
     fresh: bool
+    """True if this run made it, so that nothing in it is new yet."""
     id: int
+    """Of the subvolume, which keeps it when it is renamed."""
     uuid: str
+    """Of the subvolume, which keeps it when it is renamed."""
     doubted: bool = False
+    """True if some of its files have the time DOUBTED."""
     unread_bases: tuple[str, ...] = ()
+    """As in Record."""
     ancestors: Mapping[str, int] = field(default_factory=dict)
+    """As in Record."""
     dropped: int = 0
+    """Number of damaged files of the base that were removed from it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,21 +24,28 @@ KEY = "key"  # of a field's metadata
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """A key. `sections` are the sections that may contain it, the widest first; `example` is TOML.
-
-    `default` is written as in TOML and parsed like an operator's value; None means that there is none.
-    """
+    """A key of the configuration."""
 
     sections: tuple[str, ...]
+    """The sections that may have it, the widest first."""
     kind: ValueKind
+    """The type of its value."""
     default: Any
+    """As in TOML, and parsed like an operator's value; None: it has none."""
     example: str
+    """As in TOML."""
     meaning: str
-    inherited: bool = True  # whether a host takes it from its group, and a group from the section for all hosts
-    secret: bool = False  # never shown, not even when it is wrong
-    shown: bool = False  # whether the dashboard may read it, of a host
-    name: str = ""  # "": that of the field
-    beside: "ConfigKey | None" = None  # another key that fills the same field
+    """For the documentation."""
+    inherited: bool = True
+    """Whether a host takes it from its group, and a group from the section for all hosts."""
+    secret: bool = False
+    """Never shown, not even if it is wrong."""
+    shown: bool = False
+    """Whether the dashboard may read it, of a host."""
+    name: str = ""
+    """In the file; "": as the field."""
+    beside: "ConfigKey | None" = None
+    """Another key that fills the same field; None: there is none."""
 
     @property
     def value(self) -> Any:

@@ -29,7 +29,7 @@ class Extras:
 
 @dataclass(frozen=True, slots=True)
 class PictureRequest:
-    """The options."""
+    """The options of a picture."""
 
     path: Path
     order: int | None

@@ -66,15 +66,16 @@ _MOST = 20
 
 @dataclass(slots=True)
 class LastLook:
-    """`now`: of this look; None if the catalogue could not be read. `error`: why the pool or the catalogue cannot be read.
-
-    `checked`: the last check of `backupd notify`, None if there was none.
-    """
+    """The result of one reading."""
 
     reporting: ReportingConfig
+    """The configuration."""
     now: datetime | None = None
+    """When; None: the catalogue could not be read."""
     error: OperatorError | None = None
+    """Why the pool or the catalogue cannot be read; None: both can."""
     checked: StoredVerdict | None = None
+    """The last check of `backupd notify`; None: there was none."""
 
     @property
     def is_old(self) -> bool:
@@ -215,14 +216,20 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """What the command reads. `pool`: None if it cannot be read. The rest is as in PoolContext."""
+    """What the command reads."""
 
     config: Config
+    """The configuration."""
     catalogue: Catalogue
+    """The catalogue."""
     moment: datetime
+    """When."""
     pool: Pool | None = None
+    """The pool; None: it cannot be read."""
     lost: bool = False
+    """As in PoolContext."""
     clock_doubt: str | None = None
+    """As in PoolContext."""
 
 
 def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _Opened:
@@ -252,14 +259,20 @@ def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _Opened:
 
 @dataclass(frozen=True, slots=True)
 class _Status:
-    """What the command shows, of all hosts or of one: the report, and what only this command shows beside it."""
+    """What the command shows, of all hosts or of one."""
 
     context: _Opened
+    """What it read."""
     report: StatusReport
+    """The report."""
     unconfigured: Mapping[str, int]
+    """Number of backups of hosts that are not configured, by name."""
     fetching: Mapping[str, RunningFetch]
+    """The running replications, by replica."""
     failed_jobs: Sequence[StoredAlarm]
+    """Alarms about units that failed."""
     synchronised: bool | None
+    """True if the clock is synchronised; None: not known."""
 
     @property
     def command(self) -> str:

@@ -84,13 +84,18 @@ def say_plan(
 
 @dataclass(frozen=True, slots=True)
 class _HostLine:
-    """The tree that is being made, as a number from 1 to `trees`, and how far it is."""
+    """The progress of a host."""
 
     tree: int
+    """The number of the tree that is being made, from 1."""
     trees: int
+    """Number of trees."""
     words: str = "reading folders"
+    """What is done now."""
     files: int = 0
+    """Number of files made so far."""
     of: int = 1
+    """Number of files in all."""
 
 
 class ImportDisplay(LiveDisplay):
