@@ -66,13 +66,13 @@ def rank(
     costs = _NO_COSTS if costs is None else costs
     fits = groups.used <= _free_elsewhere(groups, _countable(policy, unallocated, by_device))
     likely = np.flatnonzero(_reaches(groups, floors) & fits).tolist()
-    worth = [one for one in likely if not _hindrance(groups, one, costs, set_aside, unallocated)]
+    worth = [index for index in likely if not _hindrance(groups, index, costs, set_aside, unallocated)]
     chosen = np.array(worth, np.int64)
-    known = np.array([vaddr in costs for vaddr in groups.vaddr[chosen].tolist()], bool)
+    has_cost = np.array([vaddr in costs for vaddr in groups.vaddr[chosen].tolist()], bool)
     order = _ORDERS[policy](groups)[chosen]
     if policy == "benefit":
-        order[known] = [-_per_byte(groups, index, costs) for index in chosen[known].tolist()]
-    return chosen[np.lexsort((groups.vaddr[chosen], order, ~known))]
+        order[has_cost] = [-_per_byte(groups, index, costs) for index in chosen[has_cost].tolist()]
+    return chosen[np.lexsort((groups.vaddr[chosen], order, ~has_cost))]
 
 
 def why_not(

@@ -74,7 +74,11 @@ def _held(folder: Path) -> Iterator[Path]:
     """Yields locks of backups that are not empty; a lock is emptied when it is released."""
     with suppress(OSError):  # the pool was unmounted, or is being made
         yield from (folder / name for name in _BACKUPS if (folder / name).exists())
-        yield from (Path(one.path) for one in os.scandir(folder) if one.name.startswith(_HOST) and one.stat().st_size)
+        yield from (
+            Path(lock_file.path)
+            for lock_file in os.scandir(folder)
+            if lock_file.name.startswith(_HOST) and lock_file.stat().st_size
+        )
 
 
 def _works(holder: Holder, file: Path) -> bool:
@@ -87,8 +91,8 @@ def _works(holder: Holder, file: Path) -> bool:
 
 def operation_and_who(path: Path) -> tuple[str, str]:
     """Returns the exclusive operation under way, "none" mostly, and its process: "process 123: btrfs balance start /x", or ""."""
-    found = exclusive_operation(path)
-    return (found, "") if found in ("none", "balance paused") else (found, _who(path))
+    operation = exclusive_operation(path)
+    return (operation, "") if operation in ("none", "balance paused") else (operation, _who(path))
 
 
 def _who(path: Path) -> str:
@@ -135,14 +139,14 @@ def require_balanceable(path: Path) -> None:
 
 def under_way_error(fd: int, path: Path, exclusive: str, by: str) -> OperatorError:
     """Returns the error for a filesystem with another exclusive operation."""
-    found = balance_now(fd) if exclusive == "balance paused" else None
-    if found is None:
+    balance = balance_now(fd) if exclusive == "balance paused" else None
+    if balance is None:
         who = f", by {by}" if by else ""
         return LockHeld(
             f"{path}: {exclusive} is under way{who}", "wait for it to end, or add --wait; only one such operation can run"
         )
-    what = f"a balance of the block group at {found.block_group}" if found.block_group is not None else "a balance"
+    description = f"a balance of the block group at {balance.block_group}" if balance.block_group is not None else "a balance"
     return LockHeld(
-        f"{path}: {what} is paused, and keeps all others out",
+        f"{path}: {description} is paused, and keeps all others out",
         f"`btrfs balance cancel {path}` ends it, `btrfs balance resume {path}` continues it",
     )

@@ -61,8 +61,8 @@ class Rates:
 
 def _features(cost: Cost) -> tuple[int, ...]:
     """Returns the quantity that each of the rates multiplies."""
-    some = (min(cost.references, limit) for limit in (SOME, FEW))
-    return (1, cost.moves, cost.extents, cost.references, *some)
+    references = (min(cost.references, limit) for limit in (SOME, FEW))
+    return (1, cost.moves, cost.extents, cost.references, *references)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +150,10 @@ def non_negative(features: Array, took: Array) -> Array:
     unit = np.maximum(np.linalg.norm(features, axis=0), 1e-300)
     best, least = np.zeros(features.shape[1]), float(took @ took)
     for count in range(1, features.shape[1] + 1):
-        for some in map(list, combinations(range(features.shape[1]), count)):
-            found = np.linalg.lstsq(features[:, some] / unit[some], took, rcond=None)[0]
-            error = took - features[:, some] / unit[some] @ found
-            if (found >= 0).all() and (squares := float(error @ error)) < least * (1 - 1e-12):
+        for columns in map(list, combinations(range(features.shape[1]), count)):
+            rates = np.linalg.lstsq(features[:, columns] / unit[columns], took, rcond=None)[0]
+            error = took - features[:, columns] / unit[columns] @ rates
+            if (rates >= 0).all() and (squares := float(error @ error)) < least * (1 - 1e-12):
                 best, least = np.zeros(features.shape[1]), squares
-                best[some] = found / unit[some]
+                best[columns] = rates / unit[columns]
     return best

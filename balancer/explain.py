@@ -133,7 +133,9 @@ def parts(length: Array, group_length: int) -> tuple[tuple[int, int, int, float]
     number = np.bincount(which, minlength=SIZES)
     size = np.bincount(which, length, SIZES)
     score = np.bincount(which, tent(length, np.array([group_length])), SIZES)
-    return tuple((1 << one, int(number[one]), int(size[one]), float(score[one])) for one in np.flatnonzero(number).tolist())
+    return tuple(
+        (1 << index, int(number[index]), int(size[index]), float(score[index])) for index in np.flatnonzero(number).tolist()
+    )
 
 
 def _largest(vaddr: Array, length: Array) -> tuple[tuple[int, int], ...]:
@@ -152,5 +154,5 @@ def profile(flags: int) -> str:
 def _not_there(chunk: Chunks, vaddr: int) -> NoSuchBlockGroup:
     holds = np.flatnonzero((chunk.vaddr <= vaddr) & (chunk.vaddr + chunk.length > vaddr))
     inside = (int(chunk.vaddr[holds[0]]), profile(int(chunk.type[holds[0]]))) if len(holds) else None
-    data = sorted(chunk.vaddr[chunk.type & np.uint64(DATA) != 0].tolist(), key=lambda one: abs(one - vaddr))
+    data = sorted(chunk.vaddr[chunk.type & np.uint64(DATA) != 0].tolist(), key=lambda start: abs(start - vaddr))
     return NoSuchBlockGroup(inside, tuple(sorted(data[:_NEAREST])))

@@ -57,20 +57,20 @@ def catalogue_of(path: Path, pool: str | None = None, config: Path | None = None
         filesystem = identity(path)
     if pool is not None or config is not None:
         return _named(path, filesystem, pool, config)
-    found = {config.pool.state: config for config in _configured() if _filesystem_of(config) == filesystem}
-    if len(found) > 1:
-        files = ", ".join(sorted(str(config.file) for config in found.values()))
+    configs = {config.pool.state: config for config in _configured() if _filesystem_of(config) == filesystem}
+    if len(configs) > 1:
+        files = ", ".join(sorted(str(config.file) for config in configs.values()))
         _log.warning("%s", printable(f"several pools are on the filesystem of {path} ({files}): name one with --pool"))
         return None
-    for usable in found.values():
+    for usable in configs.values():
         show_times_in(usable.pool.zone)
-    return next(iter(found), None)
+    return next(iter(configs), None)
 
 
 def needed_catalogue_of(path: Path, pool: str | None = None, config: Path | None = None) -> Path:
     """Like `catalogue_of`, but raises UsageError if there is none."""
-    if found := catalogue_of(path, pool, config):
-        return found
+    if catalogue := catalogue_of(path, pool, config):
+        return catalogue
     if os.geteuid() != 0:
         raise UsageError(f"no pool of btrkeep can be seen on the filesystem of {path}", "run this as root")
     raise UsageError(
@@ -85,10 +85,10 @@ def _named(path: Path, filesystem: str, pool: str | None, file: Path | None) -> 
     from btrkeep.pool.marker import open_pool
 
     config = load_usable(pool or "main", file)
-    found = open_pool(config.pool.path).filesystem
-    if found != filesystem:
+    pool_filesystem = open_pool(config.pool.path).filesystem
+    if pool_filesystem != filesystem:
         raise UsageError(
-            f"the pool {config.pool.path} is on filesystem {found}, {path} is on {filesystem}",
+            f"the pool {config.pool.path} is on filesystem {pool_filesystem}, {path} is on {filesystem}",
             f"name the pool's filesystem: {config.pool.path}",
         )
     return config.pool.state
@@ -143,7 +143,7 @@ def sample(filesystem: str, taken: datetime, survey: Survey, unallocated: int) -
     from btrkeep.catalogue import FreeSpaceScore
 
     groups = survey.groups
-    there = np.flatnonzero(survey.extents)
+    used_classes = np.flatnonzero(survey.extents)
     return FreeSpaceScore(
         filesystem=filesystem,
         taken=taken,
@@ -156,7 +156,10 @@ def sample(filesystem: str, taken: datetime, survey: Survey, unallocated: int) -
         bad=int((groups.score > BAD).sum()),
         largest_free=int(groups.largest_free.max(initial=0)),
         free_in_large=int(survey.bytes[LARGE.bit_length() - 1 :].sum()),
-        histogram=tuple((1 << one, int(survey.extents[one]), int(survey.bytes[one])) for one in there.tolist()),
+        histogram=tuple(
+            (1 << size_class, int(survey.extents[size_class]), int(survey.bytes[size_class]))
+            for size_class in used_classes.tolist()
+        ),
     )
 
 

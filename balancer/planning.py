@@ -106,10 +106,10 @@ class Costs:
 
     def _of_one(self, groups: DataBlockGroups, index: int) -> Cost:
         vaddr, state = int(groups.vaddr[index]), (int(groups.used[index]), int(groups.fragments[index]))
-        found = self._known.get(vaddr)
-        if found is None or found[0] != state:
-            found = self._known[vaddr] = (state, cost(self._fd, vaddr, int(groups.length[index])))
-        return found[1]
+        cached = self._known.get(vaddr)
+        if cached is None or cached[0] != state:
+            cached = self._known[vaddr] = (state, cost(self._fd, vaddr, int(groups.length[index])))
+        return cached[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +136,12 @@ def choose(
     beyond, no_place = len(ranked) - len(fitting), ""
     for first in range(0, min(len(fitting), _ROUNDS * CONSIDERED), CONSIDERED):
         considered = fitting[first : first + CONSIDERED]
-        known = costs.of(groups, considered)
-        ordered = rank(groups, settings.policy, settings.floors, known, set_aside, room, settings.by_device).tolist()
+        by_vaddr = costs.of(groups, considered)
+        ordered = rank(groups, settings.policy, settings.floors, by_vaddr, set_aside, room, settings.by_device).tolist()
         best = next((index for index in ordered if index in considered), None)
         if best is not None:
             return BestBlockGroup(best, len(ranked), beyond)
-        no_place = no_place or why_not(groups, considered[0], settings.floors, known, set_aside, room)
+        no_place = no_place or why_not(groups, considered[0], settings.floors, by_vaddr, set_aside, room)
     return BestBlockGroup(None, len(ranked), beyond, no_place)
 
 
@@ -155,24 +155,24 @@ def look_again(
     groups, index, moved = seen.survey.groups, best.index, sum(step.moved for step in done)
     assert index is not None
     vaddr = int(groups.vaddr[index])
-    found = explain(fd, vaddr, MAP_CELLS)
-    if not isinstance(found, ExplainedBlockGroup):
+    explained = explain(fd, vaddr, MAP_CELLS)
+    if not isinstance(explained, ExplainedBlockGroup):
         return None
-    data_block_groups = found.survey.groups
+    data_block_groups = explained.survey.groups
     flags = looked_up(fd, data_block_groups.vaddr, data_block_groups.length).flags
     left = None if settings.budget is None else settings.budget - moved
     if not len(flags) or (left is not None and data_block_groups.used[0] > left):
         return None
-    now, known = _with(groups, index, data_block_groups), {vaddr: found.cost}
-    if index not in rank(now, settings.policy, settings.floors, known, (), seen.room.unallocated, settings.by_device):
+    now, by_vaddr = _with(groups, index, data_block_groups), {vaddr: explained.cost}
+    if index not in rank(now, settings.policy, settings.floors, by_vaddr, (), seen.room.unallocated, settings.by_device):
         return None
-    planned = _planned(data_block_groups, 0, int(flags[0]), found.cost, model, len(done) + 1, moved, best.worth, left)
-    return replace(planned, shares=found.shares)
+    planned = _planned(data_block_groups, 0, int(flags[0]), explained.cost, model, len(done) + 1, moved, best.worth, left)
+    return replace(planned, shares=explained.shares)
 
 
-def _with(groups: DataBlockGroups, index: int, one: DataBlockGroups) -> DataBlockGroups:
+def _with(groups: DataBlockGroups, index: int, new_groups: DataBlockGroups) -> DataBlockGroups:
     """Returns the same block groups, with one as it is now."""
-    columns = [(getattr(groups, field.name), getattr(one, field.name)) for field in fields(DataBlockGroups)]
+    columns = [(getattr(groups, field.name), getattr(new_groups, field.name)) for field in fields(DataBlockGroups)]
     return DataBlockGroups(*(np.concatenate((old[:index], new, old[index + 1 :])) for old, new in columns))
 
 
@@ -183,8 +183,8 @@ def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Mode
     """
     groups, room, left_out = seen.survey.groups, seen.room.unallocated, elsewhere(fd, settings)
     ranked = rank(groups, settings.policy, settings.floors, None, left_out, room, settings.by_device).tolist()
-    known = Costs(fd).of(groups, ranked)
-    ordered = rank(groups, settings.policy, settings.floors, known, left_out, room, settings.by_device).tolist()
+    by_vaddr = Costs(fd).of(groups, ranked)
+    ordered = rank(groups, settings.policy, settings.floors, by_vaddr, left_out, room, settings.by_device).tolist()
     place = {index: at for at, index in enumerate(ordered)}
     used: list[int] = groups.used.tolist()
     within, rest = _in_turn(used, [index for index in ranked if index in place], place, settings.budget)
@@ -194,7 +194,9 @@ def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Mode
     for index in (*within, *after):
         vaddr = int(groups.vaddr[index])
         number, worth = len(planned_block_groups) + 1, len(ranked) - len(planned_block_groups)
-        planned_block_groups.append(_planned(groups, index, type_of.get(vaddr, 0), known[vaddr], model, number, moved, worth, left))
+        planned_block_groups.append(
+            _planned(groups, index, type_of.get(vaddr, 0), by_vaddr[vaddr], model, number, moved, worth, left)
+        )
         moved += used[index]
         left = left - used[index] if left is not None and planned_block_groups[-1].is_within else left
     return planned_block_groups

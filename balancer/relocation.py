@@ -97,8 +97,8 @@ class Relocation:
 
     def clear(self) -> bool:
         """Cancels it if somebody else has paused it; returns whether that was so."""
-        found = balance_now(self._fd)
-        return bool(found and found.paused and cancel_balance(self._fd, self._vaddr))
+        balance = balance_now(self._fd)
+        return bool(balance and balance.paused and cancel_balance(self._fd, self._vaddr))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +143,15 @@ def attempt(
     tell: ProgressSink[BalanceEvent],
 ) -> Attempt:
     """Relocates it and waits for the end. Calls `hindrance` ten times a second; its first answer cancels. Raises OSError."""
-    begun, told, stop = time.monotonic(), 0.0, None
+    begun, last_told, stop = time.monotonic(), 0.0, None
     with Relocation(fd, group.vaddr, group.type) as relocation:
         while not relocation.ended(_TICK):
             if stop is None and (stop := hindrance()):
                 relocation.cancel()
                 tell(Cancelling(stop.why, group.vaddr))
-            if time.monotonic() - told >= _TELL:
-                told = time.monotonic()
-                tell(_progress(fd, folder, group, before, told - begun))
+            if time.monotonic() - last_told >= _TELL:
+                last_told = time.monotonic()
+                tell(_progress(fd, folder, group, before, last_told - begun))
         error = relocation.error()
         was_paused = relocation.clear()
     seconds = time.monotonic() - begun

@@ -108,8 +108,8 @@ class FreeSpaceTally:
             vaddr, length = vaddr[kept], length[kept]
         self._fragments[low:high] += counts
         self._add_scores(group, length)
-        there = np.flatnonzero(counts)
-        self._add_sizes(low + there, starts[there], length)
+        used_classes = np.flatnonzero(counts)
+        self._add_sizes(low + used_classes, starts[used_classes], length)
         self._join(group, vaddr, vaddr + length)
 
     def _add_scores(self, group: Array, length: Array) -> None:
@@ -223,5 +223,5 @@ def _what_to_do(score: Array, used: Array) -> str:
     moves, share = format_size(int(used[best].sum())), format_share(float(score[best].sum() / score.sum()))
     which = f"the {len(best):,} with the most benefit" if len(best) < bad else "it" if bad == 1 else "them"
     have = "scores" if bad == 1 else "score"
-    found = f"{bad:,} of {counted(len(score), 'block group')} {have} above {BAD:.0f}"
-    return f"{found}, and to balance {which} would move {moves} and remove {share} of all scores"
+    statement = f"{bad:,} of {counted(len(score), 'block group')} {have} above {BAD:.0f}"
+    return f"{statement}, and to balance {which} would move {moves} and remove {share} of all scores"

@@ -57,7 +57,7 @@ DURING = frozenset({StopReason.SIGNAL, StopReason.BACKUPS, StopReason.TIME, Stop
 
 def stop(reasons: Collection[StopReason], settings: RunSettings, facts: StopFacts) -> Stop | None:
     """Returns the first of these reasons that ends the run or makes it wait."""
-    return next((found for found in _reasons(settings, facts) if found.reason in reasons), None)
+    return next((candidate for candidate in _reasons(settings, facts) if candidate.reason in reasons), None)
 
 
 def _reasons(settings: RunSettings, facts: StopFacts) -> Iterator[Stop]:

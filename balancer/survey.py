@@ -72,7 +72,7 @@ def survey(fd: int) -> Survey:
 def _counted(fd: int, chunk: Chunks, vaddr: Array, length: Array) -> Survey:
     tally = FreeSpaceTally(vaddr, length)
     if has_free_space_tree(fd):
-        there = _count_free_space(fd, vaddr, length, tally)
+        is_counted = _count_free_space(fd, vaddr, length, tally)
         free = tally.finish()
         used = used_from_free_space(fd, chunk, vaddr, free.free)
     else:
@@ -80,10 +80,10 @@ def _counted(fd: int, chunk: Chunks, vaddr: Array, length: Array) -> Survey:
             tally.add(*batch)
         free = tally.finish()
         block_groups = looked_up(fd, vaddr, length)
-        there = _among(vaddr, block_groups.vaddr)
+        is_counted = _among(vaddr, block_groups.vaddr)
         used = np.zeros(len(vaddr), np.uint64)
-        used[there] = block_groups.used
-    return surveyed(vaddr, length, used, free, there)
+        used[is_counted] = block_groups.used
+    return surveyed(vaddr, length, used, free, is_counted)
 
 
 def _count_free_space(fd: int, vaddr: Array, length: Array, tally: FreeSpaceTally) -> Array:
@@ -97,19 +97,19 @@ def _count_free_space(fd: int, vaddr: Array, length: Array, tally: FreeSpaceTall
     return _among(vaddr, np.concatenate(seen)) if seen else np.zeros(len(vaddr), bool)
 
 
-def _among(some: Array, others: Array) -> Array:
+def _among(values: Array, others: Array) -> Array:
     """bool[n]: which of `some` are in `others`; both sorted, so there is no need to hash them as numpy.isin does."""
     if not len(others):
-        return np.zeros(len(some), bool)
-    return np.asarray(others[np.minimum(np.searchsorted(others, some), len(others) - 1)] == some)
+        return np.zeros(len(values), bool)
+    return np.asarray(others[np.minimum(np.searchsorted(others, values), len(others) - 1)] == values)
 
 
-def surveyed(vaddr: Array, length: Array, used: Array, free: FreeExtents, there: Array) -> Survey:
+def surveyed(vaddr: Array, length: Array, used: Array, free: FreeExtents, is_counted: Array) -> Survey:
     """Combines what was read of block groups, u64[n] each; `there`, bool[n], are those that still exist."""
-    vaddr, length, used, score = vaddr[there], length[there], used[there], free.score[there]
-    share, fragments, largest = used_pct(used, length), free.fragments[there], free.largest[there]
+    vaddr, length, used, score = vaddr[is_counted], length[is_counted], used[is_counted], free.score[is_counted]
+    share, fragments, largest = used_pct(used, length), free.fragments[is_counted], free.largest[is_counted]
     groups = DataBlockGroups(vaddr, length, used, share, fragments, largest, score, benefit(score, used))
-    return Survey(groups, int(free.free[there].sum()), free.extents, free.bytes)
+    return Survey(groups, int(free.free[is_counted].sum()), free.extents, free.bytes)
 
 
 def cost(fd: int, vaddr: int, length: int) -> Cost:

@@ -101,15 +101,18 @@ class Cause:
         return {"code": self.code.value, **({"path": self.path} if self.path else {}), **self.facts}
 
 
-def cause_of(found: object) -> Cause | None:
+def cause_of(stored_cause: object) -> Cause | None:
     """Parses what `as_json` has written. Returns None for an unknown or invalid cause."""
-    if not isinstance(found, dict):
+    if not isinstance(stored_cause, dict):
         return None
     try:
-        code = CauseCode(str(found.get("code")))
+        code = CauseCode(str(stored_cause.get("code")))
     except ValueError:
         return None
-    path, facts = found.get("path", ""), {name: found.get(name, _ADDED_LATER.get((code, name))) for name in FACTS.get(code, ())}
+    path, facts = (
+        stored_cause.get("path", ""),
+        {name: stored_cause.get(name, _ADDED_LATER.get((code, name))) for name in FACTS.get(code, ())},
+    )
     if not isinstance(path, str) or not all(_is_a(FACTS[code][name], value) for name, value in facts.items()):
         return None
     return Cause(code, path, facts)

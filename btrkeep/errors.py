@@ -100,14 +100,14 @@ def quoted(word: str) -> str:
     return word or "''"
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+def did_you_mean(word: str, names: Iterable[str], otherwise: str = "") -> str:
     """The hint that names the nearest of the known words, or `otherwise` when none is near.
 
     HOST of HOST@BACKUP is near, for a command that takes a host alone.
     """
     from difflib import get_close_matches  # only a mistake pays for it
 
-    bare = {name.lstrip("-"): name for name in known}  # two dashes in common make no option near
+    bare = {name.lstrip("-"): name for name in names}  # two dashes in common make no option near
     host, at, _ = word.partition("@")
     nearest = [host] if at and host in bare else get_close_matches(word.lstrip("-"), bare, 1, _NEAR)
     return f"did you mean {bare[nearest[0]]}?" if nearest else otherwise
@@ -150,8 +150,8 @@ def first_reported(file: BinaryIO) -> ReportedError | None:
 
     file.seek(0)
     try:
-        found = json.loads(file.readline(_LONGEST))
-        return ReportedError(str(found["error"]), str(found["hint"]), int(found["status"]))
+        fields = json.loads(file.readline(_LONGEST))
+        return ReportedError(str(fields["error"]), str(fields["hint"]), int(fields["status"]))
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -35,8 +35,8 @@ def pressure_totals(file: Path) -> dict[str, int]:
 
     Raises OSError on a kernel without pressure stall information, ValueError for unexpected content.
     """
-    found = (line.split() for line in file.read_text().splitlines())
-    return {kind: int(total.removeprefix("total=")) for kind, *_, total in found}
+    rows = (line.split() for line in file.read_text().splitlines())
+    return {kind: int(total.removeprefix("total=")) for kind, *_, total in rows}
 
 
 class IoPressure:
@@ -192,7 +192,7 @@ def privilege_hint(name: str = SYS_ADMIN) -> str:
     return f"root has no {name} here{_where(capabilities)}"
 
 
-def _where(known: Capabilities) -> str:
-    if known.namespace:
+def _where(capabilities: Capabilities) -> str:
+    if capabilities.namespace:
         return ": this is a user namespace (an unprivileged container). Run this on the machine itself"
     return " (a container, or a service's sandbox): run this on the machine itself, or give it that capability"

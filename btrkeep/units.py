@@ -239,12 +239,12 @@ def with_encoded(value: object) -> object:
     Few parsers return the lone surrogates that stand for such bytes in the text.
     """
     if isinstance(value, list | tuple):
-        return [with_encoded(one) for one in value]
+        return [with_encoded(item) for item in value]
     if not isinstance(value, Mapping):
         return value
-    found: dict[str, object] = {}
-    for name, one in value.items():
-        found[name] = with_encoded(one)
-        if isinstance(one, str) and _NO_UTF8.search(one):
-            found[f"{name}_encoded"] = percent_encoded(one)
-    return found
+    encoded: dict[str, object] = {}
+    for name, member in value.items():
+        encoded[name] = with_encoded(member)
+        if isinstance(member, str) and _NO_UTF8.search(member):
+            encoded[f"{name}_encoded"] = percent_encoded(member)
+    return encoded

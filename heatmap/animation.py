@@ -68,8 +68,8 @@ class Palette:
         for channel in (1, 2):
             key <<= self._BITS
             key |= rgb[..., channel] >> drop
-        found: Array = self._nearest[key]
-        return found
+        nearest: Array = self._nearest[key]
+        return nearest
 
 
 def _counted(samples: Iterable[Array]) -> tuple[Array, Array]:
@@ -77,8 +77,8 @@ def _counted(samples: Iterable[Array]) -> tuple[Array, Array]:
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for sample in samples:
         rgb = sample.reshape(-1, 3).astype(np.int32)
-        some, number = np.unique(rgb[:, 0] << 16 | rgb[:, 1] << 8 | rgb[:, 2], return_counts=True)
-        keys, place = np.unique(np.concatenate((keys, some)), return_inverse=True)
+        new_keys, number = np.unique(rgb[:, 0] << 16 | rgb[:, 1] << 8 | rgb[:, 2], return_counts=True)
+        keys, place = np.unique(np.concatenate((keys, new_keys)), return_inverse=True)
         counts = np.bincount(place, np.concatenate((counts, number))).astype(np.int64)
     return keys, counts
 

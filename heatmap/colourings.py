@@ -88,12 +88,12 @@ def _blindness(vision: str) -> Array:
     return blind
 
 
-def distances(some: Array, others: Array) -> Array:
+def distances(colours: Array, others: Array) -> Array:
     """f64[n, m]: how far u8[n, 3] are from u8[m, 3] to those who tell them apart worst."""
-    worst = np.full((len(some), len(others)), np.inf)
+    worst = np.full((len(colours), len(others)), np.inf)
     for vision in VISIONS:
-        one, two = oklab(simulated(some, vision)), oklab(simulated(others, vision))
-        worst = np.minimum(worst, np.sqrt(((one[:, None] - two[None]) ** 2).sum(2)))
+        first, two = oklab(simulated(colours, vision)), oklab(simulated(others, vision))
+        worst = np.minimum(worst, np.sqrt(((first[:, None] - two[None]) ** 2).sum(2)))
     return worst
 
 
@@ -129,9 +129,9 @@ def _can_be_shown(lab: Array) -> Array:
 
 def map_sequentially(share: Array) -> Array:
     """u8[n, 3]: the colours of f64[n] on the sequential map; below 0 and above 1 its ends, and grey for NaN."""
-    known = ~np.isnan(share)
-    step = np.rint(np.clip(np.where(known, share, 0), 0, 1) * (STEPS - 1)).astype(np.int64)
-    return np.where(known[:, None], sequential_colours()[step], np.array(GREY, np.uint8)).astype(np.uint8)
+    is_known = ~np.isnan(share)
+    step = np.rint(np.clip(np.where(is_known, share, 0), 0, 1) * (STEPS - 1)).astype(np.int64)
+    return np.where(is_known[:, None], sequential_colours()[step], np.array(GREY, np.uint8)).astype(np.uint8)
 
 
 @cache
@@ -198,9 +198,9 @@ def score(state: FilesystemState) -> CellColours:
     return _bare(map_sequentially(score_share(_scores(state))))
 
 
-def score_share(found: Array) -> Array:
+def score_share(scores: Array) -> Array:
     """f64[n] from 0 to 1 of scores: logarithmic, for most are small and what counts is which are worst."""
-    share: Array = np.log1p(np.maximum(found.astype(np.float64), 0)) / np.log1p(SCORE_TOP)
+    share: Array = np.log1p(np.maximum(scores.astype(np.float64), 0)) / np.log1p(SCORE_TOP)
     return share
 
 
@@ -223,15 +223,15 @@ def _age_share(state: FilesystemState) -> Array:
     if state.generation is None:
         return np.linspace(0, 1, count) if count > 1 else np.ones(count)
     share = np.full(count, np.nan)
-    known = state.generation > 0
+    is_known = state.generation > 0
     oldest, newest = _generations(state)
-    share[known] = (state.generation[known].astype(np.float64) - oldest) / max(1, newest - oldest)
+    share[is_known] = (state.generation[is_known].astype(np.float64) - oldest) / max(1, newest - oldest)
     return share
 
 
 def _generations(state: FilesystemState) -> tuple[int, int]:
-    known = np.zeros(0, np.uint64) if state.generation is None else state.generation[state.generation > 0]
-    return (int(known.min()), int(known.max())) if len(known) else (0, 0)
+    generations = np.zeros(0, np.uint64) if state.generation is None else state.generation[state.generation > 0]
+    return (int(generations.min()), int(generations.max())) if len(generations) else (0, 0)
 
 
 def profile(state: FilesystemState) -> CellColours:
@@ -278,9 +278,9 @@ def _type_swatches(state: FilesystemState) -> tuple[tuple[Colour, str], ...]:
 
 
 def _score_key(state: FilesystemState) -> ColourKey:
-    found = _scores(state)
+    scores = _scores(state)
     ticks = tuple((float(score_share(np.array([mark]))[0]), f"{mark:g}") for mark in (0, 10, 50, BAD))
-    others = ((GREY, "no data"),) if np.isnan(found).any() else ()
+    others = ((GREY, "no data"),) if np.isnan(scores).any() else ()
     return ColourKey("score of the free space", sequential_colours(), (*ticks, (1, f"{SCORE_TOP:g}+")), others)
 
 
@@ -293,9 +293,9 @@ def _age_key(state: FilesystemState) -> ColourKey:
 
 
 def _profile_key(state: FilesystemState) -> ColourKey:
-    there = set((state.bg_flags & np.uint64(PROFILE_MASK)).tolist())
+    flags = set((state.bg_flags & np.uint64(PROFILE_MASK)).tolist())
     named = zip(PROFILES.items(), _profile_colours(), strict=True)
-    return ColourKey("profile", _NO_RAMP, (), tuple((rgb, name) for (flag, name), rgb in named if flag in there))
+    return ColourKey("profile", _NO_RAMP, (), tuple((rgb, name) for (flag, name), rgb in named if flag in flags))
 
 
 def _type_key(state: FilesystemState) -> ColourKey:

@@ -158,31 +158,31 @@ def _devices(before: FilesystemState, after: FilesystemState) -> list[tuple[int,
     return [(devid, was, now) for devid, was, now in both if was != now]
 
 
-def lines(found: StateDifference, top: int) -> Iterator[str]:
+def lines(compared: StateDifference, top: int) -> Iterator[str]:
     """The difference in words: the whole, then the `top` block groups that changed by most bytes."""
-    was, now = found.before, found.after
-    name = f"{printable(found.label)}  " if found.label else ""
+    was, now = compared.before, compared.after
+    name = f"{printable(compared.label)}  " if compared.label else ""
     apart = format_duration(abs((now.taken - was.taken).total_seconds()))
-    yield f"{name}{found.fsid}"
+    yield f"{name}{compared.fsid}"
     yield f"{local_time(was.taken)} to {local_time(now.taken)}, {apart}{' back' if now.taken < was.taken else ''}"
-    for what, one, two in (
+    for label, old, two in (
         ("used", was.used, now.used),
         ("allocated", was.allocated, now.allocated),
         ("devices", was.total, now.total),
     ):
-        yield f"{what:<10} {format_size(one):>9} -> {format_size(two):>9}   {_signed(two - one)}"
+        yield f"{label:<10} {format_size(old):>9} -> {format_size(two):>9}   {_signed(two - old)}"
     yield ""
-    for kind, count, size in summary(found):
+    for kind, count, size in summary(compared):
         yield f"{kind:<10} {counted(count, 'block group'):<20} {_signed(size)} used"
-    if len(found.moves.vaddr):
-        yield f"{'moved':<10} {counted(int(found.moves.came.sum()), 'device extent')}"
-    for devid, one, two in found.devices:
-        yield f"device {devid}: {format_size(one)} -> {format_size(two)}" if one and two else f"device {devid}: {_came(one, two)}"
-    yield from _worst(found.changes, top)
+    if len(compared.moves.vaddr):
+        yield f"{'moved':<10} {counted(int(compared.moves.came.sum()), 'device extent')}"
+    for devid, old, two in compared.devices:
+        yield f"device {devid}: {format_size(old)} -> {format_size(two)}" if old and two else f"device {devid}: {_came(old, two)}"
+    yield from _worst(compared.changes, top)
 
 
-def _came(one: int, two: int) -> str:
-    return f"new, {format_size(two)}" if two else f"gone, {format_size(one)}"
+def _came(old: int, two: int) -> str:
+    return f"new, {format_size(two)}" if two else f"gone, {format_size(old)}"
 
 
 def _signed(size: int) -> str:
@@ -194,10 +194,10 @@ def more_used(changes: Changes) -> Array:
     return changes.after.astype(np.int64) - changes.before.astype(np.int64)
 
 
-def summary(found: StateDifference) -> list[tuple[str, int, int]]:
+def summary(compared: StateDifference) -> list[tuple[str, int, int]]:
     """Returns for each kind of change the number of block groups and the change of used bytes."""
-    by = more_used(found.changes)
-    return [(kind, int(which.sum()), int(by[which].sum())) for kind in KINDS if len(which := found.changes.kind == kind)]
+    by = more_used(compared.changes)
+    return [(kind, int(which.sum()), int(by[which].sum())) for kind in KINDS if len(which := compared.changes.kind == kind)]
 
 
 def _worst(changes: Changes, top: int) -> Iterator[str]:
@@ -216,9 +216,9 @@ def _worst(changes: Changes, top: int) -> Iterator[str]:
         yield f"{vaddr:>16}  {sizes}  {kind if kind in (NEW, GONE) else ''}".rstrip()
 
 
-def as_json(found: StateDifference) -> dict[str, Any]:
+def as_json(compared: StateDifference) -> dict[str, Any]:
     """The whole difference, ready for JSON: sizes are bytes."""
-    changes, moves = found.changes, found.moves
+    changes, moves = compared.changes, compared.moves
     columns = zip(
         *(
             column.tolist()
@@ -228,11 +228,11 @@ def as_json(found: StateDifference) -> dict[str, Any]:
     )
     moved = zip(*(column.tolist() for column in (moves.vaddr, moves.devid, moves.paddr, moves.length, moves.came)), strict=True)
     return {
-        "filesystem": found.fsid,
-        "label": found.label,
-        "before": asdict(found.before) | {"taken": format_time(found.before.taken)},
-        "after": asdict(found.after) | {"taken": format_time(found.after.taken)},
-        "summary": {kind: {"block_groups": count, "used": size} for kind, count, size in summary(found)},
+        "filesystem": compared.fsid,
+        "label": compared.label,
+        "before": asdict(compared.before) | {"taken": format_time(compared.before.taken)},
+        "after": asdict(compared.after) | {"taken": format_time(compared.after.taken)},
+        "summary": {kind: {"block_groups": count, "used": size} for kind, count, size in summary(compared)},
         "block_groups": [
             {"change": kind, "vaddr": vaddr, "length": length, "flags": flags, "used_before": was, "used_after": now}
             for kind, vaddr, length, flags, was, now in columns
@@ -241,5 +241,5 @@ def as_json(found: StateDifference) -> dict[str, Any]:
             {"vaddr": vaddr, "devid": devid, "paddr": paddr, "length": length, "change": "came" if came else "left"}
             for vaddr, devid, paddr, length, came in moved
         ],
-        "devices": [{"devid": devid, "size_before": was, "size_after": now} for devid, was, now in found.devices],
+        "devices": [{"devid": devid, "size_before": was, "size_after": now} for devid, was, now in compared.devices],
     }

@@ -63,16 +63,16 @@ def picture(
     return image, later.grid
 
 
-def _paint(state: FilesystemState, found: Changes, *, only_gone: bool) -> CellColours:
+def _paint(state: FilesystemState, changes: Changes, *, only_gone: bool) -> CellColours:
     base = (0, 0, 0) if only_gone else _UNCHANGED
     rgb = np.full((len(state.bg_vaddr), 3), base, np.uint8)
     kinds = (GONE,) if only_gone else (FULLER, EMPTIER, NEW)
-    chosen: Array = np.isin(found.kind, kinds)
-    at = np.searchsorted(state.bg_vaddr, found.vaddr[chosen])
+    chosen: Array = np.isin(changes.kind, kinds)
+    at = np.searchsorted(state.bg_vaddr, changes.vaddr[chosen])
     table = colours()
-    full = np.array([table[kind] for kind in found.kind[chosen].tolist()], np.float64).reshape(-1, 3)
-    share: Array = np.abs(more_used(found)[chosen]) / found.length[chosen].astype(np.float64)
-    whole: Array = np.isin(found.kind[chosen], (NEW, GONE))
+    full = np.array([table[kind] for kind in changes.kind[chosen].tolist()], np.float64).reshape(-1, 3)
+    share: Array = np.abs(more_used(changes)[chosen]) / changes.length[chosen].astype(np.float64)
+    whole: Array = np.isin(changes.kind[chosen], (NEW, GONE))
     weight: Array = np.where(whole, 1.0, _FAINTEST + (1 - _FAINTEST) * np.sqrt(np.minimum(share, 1)))
     rgb[at] = np.rint(np.array(_UNCHANGED) * (1 - weight[:, None]) + full * weight[:, None]).astype(np.uint8)
     return CellColours(rgb, np.ones(len(rgb)))

@@ -83,8 +83,8 @@ class Drawing:
     @property
     def image(self) -> Array:
         """Creates the image, on each call."""
-        found: Array = self.runs.words(self.grid).view(np.uint8).reshape(self.grid.edge, self.grid.edge, 4)[:, :, :3]
-        return found
+        words: Array = self.runs.words(self.grid).view(np.uint8).reshape(self.grid.edge, self.grid.edge, 4)[:, :, :3]
+        return words
 
 
 def overview(
@@ -144,8 +144,8 @@ def piece_length(kind: Array, length: Array, stripes: Array) -> Array:
     for numbers, profiles in ((copies, _COPIES), (parity, _PARITY)):
         for bit, number in profiles.items():
             numbers[kind & np.uint64(bit) != 0] = number
-    found: Array = length.astype(np.int64) * copies // (stripes - parity)
-    return found
+    piece: Array = length.astype(np.int64) * copies // (stripes - parity)
+    return piece
 
 
 class HasDevices(Protocol):
@@ -176,10 +176,10 @@ class Scale:
 
 def common_scale(moments: Sequence[HasDevices]) -> Scale:
     """The scale for all of these."""
-    found, which = np.unique(np.concatenate([moment.devid for moment in moments]), return_inverse=True)
-    largest = np.zeros(len(found), np.uint64)
+    devids, which = np.unique(np.concatenate([moment.devid for moment in moments]), return_inverse=True)
+    largest = np.zeros(len(devids), np.uint64)
     np.maximum.at(largest, which, np.concatenate([moment.total_bytes for moment in moments]))
-    return Scale(found, largest)
+    return Scale(devids, largest)
 
 
 FORMAT = 1
@@ -203,7 +203,7 @@ def pixel_map(state: FilesystemState, drawn: Drawing) -> dict[str, Any]:
     }
     entries: dict[str, list[Any]] = {name: column.tolist() for name, column in columns.items() if column is not None}
     if state.score is not None:
-        entries["score"] = [None if np.isnan(one) else round(one, 1) for one in state.score[cells.group].tolist()]
+        entries["score"] = [None if np.isnan(score) else round(score, 1) for score in state.score[cells.group].tolist()]
     return {
         "format": FORMAT,
         "filesystem": state.fsid,

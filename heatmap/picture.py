@@ -131,11 +131,11 @@ def drawn(image: Image.Image, edge: int, true_colour: bool) -> Iterator[str]:
 
 def _line(upper: list[str], lower: list[str]) -> str:
     """Returns a line of characters; a colour is set only where it changes."""
-    said, parts = ("", ""), []
-    for one, two in zip(upper, lower, strict=True):
-        if (one, two) != said:
-            parts.append(f"\x1b[38;{one};48;{two}m")
-            said = (one, two)
+    last_colours, parts = ("", ""), []
+    for top, two in zip(upper, lower, strict=True):
+        if (top, two) != last_colours:
+            parts.append(f"\x1b[38;{top};48;{two}m")
+            last_colours = (top, two)
         parts.append(_UPPER)
     return "".join(parts) + _RESET + "\n"
 

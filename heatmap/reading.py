@@ -77,22 +77,22 @@ def _used(fd: int, chunk: Chunks) -> BlockGroups:
         return block_groups(fd, chunk)
     end = chunk.vaddr + chunk.length
     free = np.zeros(len(end), np.uint64)
-    there = np.zeros(len(end), bool)
+    is_used = np.zeros(len(end), bool)
     for batch in free_space(fd):
-        there[_index(chunk.vaddr, batch.group_vaddr)] = True
+        is_used[_index(chunk.vaddr, batch.group_vaddr)] = True
         if len(batch.vaddr):
             _add(free, chunk.vaddr, end, batch.vaddr, batch.length)
     free = np.minimum(free, chunk.length)  # a tree that changes while it is read can show a place twice
-    vaddr, length, flags = chunk.vaddr[there], chunk.length[there], chunk.type[there]
-    return BlockGroups(vaddr, length, used_from_free_space(fd, chunk, vaddr, free[there]), flags)
+    vaddr, length, flags = chunk.vaddr[is_used], chunk.length[is_used], chunk.type[is_used]
+    return BlockGroups(vaddr, length, used_from_free_space(fd, chunk, vaddr, free[is_used]), flags)
 
 
-def _index(vaddr: Array, some: Array) -> Array:
+def _index(vaddr: Array, starts: Array) -> Array:
     """Returns the indexes in `vaddr`, which is sorted, of those of `some` that are in it."""
-    at = np.searchsorted(vaddr, some)
+    at = np.searchsorted(vaddr, starts)
     at[at == len(vaddr)] = 0
-    found: Array = at[vaddr[at] == some]
-    return found
+    places: Array = at[vaddr[at] == starts]
+    return places
 
 
 def _add(sums: Array, vaddr: Array, end: Array, at: Array, length: Array) -> None:

@@ -114,8 +114,8 @@ def automatic_name(picture: Path) -> Path:
 
 def packed(state: FilesystemState) -> bytes:
     """The file's bytes."""
-    said = _by_stripes(**{name: getattr(state, name) for name in _STRIPES})
-    left_out = "de_vaddr" if np.array_equal(said, state.de_vaddr) else ""
+    derived = _by_stripes(**{name: getattr(state, name) for name in _STRIPES})
+    left_out = "de_vaddr" if np.array_equal(derived, state.de_vaddr) else ""
     kept = [(name, values) for name in _COLUMNS if (values := getattr(state, name)) is not None and name != left_out]
     columns, described = [], []
     for name, values in kept:
@@ -138,8 +138,8 @@ def unpacked(data: bytes, name: str) -> FilesystemState:
     try:
         about = json.loads(head)
         moment = _moment(about)
-        found: dict[str, Any] = {key: about[key] for key in _PLAIN} | _columns(about["columns"], body)
-        state = FilesystemState(**found, taken=moment.taken, devid=moment.devid, total_bytes=moment.total_bytes)
+        state_fields: dict[str, Any] = {key: about[key] for key in _PLAIN} | _columns(about["columns"], body)
+        state = FilesystemState(**state_fields, taken=moment.taken, devid=moment.devid, total_bytes=moment.total_bytes)
         _require_lengths(state)
     except _WRONG as error:
         raise _no_state(name, error) from None
@@ -180,17 +180,17 @@ def _columns(described: list[list[Any]], body: bytes) -> dict[str, Array]:
     data = stream.decompress(body, _LARGEST)
     if not stream.eof:
         raise ValueError("its columns do not end")
-    found, at = {}, 0
+    columns, at = {}, 0
     for name, kind, count, unit in described:
         size = count * _KINDS[kind].itemsize
         if size < 0 or at + size > len(data):
             raise ValueError(f"it is too short for {name}")
         if name in _COLUMNS:
-            found[name] = _decoded(data[at : at + size], kind, unit)
+            columns[name] = _decoded(data[at : at + size], kind, unit)
         at += size
-    if "de_vaddr" not in found:
-        found["de_vaddr"] = _by_stripes(**{name: found[name] for name in _STRIPES})
-    return found
+    if "de_vaddr" not in columns:
+        columns["de_vaddr"] = _by_stripes(**{name: columns[name] for name in _STRIPES})
+    return columns
 
 
 def _by_stripes(st_chunk: Array, st_devid: Array, st_paddr: Array, ch_vaddr: Array) -> Array:

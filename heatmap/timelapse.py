@@ -111,10 +111,10 @@ def _words(error: Exception) -> str:
 
 
 def _require_one_filesystem(folder: Path, moments: Sequence[StateHeader]) -> None:
-    found = sorted({moment.fsid for moment in moments})
-    if len(found) > 1:
-        several = ", ".join(map(printable, found[:3])) + (", ..." if len(found) > 3 else "")
-        raise OperatorError(f"{folder} has states of {len(found)} filesystems: {several}", "give each a folder of its own")
+    fsids = sorted({moment.fsid for moment in moments})
+    if len(fsids) > 1:
+        several = ", ".join(map(printable, fsids[:3])) + (", ..." if len(fsids) > 3 else "")
+        raise OperatorError(f"{folder} has states of {len(fsids)} filesystems: {several}", "give each a folder of its own")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

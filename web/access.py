@@ -19,16 +19,16 @@ _PUBLIC, _WHOLE = "btrkeep_public", "btrkeep_whole_pool"
 
 def viewer() -> Viewer:
     """Returns the viewer. Raises Unauthorized if no user is logged in, on a public page."""
-    found: Viewer | None = g.get("viewer")
-    if found is None:
+    current: Viewer | None = g.get("viewer")
+    if current is None:
         abort(401)
-    return found
+    return current
 
 
 def logged_in_viewer() -> Viewer | None:
     """Returns the viewer, None if no user is logged in."""
-    found: Viewer | None = g.get("viewer")
-    return found
+    current: Viewer | None = g.get("viewer")
+    return current
 
 
 def public(view: View) -> View:

@@ -48,16 +48,16 @@ def _place() -> Iterator[None]:
 
 def _logged_in() -> str | Response | tuple[str, int] | tuple[str, int, dict[str, str]]:
     given = {"name": request.form.get("name", "").strip(), "password": request.form.get("password", "")}
-    told = sessions.ask("login", **given, address=sessions.address(), browser=sessions.browser())
-    if told["outcome"] == "wait":
-        wait = told["seconds"]
+    answer = sessions.ask("login", **given, address=sessions.address(), browser=sessions.browser())
+    if answer["outcome"] == "wait":
+        wait = answer["seconds"]
         words = f"Too many attempts. Try again in {format_duration(max(wait, 10))}."
         return _form(words), 429, {"Retry-After": str(int(wait) + 1)}
-    if told["outcome"] == "wrong":
+    if answer["outcome"] == "wrong":
         return _form(_WRONG), 401
-    if told["outcome"] != "in":  # the password has become another meanwhile
+    if answer["outcome"] != "in":  # the password has become another meanwhile
         abort(401)
-    sessions.begin(told)
+    sessions.begin(answer)
     return redirect(within(request.form.get("next")), 303)
 
 
@@ -80,10 +80,11 @@ def account() -> str:
 
 
 def _account(wrong: str = "") -> str:
-    found = [
-        {**one, "created": parse_time(one["created"]), "seen": parse_time(one["seen"])} for one in sessions.ask("sessions", g.word)
+    login_sessions = [
+        {**login_session, "created": parse_time(login_session["created"]), "seen": parse_time(login_session["seen"])}
+        for login_session in sessions.ask("sessions", g.word)
     ]
-    return render_template("account/account.html", sessions=found, wrong=wrong)
+    return render_template("account/account.html", sessions=login_sessions, wrong=wrong)
 
 
 @blueprint.post("/account/elsewhere")
@@ -101,15 +102,15 @@ def change_password() -> Response | tuple[str, int]:
     if given["new"] != request.form.get("again", ""):
         return _account("The new passwords do not match."), 400
     with _place():
-        told = sessions.ask("password", g.word, **given, address=sessions.address(), browser=sessions.browser())
-    if told["outcome"] == "wait":
-        abort(429, f"Too many attempts. Try again in {format_duration(max(told['seconds'], 10))}.")
-    if told["outcome"] == "wrong":
+        answer = sessions.ask("password", g.word, **given, address=sessions.address(), browser=sessions.browser())
+    if answer["outcome"] == "wait":
+        abort(429, f"Too many attempts. Try again in {format_duration(max(answer['seconds'], 10))}.")
+    if answer["outcome"] == "wrong":
         return _account("The current password is wrong."), 400
-    if told["outcome"] == "unfit":
-        return _account(f"{printable(told['message']).capitalize()}: {told['hint']}."), 400
-    if told["outcome"] != "in":
+    if answer["outcome"] == "unfit":
+        return _account(f"{printable(answer['message']).capitalize()}: {answer['hint']}."), 400
+    if answer["outcome"] != "in":
         abort(401)
-    sessions.begin(told)
+    sessions.begin(answer)
     flash("Your password was changed, and every other browser is logged out.")
     return redirect(url_for("account.account"), 303)

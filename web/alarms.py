@@ -69,10 +69,10 @@ def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]
 
 def standing(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call: str = "") -> tuple[OpenAlarm, ...]:
     """Returns those of the given open alarms that the viewer may see. `call`: as for `advice`."""
-    found = [_alarm(row, pool, call) for row in rows]
+    members = [_alarm(row, pool, call) for row in rows]
     mine = [
         open_alarm
-        for open_alarm in found
+        for open_alarm in members
         if (viewer.may_see(open_alarm.host) if open_alarm.host is not None else not viewer.limited)
     ]
     return tuple(sorted(mine, key=lambda open_alarm: (_place(open_alarm.what), open_alarm.since, open_alarm.subject)))
@@ -80,17 +80,17 @@ def standing(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call: str =
 
 def grouped(alarms: Iterable[OpenAlarm]) -> tuple[AlarmGroup, ...]:
     """Keeps the order, and puts alarms of one kind together: 500 hosts fail together if the network fails."""
-    found: dict[tuple[str, str], list[OpenAlarm]] = {}
+    by_kind: dict[tuple[str, str], list[OpenAlarm]] = {}
     for alarm in alarms:
-        found.setdefault((alarm.what, alarm.advice.words), []).append(alarm)
+        by_kind.setdefault((alarm.what, alarm.advice.words), []).append(alarm)
     return tuple(
-        AlarmGroup(what, some[0].tone, words, some[0].advice.page, len(some), tuple(some[:_SHOWN]))
-        for (what, words), some in found.items()
+        AlarmGroup(event, members[0].tone, words, members[0].advice.page, len(members), tuple(members[:_SHOWN]))
+        for (event, words), members in by_kind.items()
     )
 
 
-def _place(what: str) -> int:
-    return _ORDER.index(what) if what in _ORDER else len(_ORDER)
+def _place(event: str) -> int:
+    return _ORDER.index(event) if event in _ORDER else len(_ORDER)
 
 
 def _alarm(row: StoredAlarm, pool: str, call: str) -> OpenAlarm:

@@ -136,8 +136,8 @@ def _names() -> dict[str, Any]:
     who = logged_in_viewer()
     pages = [page for page in PAGES if page.label and not (who and who.limited and page.is_of_whole_pool)]
     pool = current_app.extensions["btrkeep"].pool
-    found = {"who": who, "navigation": pages if who else [], "version": __version__, "source": source, "config_pool": pool}
-    return {**found, "current": page_of(request.path)}
+    context = {"who": who, "navigation": pages if who else [], "version": __version__, "source": source, "config_pool": pool}
+    return {**context, "current": page_of(request.path)}
 
 
 def page_of(path: str) -> str:
@@ -158,7 +158,7 @@ def _version_of(app: Flask, name: str) -> str:
         return "0"
 
 
-_SAID = ("HTTP_FORWARDED", *(f"HTTP_X_FORWARDED_{what}" for what in ("FOR", "PROTO", "HOST", "PORT", "PREFIX", "BY")))
+_SAID = ("HTTP_FORWARDED", *(f"HTTP_X_FORWARDED_{suffix}" for suffix in ("FOR", "PROTO", "HOST", "PORT", "PREFIX", "BY")))
 
 
 def believing(app: "WSGIApplication", proxies: tuple[str, ...]) -> "WSGIApplication":

@@ -152,9 +152,11 @@ class CopiesPage:
 
 def also_on(source: RequestContext, host: str) -> tuple[CopyElsewhere, ...]:
     """Returns the other places that have backups of a host, as far as this server knows."""
-    known = copies_of(source.catalogue.get_fact(COPIES))
+    known_copies = copies_of(source.catalogue.get_fact(COPIES))
     copy_elsewheres = [
-        CopyElsewhere(name, of[host], known.fetched.get(host) == name) for name, of in known.common.items() if host in of
+        CopyElsewhere(name, of[host], known_copies.fetched.get(host) == name)
+        for name, of in known_copies.common.items()
+        if host in of
     ]
     copy_elsewheres += [CopyElsewhere(name, of[host], False, OFFSITE) for name, of in _offsite(source).items() if host in of]
     return tuple(sorted(copy_elsewheres, key=lambda copy_elsewhere: copy_elsewhere.replica))
@@ -175,18 +177,18 @@ def copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
 
 
 def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
-    known, site = copies_of(source.catalogue.get_fact(COPIES)), source.site
+    known_copies, site = copies_of(source.catalogue.get_fact(COPIES)), source.site
     gone = {name: session.gone for name in site.replicas if (session := read_session(source.catalogue, name))}
     host_copies = tuple(
         HostCopy(host, replica, here, name, _age(name, source.now), here and host in gone.get(replica, ()))
-        for replica, of in sorted({**known.common, **_offsite(source)}.items())
+        for replica, of in sorted({**known_copies.common, **_offsite(source)}.items())
         for host, name in sorted(of.items())
         if viewer.may_see(host)
-        for here in (known.fetched.get(host) == replica,)
+        for here in (known_copies.fetched.get(host) == replica,)
     )
     covered = {host_copy.host for host_copy in host_copies}
-    ours = sorted(name for name in site.hosts if viewer.may_see(name) and name not in known.fetched)
-    names = {host_copy.replica for host_copy in host_copies} if viewer.limited else {*known.common, *site.replicas}
+    ours = sorted(name for name in site.hosts if viewer.may_see(name) and name not in known_copies.fetched)
+    names = {host_copy.replica for host_copy in host_copies} if viewer.limited else {*known_copies.common, *site.replicas}
     return CopiesPage(
         tuple(_replica(source, name, host_copies, viewer) for name in sorted(names)),
         host_copies,
@@ -194,7 +196,7 @@ def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
     )
 
 
-def _replica(source: RequestContext, name: str, found: tuple[HostCopy, ...], viewer: Viewer) -> ReplicaView:
+def _replica(source: RequestContext, name: str, host_copies: tuple[HostCopy, ...], viewer: Viewer) -> ReplicaView:
     terms = source.site.replicas.get(name)
     session = read_session(source.catalogue, name, terms.kind) if terms else None
     newest = offsite_newest(source.catalogue, name) if terms and terms.kind == OFFSITE else {}
@@ -203,7 +205,7 @@ def _replica(source: RequestContext, name: str, found: tuple[HostCopy, ...], vie
     return ReplicaView(
         name=name,
         fetches=terms is not None,
-        hosts=sum(host_copy.replica == name for host_copy in found),
+        hosts=sum(host_copy.replica == name for host_copy in host_copies),
         state=status.state if status else None,
         at=session.at if session else None,
         age=status.age if status else None,
@@ -213,19 +215,21 @@ def _replica(source: RequestContext, name: str, found: tuple[HostCopy, ...], vie
         rate=replica_session.rate if replica_session else None,
         error=replica_session.error or None if replica_session else None,
         behind=_behind(status.behind, viewer) if status else (),
-        gone=tuple(host_copy.host for host_copy in found if host_copy.replica == name and host_copy.gone),
+        gone=tuple(host_copy.host for host_copy in host_copies if host_copy.replica == name and host_copy.gone),
         running=_running(source, name) if terms and not viewer.limited else None,
         kind=terms.kind if terms else REPLICA,
         size=sum(
-            source.catalogue.sizes({host_copy.host: host_copy.backup for host_copy in found if host_copy.replica == name}).values()
+            source.catalogue.sizes(
+                {host_copy.host: host_copy.backup for host_copy in host_copies if host_copy.replica == name}
+            ).values()
         ),
         stored=read_stored(source.catalogue, name) if replica_session and terms and terms.kind == OFFSITE else None,
     )
 
 
-def _behind(found: tuple[HostBehind, ...], viewer: Viewer) -> tuple[HostBehind, ...]:
+def _behind(hosts_behind: tuple[HostBehind, ...], viewer: Viewer) -> tuple[HostBehind, ...]:
     """Those that the viewer may see. Why is what a program of root or ssh said, which names servers and places of this machine."""
-    seen = (host_behind for host_behind in found if viewer.may_see(host_behind.host))
+    seen = (host_behind for host_behind in hosts_behind if viewer.may_see(host_behind.host))
     return tuple(replace(host_behind, error=_WITHHELD) if viewer.limited else host_behind for host_behind in seen)
 
 
@@ -251,12 +255,12 @@ def in_a_sentence(page: CopiesPage) -> str:
     return "; ".join(words) + "."
 
 
-def _words(one: ReplicaView) -> str:
-    if not one.fetches:
-        return f"{one.name} has {counted(one.hosts, 'host')} of here"
-    when = age_words(one.kind, one.age)
-    state = f", {one.state}" if one.state in (CopyState.LATE, CopyState.FAILING) else ""
-    return f"{one.name}: {counted(one.hosts, 'host')}, {when}{state}"
+def _words(replica: ReplicaView) -> str:
+    if not replica.fetches:
+        return f"{replica.name} has {counted(replica.hosts, 'host')} of here"
+    when = age_words(replica.kind, replica.age)
+    state = f", {replica.state}" if replica.state in (CopyState.LATE, CopyState.FAILING) else ""
+    return f"{replica.name}: {counted(replica.hosts, 'host')}, {when}{state}"
 
 
 blueprint = Blueprint("copies", __name__, url_prefix="/copies")

@@ -75,22 +75,25 @@ class Examination:
         return sum(finding.grade == grade for finding in self.findings)
 
 
-def examination(said: Mapping[str, Any], looked: datetime) -> Examination:
+def examination(answer: Mapping[str, Any], looked: datetime) -> Examination:
     """Parses the output of `backupd doctor --json`, or the answer to the verb of that name."""
-    findings = tuple(sorted(map(_finding, said.get("findings", ())), key=lambda finding_view: GRADES.index(finding_view.grade)))
-    found = {finding.name for finding in findings}
-    unlooked = tuple(UnlookedView(str(one.get("name", "")), str(one.get("why", ""))) for one in said.get("not_looked_at", ()))
+    findings = tuple(sorted(map(_finding, answer.get("findings", ())), key=lambda finding_view: GRADES.index(finding_view.grade)))
+    names = {finding.name for finding in findings}
+    unlooked = tuple(
+        UnlookedView(str(unlooked_check.get("name", "")), str(unlooked_check.get("why", "")))
+        for unlooked_check in answer.get("not_looked_at", ())
+    )
     blind = {unlooked_view.name for unlooked_view in unlooked}
-    checks = [str(name) for name in said.get("checks", ())]
-    well = tuple(name for name in checks if name not in found | blind)
-    return Examination(looked, str(said.get("filesystem", "")), findings, len(checks), well, unlooked)
+    checks = [str(name) for name in answer.get("checks", ())]
+    well = tuple(name for name in checks if name not in names | blind)
+    return Examination(looked, str(answer.get("filesystem", "")), findings, len(checks), well, unlooked)
 
 
-def _finding(said: Mapping[str, Any]) -> FindingView:
-    name, grade, what, why, risk = (str(said.get(key, "")) for key in ("name", "severity", "what", "why", "risk"))
-    commands = tuple(map(str, said.get("commands", ())))
-    known = grade if grade in GRADES else GRADES[-1]
-    return FindingView(name, known, what, why, risk, commands, bool(said.get("fixable")), bool(said.get("unmounted")))
+def _finding(fields: Mapping[str, Any]) -> FindingView:
+    name, grade, problem, why, risk = (str(fields.get(key, "")) for key in ("name", "severity", "what", "why", "risk"))
+    commands = tuple(map(str, fields.get("commands", ())))
+    known_grade = grade if grade in GRADES else GRADES[-1]
+    return FindingView(name, known_grade, problem, why, risk, commands, bool(fields.get("fixable")), bool(fields.get("unmounted")))
 
 
 blueprint = Blueprint("doctor", __name__, url_prefix="/doctor")
@@ -102,8 +105,8 @@ _VERB = "doctor"
 def index() -> str:
     """Shows the findings of the last examination."""
     last = answers().last(_VERB)
-    found = examination(last.said, last.at) if last and last.said is not None else None
-    return render_template("doctor/doctor.html", found=found, last=last, grades=GRADES)
+    current = examination(last.said, last.at) if last and last.said is not None else None
+    return render_template("doctor/doctor.html", found=current, last=last, grades=GRADES)
 
 
 @blueprint.post("")

@@ -57,8 +57,8 @@ PLACES = Places(AT_ONCE, OF_ONE)
 class _Body:
     """The response's body. Its `close` is called whatever happens, also when not one piece was asked for (HEAD, a client gone)."""
 
-    def __init__(self, stream: AgentStream, viewer: Viewer, what: str, places: Places) -> None:
-        self._stream, self._viewer, self._what, self._places = stream, viewer, what, places
+    def __init__(self, stream: AgentStream, viewer: Viewer, content: str, places: Places) -> None:
+        self._stream, self._viewer, self._what, self._places = stream, viewer, content, places
         self._pieces = iter(stream)
         self._closed = False
 

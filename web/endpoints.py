@@ -26,7 +26,7 @@ from web.source import source
 
 PREFIX = "/api/v1"
 _MODULES = (overview, running, copies, hosts, files, jobs, restore, pool, alarms, doctor, log)
-ENDPOINTS = tuple(one for module in _MODULES for one in module.ENDPOINTS)
+ENDPOINTS = tuple(endpoint for module in _MODULES for endpoint in module.ENDPOINTS)
 LONGEST_OF_HOST = 16 << 20
 """Bytes of an answer about one host: whoever writes its files or its messages must not use up the memory of the dashboard."""
 
@@ -49,10 +49,10 @@ def _answered(endpoint: Endpoint, in_path: dict[str, str]) -> Response:
         require_visible_host(in_path["host"])
     body = of_body(endpoint.body, _read_body(), request.mimetype) if endpoint.body else None
     given = of_query(endpoint.takes, request.query_string, in_path)
-    found = endpoint.act(ApiRequest(source(), who, given, body))
-    if isinstance(found, Response):
-        return found
-    answer = dumped(found)
+    result = endpoint.act(ApiRequest(source(), who, given, body))
+    if isinstance(result, Response):
+        return result
+    answer = dumped(result)
     if endpoint.of_host and len(answer) > LONGEST_OF_HOST:
         raise OperatorError(
             f"the answer has {format_size(len(answer))}, more than the {format_size(LONGEST_OF_HOST)} of one answer",

@@ -60,8 +60,8 @@ def of_http(error: HTTPException) -> Response:
     if error.response is not None:  # a redirect
         return make_response(error.response)
     status = error.code or 500
-    said = printable(error.description or "") if type(error).description != error.description else ""
-    return api.with_headers(page(status, said), error)
+    description = printable(error.description or "") if type(error).description != error.description else ""
+    return api.with_headers(page(status, description), error)
 
 
 def _damage() -> CatalogueDamaged | None:
@@ -112,9 +112,9 @@ def _status(error: OperatorError) -> int:
     return 400 if isinstance(error, UsageError) else 500
 
 
-def page(status: int, said: str = "", hint: str = "") -> Response:
+def page(status: int, description: str = "", hint: str = "") -> Response:
     """Returns the page of an error; `said` and `hint` replace its default text. It needs neither catalogue nor service."""
     g.setdefault("viewer", None)
     title, usual = _WORDS.get(status, _WORDS[500] if status >= 500 else _WORDS[400])
-    said, hint = (said, hint or ("" if said else usual))
-    return make_response(render_template("error.html", status=status, title=title, said=said, hint=hint or usual), status)
+    description, hint = (description, hint or ("" if description else usual))
+    return make_response(render_template("error.html", status=status, title=title, said=description, hint=hint or usual), status)

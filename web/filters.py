@@ -85,8 +85,8 @@ def exact(moment: datetime, zone: ZoneInfo) -> str:
 
 def browser(agent: str) -> str:
     """Returns "Firefox 128 on Linux" from a User-Agent; an unusual one is returned itself, shortened."""
-    name = next((found for word, found in _BROWSERS if word in agent), "")
-    system = next((found for word, found in _SYSTEMS if word in agent), "")
+    name = next((browser_name for word, browser_name in _BROWSERS if word in agent), "")
+    system = next((system_name for word, system_name in _SYSTEMS if word in agent), "")
     version = re.search(rf"(?:{name}|{'Version' if name == 'Safari' else 'Edg'})/(\d+)", agent) if name else None
     if not name:
         return agent[:40] or "unknown"
@@ -225,8 +225,8 @@ def trust_warnings() -> list[tuple[str, str]]:
     except OperatorError:  # the page itself says so
         return []
     text, pool = "The catalogue was lost: it knows none of the backups that are in the pool. On the server:", source().site.name
-    found = [(text, command_for("backupd rebuild", pool, call()))] if lost else []
+    warnings = [(text, command_for("backupd rebuild", pool, call()))] if lost else []
     if is_copy_old(source(), datetime.now(UTC)):
         old = "These pages are too old: no program has renewed the dashboard's copy of the catalogue. On the server:"
-        found.append((old, command_for("backupd check", pool, call())))
-    return [*found, (f"The clock may be wrong: {clock}.", "timedatectl")] if clock else found
+        warnings.append((old, command_for("backupd check", pool, call())))
+    return [*warnings, (f"The clock may be wrong: {clock}.", "timedatectl")] if clock else warnings

@@ -204,10 +204,10 @@ def _method(name: str) -> str:
 def healthz() -> Response:
     """Returns 200 if the catalogue can be read and has a recent sample, else 503."""
     try:
-        found = health(source())
+        current = health(source())
     except OperatorError:  # it may name places of this machine
-        found = Health(ok=False, catalogue=False, sample=None)
-    return Response(dumped(found), 200 if found.ok else 503, content_type="application/json")
+        current = Health(ok=False, catalogue=False, sample=None)
+    return Response(dumped(current), 200 if current.ok else 503, content_type="application/json")
 
 
 @blueprint.get("/metrics")

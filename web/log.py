@@ -81,10 +81,10 @@ class LogPage:
 
 def log_page(catalogue: Catalogue, wanted: PastRuns, now: datetime, limit: int = PAGE) -> LogPage:
     """Returns one page of the selected runs."""
-    found = catalogue.past_runs(wanted, limit + 1)
+    past = catalogue.past_runs(wanted, limit + 1)
     size = AnswerSize()  # rsync's output is the host's
-    runs = tuple(takewhile(lambda run: size.take([run.error, *run.last_lines]), (log_run(run, now) for run in found[:limit])))
-    return LogPage(runs, runs[-1].id if len(found) > len(runs) else None)
+    runs = tuple(takewhile(lambda run: size.take([run.error, *run.last_lines]), (log_run(run, now) for run in past[:limit])))
+    return LogPage(runs, runs[-1].id if len(past) > len(runs) else None)
 
 
 def wanted_runs(
@@ -140,18 +140,18 @@ def index() -> str:
 
 def _near(host: str, hosts: frozenset[str] | None) -> list[str]:
     """Returns hosts whose names contain the requested text, if no host has exactly that name."""
-    known = sorted(hosts if hosts is not None else {*source().catalogue.hosts()})
-    return [] if host in known else [name for name in known if host.casefold() in name.casefold()][:20]
+    names = sorted(hosts if hosts is not None else {*source().catalogue.hosts()})
+    return [] if host in names else [name for name in names if host.casefold() in name.casefold()][:20]
 
 
 @blueprint.get("/<int:run_id>")
 def run(run_id: int) -> str:
     """Shows one run, with all its output."""
     here = source()
-    found = here.catalogue.one_run(run_id) if run_id < 1 << 63 else None
-    if found is None or not viewer().may_see(found.host):
+    past_run = here.catalogue.one_run(run_id) if run_id < 1 << 63 else None
+    if past_run is None or not viewer().may_see(past_run.host):
         abort(404, "there is no such run")
-    return render_template("log/run.html", run=log_run(found, here.now))
+    return render_template("log/run.html", run=log_run(past_run, here.now))
 
 
 Before = Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lower id: `older` of the previous page.")]
@@ -177,10 +177,10 @@ def runs(asked: ApiRequest) -> LogPage:
 
 def one_run(asked: ApiRequest) -> LogRun:
     """Returns one run."""
-    found = asked.source.catalogue.one_run(int(asked.given.number))
-    if found is None or not asked.viewer.may_see(found.host):
+    past_run = asked.source.catalogue.one_run(int(asked.given.number))
+    if past_run is None or not asked.viewer.may_see(past_run.host):
         abort(404)
-    return log_run(found, asked.source.now)
+    return log_run(past_run, asked.source.now)
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -261,17 +261,17 @@ class Picture:
 def index() -> str:
     """Shows the overview."""
     here, who = source(), viewer()
-    found = overview(here, who)
+    current = overview(here, who)
     return render_template(
         "overview/overview.html",
-        page=found,
-        nights=found.nights,
-        running=found.running,
-        alarms=grouped(found.alarms),
-        is_known=found.alarms_looked is not None,
+        page=current,
+        nights=current.nights,
+        running=current.running,
+        alarms=grouped(current.alarms),
+        is_known=current.alarms_looked is not None,
         damaged=any(count.damaged for host, count in bad_backups(here).items() if who.may_see(host)),
-        chart=space_chart(here) if found.pool else None,
-        picture=_picture(here) if found.pool else None,
+        chart=space_chart(here) if current.pool else None,
+        picture=_picture(here) if current.pool else None,
     )
 
 
@@ -293,8 +293,8 @@ def space_chart(here: RequestContext) -> Markup | None:
     filesystem = here.site.filesystem
     if filesystem is None:
         return None
-    found = here.cached_for_the_hour(("trend", filesystem, _DAYS), lambda: trend(here.catalogue, filesystem, here.now, _DAYS))
-    return small_chart(found, here.site.zone)
+    month = here.cached_for_the_hour(("trend", filesystem, _DAYS), lambda: trend(here.catalogue, filesystem, here.now, _DAYS))
+    return small_chart(month, here.site.zone)
 
 
 def _picture(here: RequestContext) -> Picture | None:
@@ -312,9 +312,9 @@ class OverviewAnswer(Overview):
 
 
 def _answer(asked: ApiRequest) -> OverviewAnswer:
-    found = overview(asked.source, asked.viewer)
-    sentence = found.nights[0].sentence if found.nights else None
-    return of_row(OverviewAnswer, found, sentence=sentence)
+    current = overview(asked.source, asked.viewer)
+    sentence = current.nights[0].sentence if current.nights else None
+    return of_row(OverviewAnswer, current, sentence=sentence)
 
 
 ENDPOINTS = (

@@ -62,13 +62,13 @@ def of_cause(cause: Cause | None, host: str, pool: object = None) -> str:
     if cause is None or cause.code is CauseCode.POOL:
         return WITHHELD
     line = cause.facts.get("line")
-    told = cause if line is None else replace(cause, facts={**cause.facts, "line": of_host_itself(line, host, pool)})
-    return cause_words(told)
+    shown_cause = cause if line is None else replace(cause, facts={**cause.facts, "line": of_host_itself(line, host, pool)})
+    return cause_words(shown_cause)
 
 
 def _from(word: str, below: str) -> str:
-    before, found, rest = word.partition(below)
-    return before.partition("/")[0] + rest if found else word
+    before, separator, rest = word.partition(below)
+    return before.partition("/")[0] + rest if separator else word
 
 
 _OF_KIND = {
@@ -115,15 +115,17 @@ def told(error: OperatorError) -> OperatorError:
     return LockHeld(_OF_KIND["locked"], hint) if isinstance(error, LockHeld) else PoolUnusable(_CATALOGUE, hint)
 
 
-def answer(verb: str, said: Any) -> Any:
+def answer(verb: str, result: Any) -> Any:
     """Returns the root service's answer as the viewer may see it: without the output of a job, and without the number of other jobs
     that wait.
     """
     if not _is_limited(logged_in_viewer()):
-        return said
-    if verb == "job" and isinstance(said, Mapping):
-        return _job(said)
-    return [_job(one) if isinstance(one, Mapping) else one for one in said] if verb == "jobs" else said
+        return result
+    if verb == "job" and isinstance(result, Mapping):
+        return _job(result)
+    return (
+        [_job(job_fields) if isinstance(job_fields, Mapping) else job_fields for job_fields in result] if verb == "jobs" else result
+    )
 
 
 def host_line(line: str, host: str) -> str:
@@ -165,11 +167,13 @@ def _is_of_limited() -> bool:
     return who is not None and who.limited
 
 
-def _job(said: Mapping[str, Any]) -> dict[str, Any]:
-    error = said.get("error")
-    if error is not None and said.get("own") is not True:  # lines of a command
-        error = f"{_OF_EXIT.get(said.get('exit') or 0, 'it failed')}; the administrator can see why, in the job {said.get('job')}"
-    return {**{key: value for key, value in said.items() if key != "queue"}, "lines": [], "error": error}
+def _job(fields: Mapping[str, Any]) -> dict[str, Any]:
+    error = fields.get("error")
+    if error is not None and fields.get("own") is not True:  # lines of a command
+        error = (
+            f"{_OF_EXIT.get(fields.get('exit') or 0, 'it failed')}; the administrator can see why, in the job {fields.get('job')}"
+        )
+    return {**{key: value for key, value in fields.items() if key != "queue"}, "lines": [], "error": error}
 
 
 def _is_limited(who: Viewer | None) -> bool:

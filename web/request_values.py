@@ -22,8 +22,8 @@ _PLAIN = "/"
 
 def path_of_request() -> bytes:
     """Returns the path in this request's address, the root without one; aborts with 400 if it is invalid."""
-    found = _in_query()
-    return _checked(found[-1]) if found else b"/"
+    paths = _in_query()
+    return _checked(paths[-1]) if paths else b"/"
 
 
 def paths_of_request() -> list[bytes]:
@@ -58,12 +58,12 @@ def path_query(path: bytes, **more: str | int | None) -> str:
 
 def _in_query() -> list[bytes]:
     """Returns the raw values of the parameter. A form writes a blank in an address as a plus."""
-    found = []
+    paths = []
     for part in request.query_string.split(b"&"):
         name, _, value = part.partition(b"=")
         if unquote_to_bytes(name.replace(b"+", b" ")) == NAME.encode():
-            found.append(unquote_to_bytes(value.replace(b"+", b" ")))
-    return found
+            paths.append(unquote_to_bytes(value.replace(b"+", b" ")))
+    return paths
 
 
 def _checked(path: bytes) -> bytes:
@@ -86,10 +86,10 @@ def number(name: str, default: int | None = None, most: int = 2**63 - 1) -> int 
     return min(int(text[:19]), most) if text.isascii() and text.isdigit() else default
 
 
-def choice(name: str, known: Collection[str]) -> str | None:
+def choice(name: str, words: Collection[str]) -> str | None:
     """Returns one of the known words; ignores any other."""
     text = request.args.get(name)
-    return text if text in known else None
+    return text if text in words else None
 
 
 def moment(name: str, now: datetime) -> datetime | None:
@@ -105,20 +105,20 @@ def moment(name: str, now: datetime) -> datetime | None:
 
 def which_of_request(name: str) -> str | None:
     """Returns the requested backup, None without one; aborts with 400 if it is invalid."""
-    found = request.values.get(name)
-    if not found:
+    backup = request.values.get(name)
+    if not backup:
         return None
-    if not _WHICH.fullmatch(found):
+    if not _WHICH.fullmatch(backup):
         abort(400, "a backup is named like 2026-11-20T220003Z, or by the beginning of that, or latest")
-    return found
+    return backup
 
 
 def number_of_request(name: str, default: int) -> int:
     """Returns a whole number; aborts with 400 if it is invalid."""
-    found = request.args.get(name, str(default))
-    if not _WHOLE.fullmatch(found):
+    text = request.args.get(name, str(default))
+    if not _WHOLE.fullmatch(text):
         abort(400, f"{name} is a whole number")
-    return int(found)
+    return int(text)
 
 
 _LONGEST = 2000

@@ -114,18 +114,18 @@ class ResultCache:
         age = time.monotonic() - result.begun
         return age < self._young or (age < self._longest and result.version is not None and result.version == version())
 
-    def _together(self, key: Hashable, generation: int, known: Result | None, make: Callable[[], Result]) -> Result:
+    def _together(self, key: Hashable, generation: int, last: Result | None, make: Callable[[], Result]) -> Result:
         """Returns the result that another thread computes or has just computed, or a new one."""
         mine = _Flight()
         with self._lock:
             newer = self._results.get(key)
-            if newer and newer is not known:
+            if newer and newer is not last:
                 return newer
             flight = self._flights.setdefault((key, generation), mine)
         if flight is mine:
             return self._fly(mine, key, generation, make)
-        if known and self._stale_meanwhile:
-            return known
+        if last and self._stale_meanwhile:
+            return last
         flight.done.wait(_PATIENCE)
         if flight.error:
             raise flight.error

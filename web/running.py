@@ -139,7 +139,7 @@ def running(source: RequestContext, viewer: Viewer) -> RunningNow:
         for entry in catalogue.progress()
         if viewer.may_see(entry.host) and is_alive(entry.pid, entry.pid_started, entry.updated, now)
     )
-    rates = [one.rate for one in transfers if one.rate is not None]
+    rates = [running_transfer.rate for running_transfer in transfers if running_transfer.rate is not None]
     expiries, balances = ((), ()) if viewer.limited else (_expiries(catalogue, now), _balances(catalogue, now))
     orphans, at = (None, None) if viewer.limited else _orphans(source, expiries)
     return RunningNow(transfers, expiries, balances, orphans, at, not viewer.limited, sum(rates) if rates else None)

@@ -23,8 +23,8 @@ def of_answer(kind: type[Shown], answer: Mapping[str, Any], /, **others: Any) ->
 
     Ignores fields that a newer service adds. Raises KeyError for a missing field, ValueError for an invalid time.
     """
-    found = [(name, read) for name, read in _fields(kind) if name not in others]  # type: ignore[arg-type]
-    return kind(**{name: read(answer[name]) for name, read in found}, **others)
+    readers = [(name, read) for name, read in _fields(kind) if name not in others]  # type: ignore[arg-type]
+    return kind(**{name: read(answer[name]) for name, read in readers}, **others)
 
 
 @cache

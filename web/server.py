@@ -77,9 +77,9 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
 
     def received(self, data: bytes) -> bool:
         """Receives a part of a request. Clears its beginning when the request is complete."""
-        found: bool = super().received(data)
+        is_received: bool = super().received(data)
         self.begun = None if self.request is None else self.begun or time.monotonic()
-        return found
+        return is_received
 
     def service(self) -> None:
         """Handles one request, and drops pipelined ones, because their answers would pile up. Browsers send none."""
@@ -148,7 +148,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
 
     def others(self) -> list["Channel"]:
         """Returns all connections, this one too: also those to other addresses (IPv4 and IPv6), each of which has its own list."""
-        return [one for one in list(self.server._map.values()) if isinstance(one, Channel)]
+        return [other for other in list(self.server._map.values()) if isinstance(other, Channel)]
 
     def is_stuck(self, crowded: bool) -> bool:
         """Returns True if its client has used up its time. With many connections an idle client has little."""
@@ -166,10 +166,10 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
     def _taken(self) -> int:
         """Returns the bytes that have arrived at the client. The bytes that we sent mean little: the kernel buffers some MiB."""
         try:
-            told = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED.size)
+            info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED.size)
         except OSError:
             return 0
-        return int(_ACKED.unpack(told)[0])
+        return int(_ACKED.unpack(info)[0])
 
     def _patience(self) -> float:
         body = getattr(self.request, "content_length", 0) or 0
@@ -251,6 +251,6 @@ def _looked(listening: Any, now: float) -> None:
     """Runs waitress's own check for ended connections, which it makes every few seconds; and ours."""
     type(listening).maintenance(listening, now)
     channels = list(listening.active_channels.values())
-    for one in channels:
-        if one.is_stuck(len(channels) > CONNECTIONS // 2):
-            one.end()
+    for connection in channels:
+        if connection.is_stuck(len(channels) > CONNECTIONS // 2):
+            connection.end()

@@ -132,15 +132,15 @@ class Answers:
 
 def answers() -> Answers:
     """Returns the answers of this application."""
-    found: Answers = current_app.extensions.setdefault(_NAME, Answers())
-    return found
+    current: Answers = current_app.extensions.setdefault(_NAME, Answers())
+    return current
 
 
 def _answer(verb: str) -> ServiceAnswer:
     try:
-        said = agent().ask(verb)
+        result = agent().ask(verb)
     except OperatorError as error:
         if isinstance(error, RequestRefused) and error.kind in _OF_WHO_ASKS:
             raise
         return ServiceAnswer(datetime.now(UTC), None, error.message, error.hint)
-    return ServiceAnswer(datetime.now(UTC), said)
+    return ServiceAnswer(datetime.now(UTC), result)

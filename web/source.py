@@ -113,8 +113,8 @@ def close_source(_error: BaseException | None = None) -> None:
     if request.method not in _READING:
         caches: Caches = current_app.extensions["btrkeep-caches"]
         caches.current.drop()
-    if found := g.pop("source", None):
-        found.close()
+    if opened := g.pop("source", None):
+        opened.close()
 
 
 def _newest(catalogue: Catalogue, filesystem: str | None) -> datetime | None:

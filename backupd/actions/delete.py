@@ -87,9 +87,9 @@ def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: Dele
             f"{host} is forgotten: all its backups are due for deletion",
             f"`backupd expire {host} --skip-grace` deletes them at once",
         )
-    found = {candidate.name: candidate for candidate in seen.facts.candidates}
-    names = dict.fromkeys(_name(context, host, name, found, seen.unreadable) for name in wanted)
-    found |= {name: _without_record(context, host, name, seen) for name in names if name in seen.unreadable}
+    candidates = {candidate.name: candidate for candidate in seen.facts.candidates}
+    names = dict.fromkeys(_name(context, host, name, candidates, seen.unreadable) for name in wanted)
+    candidates |= {name: _without_record(context, host, name, seen) for name in names if name in seen.unreadable}
     lost = {name for name in names if name in seen.unreadable and is_lost(context.pool.host(host) / name)}
     if lost and asked.at_once:
         raise StateConflict(
@@ -97,21 +97,23 @@ def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: Dele
             f"`backupd delete {host}@{min(lost)}` without --now-without-grace gives it up: no other pool asks for it then",
         )
     for name in names:
-        _require_deletable(context, host, found[name], asked)
-    before, base = _base(found.values(), (), context.now), _base(found.values(), names, context.now)
-    is_last = base is None or found[base].started > latest(context.now)
-    if is_last and not asked.last and any(found[name].state == COMPLETE or name in seen.unreadable for name in names):
+        _require_deletable(context, host, candidates[name], asked)
+    before, base = _base(candidates.values(), (), context.now), _base(candidates.values(), names, context.now)
+    is_last = base is None or candidates[base].started > latest(context.now)
+    if is_last and not asked.last and any(candidates[name].state == COMPLETE or name in seen.unreadable for name in names):
         raise StateConflict(f"no complete backup of {host} would be left", "--force deletes the last one too")
     grace = timedelta(0) if asked.at_once else timedelta(seconds=seen.facts.policy.grace)
-    backups = tuple(_to_delete(found[name], asked, grace, context.now, is_unreadable=name in lost) for name in names)
+    backups = tuple(_to_delete(candidates[name], asked, grace, context.now, is_unreadable=name in lost) for name in names)
     return DeletionChoice(host, backups, base, base != before, _notes_with_marks(seen, backups, asked, context.now))
 
 
-def _name(context: ExpiryContext, host: str, name: str, found: Mapping[str, object], unreadable: Mapping[str, str]) -> str:
+def _name(context: ExpiryContext, host: str, name: str, candidates: Mapping[str, object], unreadable: Mapping[str, str]) -> str:
     newest = newest_complete(context.pool, host)
-    names = sorted(found, reverse=True)
+    names = sorted(candidates, reverse=True)
     zone, others = context.pool.zone, sorted(unreadable)
-    return resolve_name(host, name, names, lambda one: one == newest, COMPLETE, day=DayMeaning.NONE, others=others, zone=zone)
+    return resolve_name(
+        host, name, names, lambda each_name: each_name == newest, COMPLETE, day=DayMeaning.NONE, others=others, zone=zone
+    )
 
 
 def _without_record(context: ExpiryContext, host: str, name: str, seen: HostOnPool) -> Candidate:
@@ -130,18 +132,20 @@ def _without_record(context: ExpiryContext, host: str, name: str, seen: HostOnPo
     )
 
 
-def _require_deletable(context: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:
-    if one.hold and (context.clock_waits or one.hold.is_in_force(context.now)):
-        raise StateConflict(f"{host} {one.name} is held", f"`backupd release {host} {one.name}` ends the hold")
-    if one.in_use:
+def _require_deletable(context: ExpiryContext, host: str, candidate: Candidate, asked: DeletionRequest) -> None:
+    if candidate.hold and (context.clock_waits or candidate.hold.is_in_force(context.now)):
+        raise StateConflict(f"{host} {candidate.name} is held", f"`backupd release {host} {candidate.name}` ends the hold")
+    if candidate.in_use:
         raise StateConflict(
-            f"{host} {one.name} is what an unfinished backup of the host grows from",
+            f"{host} {candidate.name} is what an unfinished backup of the host grows from",
             f"the next run goes on with that one; `backupd discard {host}` gives it up",
         )
     if asked.at_once:
-        with lock_for_deletion(context.pool.host(host) / one.name) as nobody_reads:
+        with lock_for_deletion(context.pool.host(host) / candidate.name) as nobody_reads:
             if not nobody_reads:
-                raise StateConflict(f"{host} {one.name} is being restored from", "wait for that, or leave --now-without-grace out")
+                raise StateConflict(
+                    f"{host} {candidate.name} is being restored from", "wait for that, or leave --now-without-grace out"
+                )
 
 
 def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) -> str | None:
@@ -154,12 +158,14 @@ def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) 
     )
 
 
-def _to_delete(one: Candidate, asked: DeletionRequest, grace: timedelta, now: datetime, *, is_unreadable: bool) -> BackupToDelete:
+def _to_delete(
+    candidate: Candidate, asked: DeletionRequest, grace: timedelta, now: datetime, *, is_unreadable: bool
+) -> BackupToDelete:
     """Keeps the mark of a backup that has expired before, and its reason unless a new one is given."""
-    before = one.marked(now)
+    before = candidate.marked(now)
     marked = before or now
-    why = asked.why or (one.asked.why if one.asked else "")
-    return BackupToDelete(one.name, why, marked, marked + grace, before is not None, is_unreadable)
+    why = asked.why or (candidate.asked.why if candidate.asked else "")
+    return BackupToDelete(candidate.name, why, marked, marked + grace, before is not None, is_unreadable)
 
 
 def _notes_with_marks(seen: HostOnPool, backups: Iterable[BackupToDelete], asked: DeletionRequest, now: datetime) -> Notes:

@@ -55,14 +55,14 @@ def all_unfinished(pool: Pool) -> list[Unfinished]:
 
     Skips those that cannot be read.
     """
-    return sorted(_each(pool), key=lambda one: (-one.size, one.host))
+    return sorted(_each(pool), key=lambda unfinished: (-unfinished.size, unfinished.host))
 
 
 def _each(pool: Pool) -> Iterator[Unfinished]:
     for path in sorted(pool.hosts.glob(f"*/{WORKING}")):
         try:
-            if not is_busy(pool, path.parent.name) and (one := unfinished_backup(pool, path.parent.name)):
-                yield one
+            if not is_busy(pool, path.parent.name) and (unfinished := unfinished_backup(pool, path.parent.name)):
+                yield unfinished
         except (OSError, OperatorError) as error:
             log.warning("%s is passed over: %s", path, error)
 
@@ -101,57 +101,62 @@ def _is_for_room(record: records.Record | None) -> bool:
     return record is not None and (record.state, record.stopped_for) == (PARTIAL, records.ROOM)
 
 
-def room_hint(found: Sequence[Unfinished], hint: str = MAKE_ROOM) -> str:
+def room_hint(unfinished: Sequence[Unfinished], hint: str = MAKE_ROOM) -> str:
     """Returns the hint for a pool with too little room; `found` are the unfinished backups, the largest first."""
-    if not found:
+    if not unfinished:
         return hint
-    host, size = found[0].host, format_size(found[0].size)
+    host, size = unfinished[0].host, format_size(unfinished[0].size)
     return f"{hint}; what {host} has unfinished takes {size}: `backupd discard {host}` gives it up"
 
 
-def _is_still(one: Unfinished) -> bool:
+def _is_still(unfinished: Unfinished) -> bool:
     """Returns True if exactly this subvolume is still there and no run has continued it. Changes that waited for a commit at
     the first look do not count. Raises OSError, OperatorError.
     """
-    subvolume = final_backups.unfinished(one.path, one.host)
-    if subvolume is None or subvolume.read_only or (subvolume.id, subvolume.uuid) != (one.subvolume.id, one.subvolume.uuid):
+    subvolume = final_backups.unfinished(unfinished.path, unfinished.host)
+    if (
+        subvolume is None
+        or subvolume.read_only
+        or (subvolume.id, subvolume.uuid) != (unfinished.subvolume.id, unfinished.subvolume.uuid)
+    ):
         return False
-    record = _record(one.path, subvolume)
-    return (record.started if record else None) == one.began
+    record = _record(unfinished.path, subvolume)
+    return (record.started if record else None) == unfinished.began
 
 
-def discard(pool: Pool, catalogue: Catalogue, one: Unfinished) -> None:
+def discard(pool: Pool, catalogue: Catalogue, unfinished: Unfinished) -> None:
     """Deletes it for good, then its row. Callers hold the host's lock.
 
     Raises StateConflict if it has changed, ForeignData if it contains data that btrkeep did not make, OSError.
     """
-    if not _is_still(one):
+    if not _is_still(unfinished):
         raise StateConflict(
-            f"what {one.host} has unfinished has changed meanwhile", f"look again: `backupd discard {one.host} --dry-run`"
+            f"what {unfinished.host} has unfinished has changed meanwhile",
+            f"look again: `backupd discard {unfinished.host} --dry-run`",
         )
     try:
-        final_backups.discard(one.path, one.subvolume.uuid)
+        final_backups.discard(unfinished.path, unfinished.subvolume.uuid)
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-        raise final_backups.ForeignData(f"{one.path} holds a subvolume that is not ours", "move that away") from error
+        raise final_backups.ForeignData(f"{unfinished.path} holds a subvolume that is not ours", "move that away") from error
     commit(pool.path)  # which wakes the cleaner too
-    catalogue.drop_backup(one.host, None)
+    catalogue.drop_backup(unfinished.host, None)
 
 
-def give_up(one: Unfinished) -> bool:
+def give_up(unfinished: Unfinished) -> bool:
     """Deletes it if it has not changed and was stopped for lack of room. Callers hold the host's lock."""
     try:
-        if not _is_still(one) or not _is_for_room(_record(one.path, one.subvolume)):
+        if not _is_still(unfinished) or not _is_for_room(_record(unfinished.path, unfinished.subvolume)):
             return False
-        final_backups.discard(one.path, one.subvolume.uuid)
+        final_backups.discard(unfinished.path, unfinished.subvolume.uuid)
     except (OSError, OperatorError) as error:  # such as a subvolume of somebody's in it
-        log.warning("%s cannot be discarded: %s", one.path, error)
+        log.warning("%s cannot be discarded: %s", unfinished.path, error)
         return False
     return True
 
 
-async def wait_for_room(pool: Pool, one: Unfinished, enough: Callable[[], bool], cancelled: Cancellation) -> bool:
+async def wait_for_room(pool: Pool, unfinished: Unfinished, enough: Callable[[], bool], cancelled: Cancellation) -> bool:
     """Waits until `enough` room is free, or the kernel has dropped the deleted subvolume; returns False if `cancelled`, or
     after a long time.
     """
@@ -160,6 +165,6 @@ async def wait_for_room(pool: Pool, one: Unfinished, enough: Callable[[], bool],
     while not gone and not enough():
         if cancelled or asyncio.get_running_loop().time() > end:
             return False
-        gone = await asyncio.to_thread(wait_for, pool.path, one.subvolume.id, _LOOK)
+        gone = await asyncio.to_thread(wait_for, pool.path, unfinished.subvolume.id, _LOOK)
         await asyncio.to_thread(commit, pool.path)  # only then what was freed can be used again
     return True

@@ -49,9 +49,9 @@ def remaining_backups(catalogue: Catalogue, host: str) -> RemainingBackups:
     return RemainingBackups(tuple(str(backup.name) for backup in backups), sizes[-1] if sizes else None, _written(backups))
 
 
-def _written(found: list[Backup]) -> int | None:
-    known = [backup.new_bytes for backup in found if backup.new_bytes is not None]
-    return sum(known) if known and len(known) == len(found) else None
+def _written(backups: list[Backup]) -> int | None:
+    sizes = [backup.new_bytes for backup in backups if backup.new_bytes is not None]
+    return sum(sizes) if sizes and len(sizes) == len(backups) else None
 
 
 def require_forgettable(config: Config, pool: Pool, host: str, now: datetime) -> None:

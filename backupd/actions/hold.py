@@ -74,7 +74,7 @@ def resolve_name(
         raise UsageError(f"{host} has {len(matching)} backups of {name}: {listed}", "name one of them in full")
     if not matching:
         raise no_backup(host, name, names)
-    return next((one for one in matching if fits(one)), matching[0])
+    return next((full_name for full_name in matching if fits(full_name)), matching[0])
 
 
 def require_readable(host: str, name: str, unread: Container[str]) -> None:
@@ -85,9 +85,9 @@ def require_readable(host: str, name: str, unread: Container[str]) -> None:
         )
 
 
-def no_backup(host: str, name: str, known: Sequence[str]) -> UsageError:
+def no_backup(host: str, name: str, names: Sequence[str]) -> UsageError:
     """Returns the error for a name that no backup of the host has."""
-    return UsageError(f"{host} has no backup {name}", did_you_mean(name, known, f"`backupd list {host}` shows them"))
+    return UsageError(f"{host} has no backup {name}", did_you_mean(name, names, f"`backupd list {host}` shows them"))
 
 
 UNEXPIRED_FOR = timedelta(days=30)
@@ -119,12 +119,12 @@ def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now:
     return _set(work, chosen, new, "hold")
 
 
-def _set(work: "_Work", name: str, new: Hold, what: str) -> HoldResult:
+def _set(work: "_Work", name: str, new: Hold, action: str) -> HoldResult:
     _require_lasting(work, name)
     expired = work.is_expired(name)
     until = format_time(new.until) if new.until else None
     note = {"at": format_time(work.now), "until": until, "why": new.why, BY: work.by}
-    state = work.write(work.notes.without(name, EXPIRED).with_note(name, HOLD, note), name, what, new.why)
+    state = work.write(work.notes.without(name, EXPIRED).with_note(name, HOLD, note), name, action, new.why)
     return HoldResult(name, state, new, expired, is_unreadable=name in work.unread)
 
 
@@ -189,9 +189,9 @@ class _Work:
         """Checks the notes and the catalogue: an earlier command may have been killed between writing the one and the other."""
         return self.notes.note(name, EXPIRED) is not None or self.row(name) == EXPIRED
 
-    def write(self, notes: Notes, name: str, what: str, why: str) -> str:
+    def write(self, notes: Notes, name: str, action: str, why: str) -> str:
         """Writes the notes, then the row. Returns the backup's state."""
-        write_with_action(self.pool, notes, UserAction(self.now, what, self.by, self.host, name, why))
+        write_with_action(self.pool, notes, UserAction(self.now, action, self.by, self.host, name, why))
         row = noted_row(self.pool, self.catalogue, self.host, name, notes)
         if row:
             self.catalogue.put_backup(row)
@@ -202,9 +202,9 @@ class _Work:
 def holds(notes: Notes, now: datetime) -> Iterator[tuple[str, Hold]]:
     """The backups that are held now, with their holds, oldest first."""
     for name in sorted(notes.backups):
-        found = hold_of(notes, name)
-        if found and found.is_in_force(now):
-            yield name, found
+        found_hold = hold_of(notes, name)
+        if found_hold and found_hold.is_in_force(now):
+            yield name, found_hold
 
 
 def hold_fields(hold: Hold | None) -> Mapping[str, Any] | None:

@@ -72,11 +72,11 @@ def costs(kernel: str, version: str) -> tuple[str, ...]:
 def programs() -> tuple[str, bool]:
     """The version of this machine's btrfs-progs, and whether they can check and repair a filesystem that has had simple quotas."""
     try:
-        said = run(("btrfs", "--version")).stdout
+        output = run(("btrfs", "--version")).stdout
     except ProgramFailed:
         return "none", False
-    found = re.search(r"v(\d+(?:\.\d+)+)", said)
-    return (found[1], tuple(map(int, found[1].split("."))) >= _PROGRAMS) if found else ("unknown", False)
+    version = re.search(r"v(\d+(?:\.\d+)+)", output)
+    return (version[1], tuple(map(int, version[1].split("."))) >= _PROGRAMS) if version else ("unknown", False)
 
 
 def require_enableable(pool: Pool) -> None:

@@ -64,22 +64,26 @@ def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_
         raise UsageError("[notify] has no urls", f"{page('monitoring')} shows some")
     trouble: OperatorError | None = None
     if test:
-        told = tell_test(config, dry_run=dry_run)
+        notify_report = tell_test(config, dry_run=dry_run)
     else:
         with _usable_catalogue(reporting) as (catalogue, error), alone(config, moment):
             trouble = error
             if failed:
                 memory = AlarmMemory(config, catalogue, trouble)
-                told = tell_failure(memory, read_failure(failed), reporting.faults, moment, dry_run=dry_run)
+                notify_report = tell_failure(memory, read_failure(failed), reporting.faults, moment, dry_run=dry_run)
             else:
                 report, trouble = _report(reporting, catalogue, trouble, moment)
                 memory = AlarmMemory(config, catalogue if report.is_catalogue_read else None, trouble)
-                told = notify(memory, report, want_digest=digest, dry_run=dry_run)
+                notify_report = notify(memory, report, want_digest=digest, dry_run=dry_run)
             trouble = trouble or memory.trouble
             if trouble and not dry_run and not reporting.is_bare:
                 report_trouble(config.pool.state, trouble.message, moment)
-    echo_json(_as_json(told, dry_run=dry_run)) if as_json else _show(told, dry_run=dry_run, test=test)
-    missed = any(not service.arrived for service in told.services) if test else bool(told.services) and not told.arrived
+    echo_json(_as_json(notify_report, dry_run=dry_run)) if as_json else _show(notify_report, dry_run=dry_run, test=test)
+    missed = (
+        any(not service.arrived for service in notify_report.services)
+        if test
+        else bool(notify_report.services) and not notify_report.arrived
+    )
     return Exit.ATTENTION if missed or (trouble and not failed) else Exit.OK
 
 
@@ -134,27 +138,29 @@ def _report(
     return (with_trouble(report, trouble) if trouble else report), trouble
 
 
-def _show(told: NotifyReport, *, dry_run: bool, test: bool) -> None:
+def _show(report: NotifyReport, *, dry_run: bool, test: bool) -> None:
     if dry_run:
-        for message in told.messages:
+        for message in report.messages:
             click.echo(f"{message.title}\n\n{message.body}\n")
-    for service in told.services:
+    for service in report.services:
         if test or not service.arrived:
             click.echo(f"{service}: {'works' if service.arrived else f'does not work: {service.reason}'}")
     if test:
         return
-    is_told = dry_run or bool(told.services)
+    is_told = dry_run or bool(report.services)
     if not dry_run:  # which has printed the message with all of them
-        for text in summarised(told.alarms if is_told else told.first):
+        for text in summarised(report.alarms if is_told else report.first):
             prose(f"alarm: {text}", "  ")
-        for row in told.recoveries if is_told else ():
+        for row in report.recoveries if is_told else ():
             prose(f"over: {printable(row.text)}", "  ")
-    if told.first and not is_told:
+    if report.first and not is_told:
         click.echo("recorded, but not sent: [notify] has no urls")
-    elif not told.messages or not is_told:
-        _say_quietly(f"nothing new; {counted(len(told.standing), 'alarm')} {'stands' if len(told.standing) == 1 else 'stand'}")
-    elif told.digest:
-        click.echo("the digest would be sent" if dry_run else "the digest was sent" if told.arrived else "the digest was not sent")
+    elif not report.messages or not is_told:
+        _say_quietly(f"nothing new; {counted(len(report.standing), 'alarm')} {'stands' if len(report.standing) == 1 else 'stand'}")
+    elif report.digest:
+        click.echo(
+            "the digest would be sent" if dry_run else "the digest was sent" if report.arrived else "the digest was not sent"
+        )
 
 
 def _say_quietly(line: str) -> None:
@@ -165,16 +171,16 @@ def _say_quietly(line: str) -> None:
         click.echo(line)
 
 
-def _as_json(told: NotifyReport, *, dry_run: bool) -> dict[str, Any]:
+def _as_json(report: NotifyReport, *, dry_run: bool) -> dict[str, Any]:
     return {
-        "alarms": [_row(row) for row in told.alarms],
-        "recoveries": [_row(row) for row in told.recoveries],
-        "standing": [_row(row) for row in told.standing],
-        "digest": told.digest,
-        "messages": [{"title": message.title, "body": message.body, "kind": message.kind} for message in told.messages],
+        "alarms": [_row(row) for row in report.alarms],
+        "recoveries": [_row(row) for row in report.recoveries],
+        "standing": [_row(row) for row in report.standing],
+        "digest": report.digest,
+        "messages": [{"title": message.title, "body": message.body, "kind": message.kind} for message in report.messages],
         "services": [
             {"number": service.number, "service": service.service, "arrived": service.arrived, "reason": service.reason}
-            for service in told.services
+            for service in report.services
         ],
         "dry_run": dry_run,
     }

@@ -49,48 +49,48 @@ class AlarmChanges:
         """Returns all current alarms, sent or not."""
         return [row for row in self.rows if row.recovered is None and row.key not in self.waiting]
 
-    def changed(self, known: Known, now: datetime, *, arrived: bool) -> list[StoredAlarm]:
+    def changed(self, recorded: Known, now: datetime, *, arrived: bool) -> list[StoredAlarm]:
         """Returns the rows to write, without those that are the same in `known`; `arrived`: the messages were delivered."""
         rows = {row.key: row for row in self.rows}
         if arrived:
             # A wrong clock may have written a time for `cleared` that is not before now: then it would not count as told.
             rows |= {row.key: replace(row, told=now, cleared=_before(row.cleared, now)) for row in self.alarms}
             rows |= {row.key: replace(row, cleared=now, times=0) for row in self.recoveries}
-        return [row for key, row in rows.items() if known.get(key) != row]
+        return [row for key, row in rows.items() if recorded.get(key) != row]
 
 
 def _before(moment: datetime | None, now: datetime) -> datetime | None:
     return moment if moment and moment < now else None
 
 
-def changes(known: Known, found: FoundAlarms, events: Collection[str], now: datetime) -> AlarmChanges:
+def changes(recorded: Known, found_alarms: FoundAlarms, events: Collection[str], now: datetime) -> AlarmChanges:
     """Returns what to send and to store. `events` are those of [notify] on; alarms of other events are stored and never sent."""
     alarms: list[StoredAlarm] = []
     recoveries: list[StoredAlarm] = []
     rows: list[StoredAlarm] = []
     gone: list[Key] = []
-    present = {alarm.key: alarm for alarm in found.alarms}
-    unwell = {str(alarm.subject) for alarm in found.alarms}
+    present = {alarm.key: alarm for alarm in found_alarms.alarms}
+    unwell = {str(alarm.subject) for alarm in found_alarms.alarms}
     for alarm in present.values():
-        before = known.get(alarm.key)
+        before = recorded.get(alarm.key)
         row = remembered(before, alarm)
         is_other = before is not None and row.known and any(topic not in before.text for topic in alarm.topics)
         if alarm.ripe and alarm.what in events and (not row.known or alarm.grade > row.grade or is_other):
             alarms.append(replace(row, grade=alarm.grade))
         rows.append(replace(row, text=before.text) if before and is_other else row)  # the text that people have heard
-    for key, old in known.items():
+    for key, old in recorded.items():
         if key in present:
             continue
-        left = old if not found.tells_of(key) else _gone(old, now)
-        if old.subject in found.dropped or left is None:
+        left = old if not found_alarms.tells_of(key) else _gone(old, now)
+        if old.subject in found_alarms.dropped or left is None:
             gone.append(key)
             continue
         rows.append(left)
         if left.recovered and left.known and left.subject not in unwell and now - left.recovered >= _patience(left):
             recoveries.append(left)
     if "recovery" not in events:  # nobody asked for it: it is as if it had been told
-        told = {row.key: replace(row, cleared=now, times=0) for row in recoveries}
-        rows, recoveries = [told.get(row.key, row) for row in rows], []
+        cleared_rows = {row.key: replace(row, cleared=now, times=0) for row in recoveries}
+        rows, recoveries = [cleared_rows.get(row.key, row) for row in rows], []
     waiting = frozenset(alarm.key for alarm in present.values() if not alarm.ripe)
     return AlarmChanges(tuple(alarms), tuple(recoveries), tuple(rows), tuple(gone), waiting)
 

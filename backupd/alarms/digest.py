@@ -129,8 +129,8 @@ def _day_lines(report: StatusReport) -> list[str]:
 def _runs_line(day: Sequence[RunTotals]) -> str:
     if not day:
         return "no backup was tried"
-    told = ", ".join(f"{run_totals.runs:,} {run_totals.outcome}" for run_totals in day)
-    return f"backups: {told}; {format_size(sum(run_totals.literal_bytes for run_totals in day))} of new data"
+    outcomes = ", ".join(f"{run_totals.runs:,} {run_totals.outcome}" for run_totals in day)
+    return f"backups: {outcomes}; {format_size(sum(run_totals.literal_bytes for run_totals in day))} of new data"
 
 
 def _today(report: StatusReport, moment: datetime) -> bool:

@@ -44,7 +44,7 @@ _OF_CHECK = {
 _BUSY = timedelta(minutes=15)  # for so long a program may write the catalogue
 
 Key = tuple[str, str]
-_UNKNOWN: dict[str, str | Key] = {check: what if what == DEVICES else (what, kind) for check, (what, kind) in _OF_CHECK.items()}
+_UNKNOWN: dict[str, str | Key] = {check: event if event == DEVICES else (event, kind) for check, (event, kind) in _OF_CHECK.items()}
 Known = Mapping[Key, StoredAlarm]
 
 
@@ -87,18 +87,18 @@ class FoundAlarms:
         return key[0] not in self.unknown and key not in self.unknown
 
 
-def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -> FoundAlarms:
+def find(report: StatusReport, recorded: Known, units: Mapping[str, bool | None]) -> FoundAlarms:
     """Finds all problems. `units`: for each reported failed unit, whether it still fails; None: unknown.
 
     `known` are the recorded alarms: since when a host without any backup has been waited for, and which fill level was reported as
     full.
     """
-    verdict = _verdict(report, known)
+    verdict = _verdict(report, recorded)
     alarms = [
-        *_reporting(report, known),
+        *_reporting(report, recorded),
         *_pool(verdict, report.now),
-        *_hosts(report, known),
-        *_copies(report, known),
+        *_hosts(report, recorded),
+        *_copies(report, recorded),
         *_damages(report),
         *_altered(report),
         *_jobs(report),
@@ -113,18 +113,18 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
             for subject in (AlarmSubject(kinds.CLOCK), AlarmSubject(kinds.BALANCE), AlarmSubject(kinds.STEP, Step.BALANCE))
         }
     unknown.update(_unseen_keys(report))
-    unknown |= {key for key, row in known.items() if _is_left_out(row, report)}
+    unknown |= {key for key, row in recorded.items() if _is_left_out(row, report)}
     if not report.is_catalogue_read:
-        unknown |= {key for key, row in known.items() if not row.about.traits.without_catalogue}
+        unknown |= {key for key, row in recorded.items() if not row.about.traits.without_catalogue}
     for unit, failed in units.items():
         subject = AlarmSubject(kinds.UNIT, unit)
-        stored = known.get((FAILURE, str(subject)))
+        stored = recorded.get((FAILURE, str(subject)))
         if failed and stored:
             alarms.append(Alarm(FAILURE, subject, stored.text, stored.since, stored.grade))
         elif failed is None:
             unknown.add((FAILURE, str(subject)))
     watched = {host.name for host in report.config.every_host.values() if host.enabled}
-    dropped = {row.subject for row in known.values() if row.host is not None and row.host not in watched}
+    dropped = {row.subject for row in recorded.values() if row.host is not None and row.host not in watched}
     return FoundAlarms(tuple(alarms), frozenset(unknown), frozenset(dropped))
 
 
@@ -152,13 +152,13 @@ def _is_left_out(row: StoredAlarm, report: StatusReport) -> bool:
     return about.traits.of_copy and about.name in report.config.excluded_copies
 
 
-def _verdict(report: StatusReport, known: Known) -> PoolVerdict:
+def _verdict(report: StatusReport, recorded: Known) -> PoolVerdict:
     """The verdict, with the pool counted as full until its use is well below the limit."""
-    full = known.get((ROOM, kinds.USED))
+    full = recorded.get((ROOM, kinds.USED))
     return judge_pool(replace(report.pool, was_full=full is not None and full.recovered is None), HealthLimits.of(report.config))
 
 
-def _reporting(report: StatusReport, known: Known) -> Iterator[Alarm]:
+def _reporting(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
     """Finds what other alarms depend on: the configuration, the catalogue and the clock."""
     if report.faults:
         text = words.configuration(report.faults, backupd_command(report.config.name, report.config.file))
@@ -168,7 +168,7 @@ def _reporting(report: StatusReport, known: Known) -> Iterator[Alarm]:
         subject = (
             AlarmSubject(kinds.STATE_FULL, str(report.config.pool.state)) if report.is_state_full else AlarmSubject(kinds.CATALOGUE)
         )
-        before = known.get((FAILURE, str(subject)))
+        before = recorded.get((FAILURE, str(subject)))
         since = before.since if before and before.recovered is None else report.now
         ripe = not report.is_catalogue_busy or report.now - since >= _BUSY
         yield Alarm(FAILURE, subject, report.catalogue_fault, since, ripe=ripe)
@@ -178,19 +178,19 @@ def _reporting(report: StatusReport, known: Known) -> Iterator[Alarm]:
 
 def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:
     for finding in verdict.findings:
-        what, kind = _OF_CHECK[finding.check]
+        event, kind = _OF_CHECK[finding.check]
         text = words.unusable(finding.text) if finding.check == health.UNUSABLE else finding.text
         grade = finding.count or (finding.check == health.UNALLOCATED and finding.level == health.ERROR)
-        yield Alarm(what, AlarmSubject(kind, "" if finding.device is None else str(finding.device)), text, now, int(grade))
+        yield Alarm(event, AlarmSubject(kind, "" if finding.device is None else str(finding.device)), text, now, int(grade))
 
 
-def _hosts(report: StatusReport, known: Known) -> Iterator[Alarm]:
+def _hosts(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
     for status in report.hosts:
         host = report.config.host_named(status.host)
         if host.enabled and status.state != COPY:
             if not host.fault:  # that is an alarm of the configuration
                 yield from _failing(status, report)
-            yield from _silent(host, status, report, known)
+            yield from _silent(host, status, report, recorded)
             yield from _host_key(host, report)
             yield from _lasting(status, report)
 
@@ -234,7 +234,7 @@ def _lasting(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
         yield Alarm(FAILURE, AlarmSubject(kinds.CONDITION, status.host), text, since, len(conditions).bit_length())
 
 
-def _silent(host: HostConfig, status: HostStatus, report: StatusReport, known: Known) -> Iterator[Alarm]:
+def _silent(host: HostConfig, status: HostStatus, report: StatusReport, recorded: Known) -> Iterator[Alarm]:
     """Finds silent hosts. A host that never had a complete backup is counted from when it was first seen."""
     if host.optional and host.max_absence is None:
         return
@@ -244,13 +244,13 @@ def _silent(host: HostConfig, status: HostStatus, report: StatusReport, known: K
             text = words.silent(host.name, (report.now - status.last_complete).total_seconds())
             yield Alarm(SILENT, subject, text, status.last_complete)
         return
-    before = known.get((SILENT, str(subject)))
+    before = recorded.get((SILENT, str(subject)))
     since = before.since if before and before.recovered is None else report.now
     text = words.never_complete(host.name, seconds_between(since, report.now) or 0.0)
     yield Alarm(SILENT, subject, text, since, ripe=report.now > message_from(since, host, zone, wait))
 
 
-def _copies(report: StatusReport, known: Known) -> Iterator[Alarm]:
+def _copies(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
     """Finds copies that fail or are late, by their names only; hosts are named in the text. One that was never made is waited
     for.
     """
@@ -258,7 +258,7 @@ def _copies(report: StatusReport, known: Known) -> Iterator[Alarm]:
         kind, name = copy.replica.kind, copy.replica.name
         subject = AlarmSubject(kind, name)
         if copy.state == CopyState.NEVER:
-            before = known.get((SILENT, str(subject)))
+            before = recorded.get((SILENT, str(subject)))
             since = before.since if before and before.recovered is None else report.now
             waited = report.now - since
             ripe = waited > timedelta(seconds=copy.replica.oldest)
@@ -292,9 +292,9 @@ def _repeated(report: StatusReport) -> Iterator[Alarm]:
 def _unverified(report: StatusReport) -> Iterator[Alarm]:
     """Returns one alarm for all hosts, because the usual reason is that the timer is not running."""
     if report.unverified:
-        known = [last for host in report.unverified if (last := report.looks[host])]
+        last_looks = [last for host in report.unverified if (last := report.looks[host])]
         text = words.not_verified(report.unverified, report.config.verify.oldest)
-        yield Alarm(FAILURE, AlarmSubject(kinds.VERIFICATION), text, min(known, default=report.now), len(report.unverified))
+        yield Alarm(FAILURE, AlarmSubject(kinds.VERIFICATION), text, min(last_looks, default=report.now), len(report.unverified))
 
 
 def _damages(report: StatusReport) -> Iterator[Alarm]:

@@ -103,9 +103,9 @@ class Ping:
     def _work(self) -> None:
         while (job := self._waiting.get()) is not None:
             path, body = job
-            what = f"the ping{path and f' {path}'} to {urlsplit(self._url.text).hostname}"
+            ping = f"the ping{path and f' {path}'} to {urlsplit(self._url.text).hostname}"
             if fault := send(self._url, path, body, _SECONDS):
-                log.warning("%s did not come through: %s", what, fault)
+                log.warning("%s did not come through: %s", ping, fault)
 
 
 def send(url: Url, path: str, body: bytes, seconds: float) -> str:

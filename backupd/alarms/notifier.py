@@ -65,8 +65,8 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     config, now = report.config, report.now
     every = memory.rows()
     stored = {row.key: row for row in every if row.what != SERVICE}
-    known = by_key(stored.values(), now)
-    alarm_changes = changes(known, find(report, known, _units(known)), config.notify.on, now)
+    recorded = by_key(stored.values(), now)
+    alarm_changes = changes(recorded, find(report, recorded, _units(recorded)), config.notify.on, now)
     last = memory.last_digest()
     is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
     can_wait = not report.is_catalogue_read and report.is_catalogue_busy  # it may be readable in five minutes
@@ -80,16 +80,18 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
         broken = [row for row in every if row.what == SERVICE]
         messages.append(digest.of_day(config.name, _machine(), report, [*alarm_changes.standing, *broken]))
     first = [row for row in alarm_changes.alarms if row.key not in stored or stored[row.key].recovered]
-    told = NotifyReport(alarm_changes.alarms, alarm_changes.recoveries, alarm_changes.standing, with_digest, messages, first=first)
+    notify_report = NotifyReport(
+        alarm_changes.alarms, alarm_changes.recoveries, alarm_changes.standing, with_digest, messages, first=first
+    )
     if dry_run:
-        return told
-    told = replace(told, services=_deliver(memory, messages, every, now))
-    sent = format_time(now) if with_digest and told.arrived else last
-    memory.keep(alarm_changes.changed({}, now, arrived=told.arrived), sent)
+        return notify_report
+    notify_report = replace(notify_report, services=_deliver(memory, messages, every, now))
+    sent = format_time(now) if with_digest and notify_report.arrived else last
+    memory.keep(alarm_changes.changed({}, now, arrived=notify_report.arrived), sent)
     memory.write(lambda catalogue: _forget_services(config, catalogue))
     memory.write(lambda catalogue: catalogue.set_fact(FACT, as_text(StoredVerdict(now, report.verdict, report.pool_looked))))
     memory.write(lambda catalogue: catalogue.set_fact(SCHEDULE_FACT, schedule_text(report.pool.schedule, now)))
-    return told
+    return notify_report
 
 
 def looked_at(config: Config, catalogue: Catalogue, faults: tuple[str, ...], now: datetime) -> StatusReport:
@@ -106,10 +108,10 @@ def require_own_catalogue(facts: PoolFacts, config: Config) -> None:
         raise OperatorError(wrong.text, wrong.hint)
 
 
-def _units(known: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:
+def _units(recorded: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:
     units = [
         stored_alarm.about.name
-        for stored_alarm in known.values()
+        for stored_alarm in recorded.values()
         if stored_alarm.what == FAILURE and stored_alarm.about.kind == UNIT
     ]
     return {unit: has_failed(unit) for unit in units}
@@ -159,12 +161,12 @@ def _machine() -> str:
 def _deliver(memory: AlarmMemory, messages: Sequence[Message], every: Sequence[StoredAlarm], now: datetime) -> list[Delivery]:
     """Sends the messages, and returns one result for each service."""
     config = memory.config
-    found: dict[int, Delivery] = {}
+    by_number: dict[int, Delivery] = {}
     for message in messages:
-        for one in send(config.notify.urls, message):
-            if one.number not in found or not one.arrived:
-                found[one.number] = one
-    deliveries = list(found.values())
+        for new_delivery in send(config.notify.urls, message):
+            if new_delivery.number not in by_number or not new_delivery.arrived:
+                by_number[new_delivery.number] = new_delivery
+    deliveries = list(by_number.values())
     begun = _log_what_is_new(deliveries, memory, {row.subject: row for row in every if row.what == SERVICE}, now)
     working = [config.notify.urls[delivery.number - 1] for delivery in deliveries if delivery.arrived]
     if begun and working and memory.writable:  # which remembers that it was told

@@ -54,12 +54,12 @@ def service_of(url: Url) -> str | None:
     with _silence():
         from apprise import Apprise  # it says something as soon as it is loaded
 
-        found = Apprise.instantiate(url.text, suppress_exceptions=True)
-    return str(found.service_name) if found else None
+        service = Apprise.instantiate(url.text, suppress_exceptions=True)
+    return str(service.service_name) if service else None
 
 
 def _send(number: int, url: Url, message: Message) -> Delivery:
-    with _silence() as said:
+    with _silence() as output:
         from apprise import Apprise, NotifyFormat, NotifyType
 
         service = Apprise.instantiate(as_plain_text(url), suppress_exceptions=True)
@@ -71,7 +71,7 @@ def _send(number: int, url: Url, message: Message) -> Delivery:
         arrived = sender.notify(
             title=message.title, body=message.body, notify_type=NotifyType(message.kind), body_format=NotifyFormat.TEXT
         )
-    return Delivery(number, name, bool(arrived), "" if arrived else reason_of(said))
+    return Delivery(number, name, bool(arrived), "" if arrived else reason_of(output))
 
 
 def as_plain_text(url: Url) -> str:
@@ -83,9 +83,9 @@ def as_plain_text(url: Url) -> str:
     return f"{url.text}{'&' if '?' in url.text else '?'}format=text"
 
 
-def reason_of(said: Sequence[str]) -> str:
+def reason_of(output: Sequence[str]) -> str:
     """Returns why a message did not arrive, in our words: those of the service may contain a password."""
-    text = "\n".join(line for line in said if "Payload" not in line)  # that is our message, which may speak of timeouts too
+    text = "\n".join(line for line in output if "Payload" not in line)  # that is our message, which may speak of timeouts too
     if status := _STATUS.search(text):
         return f"it answers with status {next(filter(None, status.groups()))}"
     return next((words for shape, words in _REASONS if shape.search(text)), "it does not work")
@@ -94,8 +94,8 @@ def reason_of(said: Sequence[str]) -> str:
 @contextmanager
 def _silence() -> Iterator[list[str]]:
     """Suppresses all log output of the libraries, whatever our log level; yields a list that receives apprise's messages."""
-    said: list[str] = []
-    catcher = _Catcher(said)
+    output: list[str] = []
+    catcher = _Catcher(output)
     before = []
     for name in _LOGGERS:
         logger = logging.getLogger(name)
@@ -104,7 +104,7 @@ def _silence() -> Iterator[list[str]]:
         logger.setLevel(logging.DEBUG if name == "apprise" else logging.CRITICAL + 1)
         logger.addHandler(catcher)
     try:
-        yield said
+        yield output
     finally:
         for logger, propagate, level in before:
             logger.propagate = propagate
@@ -113,9 +113,9 @@ def _silence() -> Iterator[list[str]]:
 
 
 class _Catcher(logging.Handler):
-    def __init__(self, said: list[str]) -> None:
+    def __init__(self, output: list[str]) -> None:
         super().__init__()
-        self._said = said
+        self._said = output
 
     def emit(self, record: logging.LogRecord) -> None:
         self._said.append(record.getMessage())

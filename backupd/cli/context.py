@@ -129,8 +129,8 @@ def present(ctx: click.Context, config: Config) -> datetime:
 
 def given_now(ctx: click.Context) -> datetime | None:
     """Returns the time of --now, if it was given."""
-    found: datetime | None = ctx.meta.get(_NOW)
-    return found
+    given: datetime | None = ctx.meta.get(_NOW)
+    return given
 
 
 @contextmanager
@@ -170,10 +170,10 @@ def opened(
             except OSError as error:
                 hint = f"see that its filesystem is mounted, not read-only and not full: df {config.pool.state}"
                 raise OperatorError(f"the catalogue in {config.pool.state} cannot be opened: {error.strerror}", hint) from None
-        known = catalogue.pool_id()
-        if known is None:
+        recorded_id = catalogue.pool_id()
+        if recorded_id is None:
             catalogue.set_pool_id(pool.id)
-        require_catalogue_of(config, pool, known)
+        require_catalogue_of(config, pool, recorded_id)
         if clock.tells_nights(rehearsal=pool.rehearsal):
             catalogue.know_since(clock.now())
         if writes:
@@ -208,14 +208,14 @@ def require_host(config: Config, catalogue: "Catalogue", host: str) -> None:
     """Raises UsageError when the host is neither configured nor known to the catalogue."""
     if host in config.every_host:
         return
-    known = catalogue.hosts()
-    if host not in known:
-        raise no_host(host, {*config.every_host, *known})
+    hosts = catalogue.hosts()
+    if host not in hosts:
+        raise no_host(host, {*config.every_host, *hosts})
 
 
-def no_host(host: str, known: Iterable[str]) -> UsageError:
+def no_host(host: str, hosts: Iterable[str]) -> UsageError:
     """Returns the error for an unknown host."""
-    return UsageError(f"there is no host {quoted(host)}", did_you_mean(host, sorted(known), "`backupd status` lists them"))
+    return UsageError(f"there is no host {quoted(host)}", did_you_mean(host, sorted(hosts), "`backupd status` lists them"))
 
 
 # Which commands outlive a state folder that stops answering while they work: docs/decisions/0077.

@@ -17,20 +17,24 @@ Copy = ReplicaSettings | PushSettings | OffsiteSettings
 CopyT = TypeVar("CopyT", bound=Copy)
 
 
-def chosen_copies(context: PoolContext, kind: str, known: Mapping[str, CopyT], name: str | None, *, is_asked: bool) -> list[CopyT]:
+def chosen_copies(
+    context: PoolContext, kind: str, configured: Mapping[str, CopyT], name: str | None, *, is_asked: bool
+) -> list[CopyT]:
     """Returns the copy of that name, or all. Raises UsageError for an unknown name, and with `is_asked` if none is configured."""
-    what = "offsite repository" if kind == OFFSITE else kind
+    kind_words = "offsite repository" if kind == OFFSITE else kind
     if fault := excluded_fault(context, name):
-        raise UsageError(f"{what} {printable(str(name))} is left out: {fault}", "correct that line of the configuration")
-    if name is not None and name not in known:
-        hint = did_you_mean(name, known, f"add [{kind}.{name}] to {context.config.file}")
-        raise UsageError(f"no {what} {printable(name)} is configured", hint)
-    if not known and is_asked and context.config.excluded_copies:
+        raise UsageError(f"{kind_words} {printable(str(name))} is left out: {fault}", "correct that line of the configuration")
+    if name is not None and name not in configured:
+        hint = did_you_mean(name, configured, f"add [{kind}.{name}] to {context.config.file}")
+        raise UsageError(f"no {kind_words} {printable(name)} is configured", hint)
+    if not configured and is_asked and context.config.excluded_copies:
         hint = "correct the lines of the configuration that are named above: a section with a mistake is left out"
-        raise UsageError(f"no {what} can be used", hint)
-    if not known and is_asked:
-        raise UsageError(f"no {what} is configured", f"add [{kind}.NAME] to {context.config.file}; `man btrkeep.toml` explains it")
-    return [known[name]] if name is not None else list(known.values())
+        raise UsageError(f"no {kind_words} can be used", hint)
+    if not configured and is_asked:
+        raise UsageError(
+            f"no {kind_words} is configured", f"add [{kind}.NAME] to {context.config.file}; `man btrkeep.toml` explains it"
+        )
+    return [configured[name]] if name is not None else list(configured.values())
 
 
 def excluded_fault(context: PoolContext, name: str | None) -> str:

@@ -75,18 +75,18 @@ def _on_the_clocks(wall: datetime, zone: ZoneInfo) -> datetime:
 
 def require_host_or_folder(context: PoolContext, host: str) -> None:
     """Raises UsageError when the host is not configured, has no folder in the pool and is not in the catalogue."""
-    known = {*context.config.every_host, *hosts_of(context.pool), *context.catalogue.hosts()}
-    if host not in known:
-        raise no_host(host, known)
+    hosts = {*context.config.every_host, *hosts_of(context.pool), *context.catalogue.hosts()}
+    if host not in hosts:
+        raise no_host(host, hosts)
 
 
 @contextmanager
-def locked_host(ctx: click.Context, host: str, what: str) -> Iterator[tuple[PoolContext, datetime]]:
+def locked_host(ctx: click.Context, host: str, action: str) -> Iterator[tuple[PoolContext, datetime]]:
     """The opened context and its time of now, whole seconds, with the host's lock. Raises OperatorError of every kind."""
     with opened(ctx, writes=True) as context:
         require_host_or_folder(context, host)
         moment = context.clock.now().replace(microsecond=0)
-        with take_lock(context.pool.host_lock(host), f"backupd {what}", format_time(moment)), writing(context.pool):
+        with take_lock(context.pool.host_lock(host), f"backupd {action}", format_time(moment)), writing(context.pool):
             yield context, moment
 
 
@@ -128,9 +128,9 @@ def expand_hosts(words: Iterable[str], hosts: Iterable[str]) -> list[str]:
 
     Each host once. Raises UsageError for a pattern that matches none. For commands that delete nothing.
     """
-    names, known = dict[str, None](), list(hosts)
+    names, all_hosts = dict[str, None](), list(hosts)
     for word in words:
-        matching = fnmatch.filter(known, word) if is_pattern(word) else [word]
+        matching = fnmatch.filter(all_hosts, word) if is_pattern(word) else [word]
         if not matching:
             raise UsageError(f"no host matches {word}", "`backupd host list` shows the hosts")
         names |= dict.fromkeys(matching)
@@ -139,13 +139,13 @@ def expand_hosts(words: Iterable[str], hosts: Iterable[str]) -> list[str]:
 
 def hosts_named(patterns: Iterable[str], hosts: Iterable[str], problem: str) -> list[str]:
     """Returns the hosts that match the patterns, each once. Raises UsageError when a pattern matches none."""
-    found: dict[str, None] = {}
+    chosen: dict[str, None] = {}
     for pattern in patterns:
         named = fnmatch.filter(hosts, pattern)
         if not named:
             raise UsageError(f"{pattern}: no host of that name {problem}", "`backupd list` shows what there is")
-        found |= dict.fromkeys(named)
-    return list(found)
+        chosen |= dict.fromkeys(named)
+    return list(chosen)
 
 
 def complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -168,8 +168,8 @@ complete_held, complete_expired = complete_noted(HOLD), complete_noted(EXPIRED)
 
 def complete_host_of_pool(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Completes hosts that have a folder in the pool, configured or not."""
-    found = _config_and_pool(ctx)
-    return [host for host in hosts_of(found[1]) if host.startswith(incomplete)] if found else []
+    opened_pool = _config_and_pool(ctx)
+    return [host for host in hosts_of(opened_pool[1]) if host.startswith(incomplete)] if opened_pool else []
 
 
 def complete_which(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -179,7 +179,7 @@ def complete_which(ctx: click.Context, _param: click.Parameter, incomplete: str)
         return []
     host, at, which = incomplete.partition("@")
     if not at:
-        return [one for one in hosts_of(pool) if one.startswith(host)]
+        return [host_name for host_name in hosts_of(pool) if host_name.startswith(host)]
     if "/" in host:
         return []
     names = sorted(names_of(pool, host) - {WORKING}, reverse=True)
@@ -197,19 +197,19 @@ def confirmed(question: str, answer: str, yes: bool, as_json: bool) -> None:
 
 
 def _completed(ctx: click.Context, incomplete: str, names: Callable[[Pool, str], set[str]]) -> list[str]:
-    found, host = _config_and_pool(ctx), ctx.params.get("host")
-    if not found or not host or "/" in host:
+    opened_pool, host = _config_and_pool(ctx), ctx.params.get("host")
+    if not opened_pool or not host or "/" in host:
         return []
     try:
-        return [name for name in [*sorted(names(found[1], host), reverse=True), LATEST] if name.startswith(incomplete)]
+        return [name for name in [*sorted(names(opened_pool[1], host), reverse=True), LATEST] if name.startswith(incomplete)]
     except OperatorError:
         return []
 
 
 def completing(ctx: click.Context) -> Pool | None:
     """The pool, for a completion."""
-    found = _config_and_pool(ctx)
-    return found[1] if found else None
+    opened_pool = _config_and_pool(ctx)
+    return opened_pool[1] if opened_pool else None
 
 
 def _config_and_pool(ctx: click.Context) -> tuple[Config, Pool] | None:

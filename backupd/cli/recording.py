@@ -10,22 +10,24 @@ from btrkeep.pool.marker import Pool, PoolMissing, open_pool
 from btrkeep.process.proc import is_automatic, login_name
 
 
-def record(pool: Pool, now: datetime, what: str, host: str | None, backup: str | None = None, why: str = "", who: str = "") -> None:
+def record(
+    pool: Pool, now: datetime, action: str, host: str | None, backup: str | None = None, why: str = "", who: str = ""
+) -> None:
     """Records the action; a failure is a note on standard error. `who`: the user of the dashboard for whom a job does it."""
-    if failure := record_action(pool, UserAction(now.replace(microsecond=0), what, _by(who), host, backup, why)):
-        prose(f"note: this {what} is not in the record of actions: {failure}", err=True)
+    if failure := record_action(pool, UserAction(now.replace(microsecond=0), action, _by(who), host, backup, why)):
+        prose(f"note: this {action} is not in the record of actions: {failure}", err=True)
 
 
-def record_change(config: Config, now: datetime, what: str, host: str | None, why: str = "") -> None:
+def record_change(config: Config, now: datetime, action: str, host: str | None, why: str = "") -> None:
     """Records a change of the configuration, unless there is no pool yet."""
     try:
         pool = open_pool(config.pool.path)
     except PoolMissing:
         return
     except (OperatorError, OSError) as error:
-        prose(f"note: this {what} is not in the record of actions: {error}", err=True)
+        prose(f"note: this {action} is not in the record of actions: {error}", err=True)
         return
-    record(pool, now, what, host, why=why)
+    record(pool, now, action, host, why=why)
 
 
 def _by(who: str) -> str:

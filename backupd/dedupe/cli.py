@@ -51,10 +51,16 @@ class DedupeJob:
     def _moment(self) -> datetime:
         return self._now + timedelta(seconds=time.monotonic() - self._begun)
 
-    def add(self, one: SharedBackup) -> None:
+    def add(self, backup: SharedBackup) -> None:
         """Counts what came of one backup."""
-        found = {"backups": 1, "files": one.files, "shared_bytes": one.shared, "read_bytes": one.read, "left_out": bool(one.left)}
-        for name, number in found.items():
+        totals = {
+            "backups": 1,
+            "files": backup.files,
+            "shared_bytes": backup.shared,
+            "read_bytes": backup.read,
+            "left_out": bool(backup.left),
+        }
+        for name, number in totals.items():
             self._counts[name] += number
 
     def beat(self) -> None:
@@ -89,10 +95,10 @@ def domains(hosts: Iterable[str], configured: Mapping[str, HostConfig]) -> list[
 
     A host without a group, or one that is not configured any more, shares among its own backups.
     """
-    found: dict[tuple[str, str], list[str]] = {}
+    by_domain: dict[tuple[str, str], list[str]] = {}
     for host in hosts:
-        found.setdefault(_domain(host, configured.get(host)), []).append(host)
-    return list(found.values())
+        by_domain.setdefault(_domain(host, configured.get(host)), []).append(host)
+    return list(by_domain.values())
 
 
 def _domain(host: str, config: HostConfig | None) -> tuple[str, str]:
@@ -137,8 +143,10 @@ def command(
     cancellation, status = Cancellation(), Status()
     with opened(ctx, writes=not dry_run) as context, cancellation.listening():
         pacer = Pacer(context.pool.locks, cancellation, seconds=seconds, pressure=pace, tell=status.say)
-        chosen = [one for one in named(context.pool, which or hosts_of(context.pool)) if one.state == COMPLETE]
-        parts = [[one for one in chosen if one.host in hosts] for hosts in domains(hosts_of(context.pool), context.config.hosts)]
+        chosen = [backup for backup in named(context.pool, which or hosts_of(context.pool)) if backup.state == COMPLETE]
+        parts = [
+            [backup for backup in chosen if backup.host in hosts] for hosts in domains(hosts_of(context.pool), context.config.hosts)
+        ]
         moment = context.clock.now()
         settled = None if context.pool.rehearsal else moment - timedelta(seconds=context.config.verify.after_crash)
 
@@ -180,11 +188,13 @@ def _of(spaces: Sequence[Space], types: tuple[str, ...]) -> int:
     return sum(space.used for space in spaces if space.type in types)
 
 
-def _told(one: SharedBackup, as_json: bool) -> SharedBackup:
-    if not as_json and one.files:
-        words = f"{counted(one.files, 'file')} share {format_size(one.shared)}" + (f"; left: {one.left}" if one.left else "")
-        prose(f"{printable(one.backup.host)} {one.backup.name}: {words}")
-    return one
+def _told(backup: SharedBackup, as_json: bool) -> SharedBackup:
+    if not as_json and backup.files:
+        words = f"{counted(backup.files, 'file')} share {format_size(backup.shared)}" + (
+            f"; left: {backup.left}" if backup.left else ""
+        )
+        prose(f"{printable(backup.backup.host)} {backup.backup.name}: {words}")
+    return backup
 
 
 def _say(done: Sequence[SharedBackup], before: tuple[int, int], after: tuple[int, int], *, is_whole: bool, as_json: bool) -> None:
@@ -204,9 +214,9 @@ def _say(done: Sequence[SharedBackup], before: tuple[int, int], after: tuple[int
     )
 
 
-def _fields(one: SharedBackup) -> dict[str, str | int | None]:
-    numbers = {"files": one.files, "shared_bytes": one.shared, "read_bytes": one.read}
-    return {"host": one.backup.host, "name": one.backup.name, **numbers, "left": one.left or None}
+def _fields(backup: SharedBackup) -> dict[str, str | int | None]:
+    numbers = {"files": backup.files, "shared_bytes": backup.shared, "read_bytes": backup.read}
+    return {"host": backup.backup.host, "name": backup.backup.name, **numbers, "left": backup.left or None}
 
 
 def _say_plan(plans: Sequence[SharingPlan], *, as_json: bool) -> None:

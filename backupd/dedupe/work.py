@@ -266,10 +266,10 @@ class Deduper:
 
     def candidates(self, host: str, tree: Tree) -> Iterator[WalkEntry]:
         """Plain files that are large enough. What cannot be read is passed over."""
-        for found in walk(tree, _ROOT, lambda _path, _error: None):
-            entry = found.entry
-            if not found.left and entry.kind == "file" and min(entry.size, entry.allocated) >= self._least[host]:
-                yield found
+        for walk_entry in walk(tree, _ROOT, lambda _path, _error: None):
+            entry = walk_entry.entry
+            if not walk_entry.left and entry.kind == "file" and min(entry.size, entry.allocated) >= self._least[host]:
+                yield walk_entry
 
     def _why_skipped(self, backup: Restorable) -> str:
         if describe(backup.path) is None:
@@ -306,13 +306,13 @@ class _BackupSharing:
                 if self._new:
                     self._write_down(checksums)
 
-    def _write_down(self, known: Checksums) -> None:
+    def _write_down(self, checksums: Checksums) -> None:
         """A full pool, which this is to give room, takes no notes: what was read is read again the next time. Raises OSError.
 
         Keeps nothing for after a wait: a verify may find something else meanwhile, and what it notes is newer.
         """
         try:
-            known.write(self._new, None)
+            checksums.write(self._new, None)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -335,33 +335,33 @@ class _BackupSharing:
         self._looked = time.monotonic()
         return True
 
-    def _file(self, found: WalkEntry, known: Checksums) -> None:
-        key = key_of(found.entry.inode, found.entry.changed, found.entry.size)
+    def _file(self, walk_entry: WalkEntry, checksums: Checksums) -> None:
+        key = key_of(walk_entry.entry.inode, walk_entry.entry.changed, walk_entry.entry.size)
         content = b""
         try:
-            digest = self._digest(found, key, known)
+            digest = self._digest(walk_entry, key, checksums)
             if digest is None:
                 return
-            content = digest + found.entry.size.to_bytes(8, "little")
-            source = self._work._sources.setdefault(content, _Source(self._backup, found.entry.path, key))
+            content = digest + walk_entry.entry.size.to_bytes(8, "little")
+            source = self._work._sources.setdefault(content, _Source(self._backup, walk_entry.entry.path, key))
             if (source.backup.host, source.key) == (self._backup.host, key):
                 return  # a snapshot of the very file
-            self._share(found, source)
+            self._share(walk_entry, source)
         except _SourceDeleted:
-            self._work._sources[content] = _Source(self._backup, found.entry.path, key)
+            self._work._sources[content] = _Source(self._backup, walk_entry.entry.path, key)
         except OSError as error:
             if error.errno in _LEFT:
                 raise _InUse("it is being sent") from None
             if error.errno not in OF_ONE_FILE:
                 raise
 
-    def _digest(self, found: WalkEntry, key: Key, known: Checksums) -> bytes | None:
+    def _digest(self, walk_entry: WalkEntry, key: Key, checksums: Checksums) -> bytes | None:
         """Returns the digest of its content; None if it cannot be read, or the work ends."""
-        before = self._new.get(key) or known.find(key)
+        before = self._new.get(key) or checksums.find(key)
         if before and (before.damaged or before.digest != NO_DIGEST):
             return None if before.damaged else before.digest
-        entry, goes_on = found.entry, lambda: not self._work.pacer.is_over
-        done = read_file(open_plain(found.name, found.folder), entry.path, entry.size, key, goes_on)
+        entry, goes_on = walk_entry.entry, lambda: not self._work.pacer.is_over
+        done = read_file(open_plain(walk_entry.name, walk_entry.folder), entry.path, entry.size, key, goes_on)
         if done is None or done.bad is not None:
             return None  # a damaged one is for `backupd verify`
         self.done.read += done.size
@@ -370,18 +370,18 @@ class _BackupSharing:
         return done.digest
 
     @Checkpoint("file shared")
-    def _share(self, found: WalkEntry, source: _Source) -> None:
+    def _share(self, walk_entry: WalkEntry, source: _Source) -> None:
         """Raises OSError, _SourceDeleted."""
-        with _opened(source) as one, ClosingFd(open_plain(found.name, found.folder)) as other:
-            if os.fstat(one).st_size != found.entry.size or share_all(one, other):
+        with _opened(source) as source_fd, ClosingFd(open_plain(walk_entry.name, walk_entry.folder)) as other:
+            if os.fstat(source_fd).st_size != walk_entry.entry.size or share_all(source_fd, other):
                 return
             bytes_ = 0
             now = time.monotonic()
             if source.read_at < max(self._work._went_on, now - _FRESH):
                 # the kernel compares what is in memory, and what is on the disk may be damaged since
-                os.posix_fadvise(one, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(source_fd, 0, 0, os.POSIX_FADV_DONTNEED)
                 source.read_at = now
-            for shared in shared_pieces(one, other, found.entry.size):
+            for shared in shared_pieces(source_fd, other, walk_entry.entry.size):
                 bytes_ += shared
                 if self._work.pacer.is_over:
                     break

@@ -144,9 +144,9 @@ def _confined(config: Config) -> Iterator[Finding]:
     if not any(host.address for host in config.hosts.values()):
         return
     try:
-        found = confinement(config)
-        missing = found.missing
-        require_harmless(rsync_version(), found, config)
+        support = confinement(config)
+        missing = support.missing
+        require_harmless(rsync_version(), support, config)
     except ProgramFailed:  # of rsync, which has a finding of its own
         return
     except OperatorError as error:
@@ -195,9 +195,9 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
     unfinished = all_unfinished(pool) if is_tight else []
     findings = [replace(finding, hint=_hint(finding, unfinished)) for finding in verdict.findings]
     findings += [Finding(check, "unknown", "could not be checked", "`backupd doctor` shows why") for check in verdict.unlooked]
-    for one in findings:
-        if one.check != health.CATALOGUE:
-            yield replace(one, subject=_SUBJECTS.get(one.check, ""))
+    for checked in findings:
+        if checked.check != health.CATALOGUE:
+            yield replace(checked, subject=_SUBJECTS.get(checked.check, ""))
     yield from _starts(facts.schedule)
     if facts.redundancy:
         level = "error" if facts.redundancy.lost or facts.missing else "warning" if facts.redundancy.reduced else "ok"
@@ -218,10 +218,10 @@ def _starts(schedule: ScheduleVerdict) -> Iterator[Finding]:
         yield Finding(health.SCHEDULE, "ok", f"{', '.join(schedule.starters)}{start}")
 
 
-def _hint(one: Finding, unfinished: list[Unfinished]) -> str:
-    if one.check == health.ROOM:
+def _hint(finding: Finding, unfinished: list[Unfinished]) -> str:
+    if finding.check == health.ROOM:
         return room_hint(unfinished)
-    return room_hint(unfinished, one.hint) if one.check in _OF_ROOM else one.hint
+    return room_hint(unfinished, finding.hint) if finding.check in _OF_ROOM else finding.hint
 
 
 _OF_ROOM = (health.ROOM, health.UNALLOCATED, health.USED)
@@ -267,8 +267,8 @@ def _catalogue(config: Config) -> Iterator[Finding]:
     try:
         with Catalogue.open(config.pool.state) as catalogue:
             pool = open_configured(config)
-            known, pool_id = catalogue.pool_id(), pool.id
-            is_ours = known in (None, pool_id)  # another one's is told nothing
+            recorded_id, pool_id = catalogue.pool_id(), pool.id
+            is_ours = recorded_id in (None, pool_id)  # another one's is told nothing
             altered = catalogue.altered_backups() if is_ours else []
             trust = check_trust(pool, catalogue, datetime.now(UTC)) if is_ours else TrustCheck(lost=False, clock=None)
     except PoolUnusable:
@@ -279,7 +279,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
     if altered:
         command = backupd_command(config.name, config.file)
         yield Finding("backups", "warning", altered_words(altered), altered_hint(altered, command))
-    facts = PoolFacts(foreign="" if is_ours else known, lost=trust.lost)
+    facts = PoolFacts(foreign="" if is_ours else recorded_id, lost=trust.lost)
     wrong = judge_pool(facts, HealthLimits.of(config)).of(health.CATALOGUE)
     yield from wrong
     if not wrong:

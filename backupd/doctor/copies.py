@@ -68,12 +68,12 @@ def check_copies(config: Config, now: datetime | None = None) -> Iterator[Findin
             yield Finding(_CHECK, "warning", why, "put one of them on another disk", subject=f"replica {replica.name}")
     with suppress(OperatorError):  # of the catalogue, which has a finding of its own
         with Catalogue.open_readonly(config.pool.state) as catalogue:
-            found = copy_statuses(config.copies, catalogue, now or datetime.now(UTC))
+            statuses = copy_statuses(config.copies, catalogue, now or datetime.now(UTC))
             copies = copies_of(catalogue.get_fact(COPIES))
             with suppress(OperatorError, OSError):  # of the pool, which has findings of its own
                 copies = known_copies(open_configured(config), copies)
             offsite = {host for name in config.offsites for host in offsite_newest(catalogue, name)}
-        for copy in found:
+        for copy in statuses:
             yield _of_status(copy)
             yield from _besides(config, copy)
         yield from _fetched(config, copies)
@@ -137,11 +137,11 @@ def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding
         yield Finding(_CHECK, "warning", text, MAKE_ROOM, subject=subject)
 
 
-def _fetched(config: Config, known: KnownCopies) -> Iterator[Finding]:
+def _fetched(config: Config, copies: KnownCopies) -> Iterator[Finding]:
     """Hosts that are copies, and configured as if they were backed up here; and those that no replica fetches any more."""
-    for name in sorted(set(known.fetched.values())):
+    for name in sorted(set(copies.fetched.values())):
         subject, replica = f"replica {name}", config.replicas.get(name)
-        hosts = sorted(host for host, its in known.fetched.items() if its == name)
+        hosts = sorted(host for host, replica in copies.fetched.items() if replica == name)
         if configured := [host for host in hosts if host in config.hosts]:
             text = f"{_some(configured)}: configured, and fetched from there, so not backed up here"
             hint = f"`backupd promote {configured[0]}` if it is to be backed up here, else take it out of the configuration"
@@ -153,11 +153,11 @@ def _fetched(config: Config, known: KnownCopies) -> Iterator[Finding]:
             yield Finding(_CHECK, "warning", text, hint, subject=subject)
 
 
-def _without_a_copy(config: Config, known: KnownCopies, offsite: set[str]) -> Iterator[Finding]:
+def _without_a_copy(config: Config, copies: KnownCopies, offsite: set[str]) -> Iterator[Finding]:
     """Hosts backed up here that neither another pool nor a repository is known to have, once there is any of these."""
-    covered = {host for of in known.common.values() for host in of} | offsite
-    alone = [name for name, host in config.hosts.items() if host.enabled and name not in covered and name not in known.fetched]
-    if (known.common or config.offsites) and alone:
+    covered = {host for of in copies.common.values() for host in of} | offsite
+    alone = [name for name, host in config.hosts.items() if host.enabled and name not in covered and name not in copies.fetched]
+    if (copies.common or config.offsites) and alone:
         text = f"there is no copy of {_some(alone)}"
         hint = "see `hosts` of the replica there and --host in authorized_keys here, or `hosts` of the offsite repository"
         yield Finding(_CHECK, "note", text, hint, subject="copies")
@@ -199,13 +199,13 @@ def reach_copies(config: Config) -> Iterator[Finding]:
 
 
 def _room_words(free: int | None, used: int | None) -> str:
-    words = [f"{format_size(size)} {what} there" for size, what in ((used, "used"), (free, "free")) if size is not None]
+    words = [f"{format_size(size)} {use} there" for size, use in ((used, "used"), (free, "free")) if size is not None]
     return "".join(f", {word}" for word in words)
 
 
-def _of_version(copy: ReplicaSettings | PushSettings, there: str) -> Iterator[Finding]:
-    if there != __version__:
-        text = f"it runs btrkeep {there}, and this server {__version__}"
+def _of_version(copy: ReplicaSettings | PushSettings, version: str) -> Iterator[Finding]:
+    if version != __version__:
+        text = f"it runs btrkeep {version}, and this server {__version__}"
         hint = "install the same version on both when you can; different ones work together as far as both know the protocol"
         yield Finding(_CHECK, "note", text, hint, subject=f"{copy.kind} {copy.name}")
 
@@ -218,18 +218,18 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
         asked = next(request_lines(program.output, lambda: time.monotonic() > end), b"")
         program.end()
         lines = program.said()
-    said = last_remote_error(lines)
+    error = last_remote_error(lines)
     if b'"hello"' not in asked:
-        why = printable(said)[:1000] if said else "it does not answer"
+        why = printable(error)[:1000] if error else "it does not answer"
         yield Finding(_CHECK, "error", why, unreached_hint(lines) or RECEIVES_NOT, subject=subject)
         return
-    told = _told(asked)
-    version = printable(str(told["version"]))[:40] if told.get("version") else ""
+    answer = _told(asked)
+    version = printable(str(answer["version"]))[:40] if answer.get("version") else ""
     text = "reached, and it would take backups" + (f", btrkeep {version}" if version else "")
-    text += _room_words(size_in(told, "free"), size_in(told, "used"))
+    text += _room_words(size_in(answer, "free"), size_in(answer, "used"))
     if version:
         yield from _of_version(push, version)
-    against = [*_of_key(config, push, "receive-only"), *_of_clock(push, time_in(told))]
+    against = [*_of_key(config, push, "receive-only"), *_of_clock(push, time_in(answer))]
     yield from against or [Finding(_CHECK, "ok", text, subject=subject)]
 
 
@@ -248,8 +248,8 @@ def _of_key(config: Config, copy: ReplicaSettings | PushSettings, command: str) 
         yield Finding(_CHECK, "warning", why, hint, subject=f"{copy.kind} {copy.name}")
 
 
-def _of_clock(copy: ReplicaSettings | PushSettings, there: datetime | None) -> Iterator[Finding]:
-    ahead = (there - datetime.now(UTC)).total_seconds() if there else 0.0
+def _of_clock(copy: ReplicaSettings | PushSettings, remote_time: datetime | None) -> Iterator[Finding]:
+    ahead = (remote_time - datetime.now(UTC)).total_seconds() if remote_time else 0.0
     if abs(ahead) > _CLOCKS_AGREE:
         why = f"its clock is {format_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this one"
         hint = "`timedatectl` on both; what is stamped in the future is not fetched"

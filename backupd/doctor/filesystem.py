@@ -75,11 +75,11 @@ def _checksum(folder: Path) -> tuple[str, str]:
 
 
 def _profiles(allocation: Allocation) -> Mapping[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
+    by_type: dict[str, list[str]] = {}
     for space in allocation.spaces:
         if space.total:
-            found.setdefault(space.type, []).append(space.profile)
-    return {kind: tuple(sorted(profiles)) for kind, profiles in found.items()}
+            by_type.setdefault(space.type, []).append(space.profile)
+    return {kind: tuple(sorted(profiles)) for kind, profiles in by_type.items()}
 
 
 def _reclaim(folder: Path) -> Mapping[Path, str]:
@@ -112,16 +112,16 @@ _DEEPEST = 32
 
 def device(name: str, sys: Path = SYS) -> DeviceFacts:
     """The block device of that name in /sys/class/block, with all below it: each once, a level after the other."""
-    found: dict[str, Layer] = {}
+    layers: dict[str, Layer] = {}
     level = [name]
     for _ in range(_DEEPEST):
         below: list[str] = []
-        for one in level:
-            if one not in found:
-                found[one] = layer(one, sys)
-                below += _below(one, sys)
+        for block_device in level:
+            if block_device not in layers:
+                layers[block_device] = layer(block_device, sys)
+                below += _below(block_device, sys)
         level = below
-    return DeviceFacts(tuple(found.values()))
+    return DeviceFacts(tuple(layers.values()))
 
 
 def _folder(name: str, sys: Path) -> Path:
@@ -175,11 +175,11 @@ def _mapped(name: str, folder: Path, sys: Path) -> tuple[str, str, bool | None]:
     detail = sysfs_text(folder / "dm" / "name")
     kind = _MAKERS.get(prefix, "dm")
     if kind == "lvm":
-        below = [sysfs_text(_folder(one, sys) / "dm" / "name") for one in _below(name, sys)]
-        if any(re.search(r"[_-](cdata|cvol|wcorig|corig)$|_cvol[_-]", one) for one in below):
+        below = [sysfs_text(_folder(block_device, sys) / "dm" / "name") for block_device in _below(name, sys)]
+        if any(re.search(r"[_-](cdata|cvol|wcorig|corig)$|_cvol[_-]", mapping) for mapping in below):
             return "dm-cache", "", None
-        if any(re.search(r"_(rimage|mimage)_\d+$", one) for one in below):
-            return "lvm raid", "", any(re.search(r"_rmeta_\d+$|_mimage_\d+$", one) for one in below) or None
+        if any(re.search(r"_(rimage|mimage)_\d+$", mapping) for mapping in below):
+            return "lvm raid", "", any(re.search(r"_rmeta_\d+$|_mimage_\d+$", mapping) for mapping in below) or None
     return kind, detail, None
 
 
@@ -189,6 +189,6 @@ def _flag(file: Path) -> bool | None:
 
 def stacks(devices: tuple[DeviceFacts, ...]) -> Iterator[str]:
     """Yields for each device its path to the disks: "dm-3: multipath on iscsi"."""
-    for one in devices:
-        words = [layer.kind + (f" {layer.detail}" if layer.kind == "md" else "") for layer in one.layers]
-        yield f"{one.name}: {' on '.join(dict.fromkeys(words))}"
+    for layered in devices:
+        words = [layer.kind + (f" {layer.detail}" if layer.kind == "md" else "") for layer in layered.layers]
+        yield f"{layered.name}: {' on '.join(dict.fromkeys(words))}"

@@ -46,28 +46,28 @@ def read_scrub(uuid: str, devids: frozenset[int], *, running: bool, folder: Path
 
 def parse(text: str, uuid: str) -> Mapping[int, Mapping[str, int]]:
     """The numbers by devid; lines of other filesystems, other formats and other files are passed over."""
-    found = {}
+    by_devid = {}
     for line in text.splitlines():
         head, *fields = line.split("|")
         name, _, devid = head.partition(":")
         if name == uuid and devid.isdigit():
             pairs = (field.partition(":") for field in fields)
-            found[int(devid)] = {key: int(value) for key, _, value in pairs if value.isdigit()}
-    return found
+            by_devid[int(devid)] = {key: int(value) for key, _, value in pairs if value.isdigit()}
+    return by_devid
 
 
-def of_devices(found: Mapping[int, Mapping[str, int]], devids: frozenset[int], *, running: bool) -> Scrub:
+def of_devices(by_devid: Mapping[int, Mapping[str, int]], devids: frozenset[int], *, running: bool) -> Scrub:
     """The scrubs of all devices as one, which is as old as the oldest of them."""
-    complete = {devid: fields for devid, fields in found.items() if fields.get("finished") and not fields.get("canceled")}
+    complete = {devid: fields for devid, fields in by_devid.items() if fields.get("finished") and not fields.get("canceled")}
     all_complete = bool(devids) and devids <= set(complete)
     return Scrub(
         finished=datetime.fromtimestamp(min(fields.get("t_start", 0) for fields in complete.values()), UTC)
         if all_complete
         else None,
-        unfinished=not running and bool(set(found) - set(complete)),
+        unfinished=not running and bool(set(by_devid) - set(complete)),
         running=running,
-        corrected=sum(fields.get(_CORRECTED, 0) for fields in found.values()),
-        uncorrectable=sum(fields.get(_UNCORRECTABLE, 0) for fields in found.values()),
+        corrected=sum(fields.get(_CORRECTED, 0) for fields in by_devid.values()),
+        uncorrectable=sum(fields.get(_UNCORRECTABLE, 0) for fields in by_devid.values()),
     )
 
 

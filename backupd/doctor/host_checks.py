@@ -39,15 +39,15 @@ from btrkeep.units import counted, printable
 async def check_hosts(config: Config) -> list[Finding]:
     """Checks the paths of every enabled host by `rsync --list-only`, a few at a time, confined as in a transfer."""
     try:
-        found = await asyncio.to_thread(confinement, config)
-        require_harmless(rsync_version(), found, config)
+        support = await asyncio.to_thread(confinement, config)
+        require_harmless(rsync_version(), support, config)
     except OperatorError as error:
         return [Finding("confinement", "error", error.message, error.hint)]
     gate = asyncio.Semaphore(max(4, config.backup.concurrency))
     hosts = [host for host in config.hosts.values() if host.enabled and host.address]
     return [
         finding
-        for each in await asyncio.gather(*(_probe(gate, config, host, not found.missing) for host in hosts))
+        for each in await asyncio.gather(*(_probe(gate, config, host, not support.missing) for host in hosts))
         for finding in each
     ]
 
@@ -83,12 +83,12 @@ async def _mounts(config: Config, host: HostConfig, confined: bool, connection: 
             host, error.message if isinstance(error, OperatorError) else "the host could not be reached again"
         )
         own = await _own_folders_by_name(config, host, confined, connection)
-        return [unknown, *(_own_folder(config, host, what, place) for what, place in own)]
+        return [unknown, *(_own_folder(config, host, folder_name, place) for folder_name, place in own)]
     findings = await asyncio.to_thread(mount_findings, config, host, answer.mounts)
     if answer.boot_id == boot_id():  # this machine, or a container on it: device numbers mean the same
         findings += [
-            _own_folder(config, host, what, place)
-            for what, folder in _own_folders(config)
+            _own_folder(config, host, folder_name, place)
+            for folder_name, folder in _own_folders(config)
             for place in places_of(str(folder), mount_of(folder), answer.mounts, host)
         ]
     return findings
@@ -96,7 +96,7 @@ async def _mounts(config: Config, host: HostConfig, confined: bool, connection: 
 
 def _own_folders(config: Config) -> list[tuple[str, Path]]:
     folders = (("the pool", config.pool.path), ("the state folder", config.pool.state))
-    return [(what, folder.resolve()) for what, folder in folders if folder.is_dir()]
+    return [(folder_name, folder.resolve()) for folder_name, folder in folders if folder.is_dir()]
 
 
 async def _own_folders_by_name(
@@ -104,8 +104,8 @@ async def _own_folders_by_name(
 ) -> list[tuple[str, str]]:
     """Returns the pool and the state folder if the host's address is one of this machine's and has the pool at its path."""
     folders = [
-        (what, str(folder))
-        for what, folder in _own_folders(config)
+        (folder_name, str(folder))
+        for folder_name, folder in _own_folders(config)
         if any(
             below(str(folder), path) and not is_excluded(str(folder), path, (*host.exclude, *host.left_out)) for path in host.paths
         )
@@ -169,8 +169,8 @@ def _unknown_mounts(host: HostConfig, why: str) -> Finding:
     return Finding("host", "unknown", text, "`findmnt` on the host lists what is mounted", subject=host.name)
 
 
-def _own_folder(config: Config, host: HostConfig, what: str, place: str) -> Finding:
-    text = f"{what} of this server is at {printable(place)} of this host: each backup would contain all others"
+def _own_folder(config: Config, host: HostConfig, folder_name: str, place: str) -> Finding:
+    text = f"{folder_name} of this server is at {printable(place)} of this host: each backup would contain all others"
     return Finding("host", "error", text, _exclude_hint(config, host, place), subject=host.name)
 
 
@@ -209,12 +209,12 @@ async def _probe_path(config: Config, host: HostConfig, path: str, confined: boo
     means = meaning(done.returncode, lines)
     if host.before and means.cause is ExitCause.NOT_TRANSFERRED:
         return made_by_hook(host, path)
-    said = means.line.strip("@ ")  # ssh's largest warning has a frame of @
+    message_line = means.line.strip("@ ")  # ssh's largest warning has a frame of @
     has_resolved = (config.pool.path / HOSTS / host.name).is_dir()
     level = "warning" if host.optional and means.unreachable and is_absent(means.cause, has_resolved=has_resolved) else "error"
-    what = "" if means.cause in _OF_THE_HOST else f"{printable(path)}: "
-    message = f"{what}{means.words}" + (f": {said}" if said else "")
-    hint = _NO_PYTHON if _RRSYNC_DOES_NOT_START.search(said) else _HINTS.get(means.cause, "")
+    subject = "" if means.cause in _OF_THE_HOST else f"{printable(path)}: "
+    message = f"{subject}{means.words}" + (f": {message_line}" if message_line else "")
+    hint = _NO_PYTHON if _RRSYNC_DOES_NOT_START.search(message_line) else _HINTS.get(means.cause, "")
     if means.cause is ExitCause.HOST_KEY:
         files = await asyncio.to_thread(files_with_key, host, config.ssh)
         hint = other_key_hint(host, files, backupd_command(config.name, config.file))

@@ -140,15 +140,15 @@ class RoomFix:
         if record and self._named and {device.path for device in record.devices} != {path.resolve() for path in self._named}:
             raise words.begun_error(record)
 
-    def _chosen(self, found: RoomPlan) -> tuple[TemporaryDevice, ...]:
+    def _chosen(self, room_plan: RoomPlan) -> tuple[TemporaryDevice, ...]:
         if not self._named:
             if is_on(self._state, self._pool.filesystem):
                 raise words.state_on_pool_error(self._state)
-            return planned_files(self._state, self._pool.filesystem, found.count, found.size)
-        if len(set(self._named)) != found.count:
-            raise words.number_error(found.count)
+            return planned_files(self._state, self._pool.filesystem, room_plan.count, room_plan.size)
+        if len(set(self._named)) != room_plan.count:
+            raise words.number_error(room_plan.count)
         for path in self._named:
-            require_empty(path, found.size)
+            require_empty(path, room_plan.size)
         return tuple(TemporaryDevice(path.resolve(), False) for path in self._named)
 
     def _add(self, record: TemporaryRecord) -> TemporaryRecord:
@@ -295,13 +295,13 @@ class RoomFix:
 
 
 def _placed(fd: int) -> tuple[PlacedBlockGroup, ...]:
-    found = chunks(fd)
+    all_chunks = chunks(fd)
     extents = device_extents(fd)
     pieces: dict[int, list[Piece]] = {}
     columns = (extents.vaddr.tolist(), extents.devid.tolist(), extents.paddr.tolist(), extents.length.tolist())
     for vaddr, devid, start, length in zip(*columns, strict=True):
         pieces.setdefault(vaddr, []).append(Piece(devid, start, length))
-    groups = block_groups(fd, found)
+    groups = block_groups(fd, all_chunks)
     rows = zip(groups.vaddr.tolist(), groups.length.tolist(), groups.used.tolist(), groups.flags.tolist(), strict=True)
     return tuple(PlacedBlockGroup(vaddr, length, used, flags, tuple(pieces.get(vaddr, ()))) for vaddr, length, used, flags in rows)
 

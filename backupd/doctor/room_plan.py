@@ -154,7 +154,7 @@ def plan(reading: RoomReading, floor: int, temporary: Sequence[int] = ()) -> Roo
     return RoomPlan(count, size, room_plan.unallocated, goal, gain, refusal, details)
 
 
-def _refusal(reading: RoomReading, temporary: Sequence[int], found: RoomPlan, longest: int) -> tuple[Refusal | None, str]:
+def _refusal(reading: RoomReading, temporary: Sequence[int], room_plan: RoomPlan, longest: int) -> tuple[Refusal | None, str]:
     lasting = [device for device in reading.devices if device.devid not in temporary]
     if reading.read_only:
         return Refusal.READ_ONLY, ""
@@ -167,7 +167,7 @@ def _refusal(reading: RoomReading, temporary: Sequence[int], found: RoomPlan, lo
     if reading.busy:
         return Refusal.BUSY, reading.busy
     # What is free must be more than one block group's end, or moving makes none empty.
-    if not temporary and found.is_needed and found.unallocated + found.gain - longest < found.goal:
+    if not temporary and room_plan.is_needed and room_plan.unallocated + room_plan.gain - longest < room_plan.goal:
         return Refusal.DATA_FULL, ""
     return None, ""
 

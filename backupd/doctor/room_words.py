@@ -20,10 +20,10 @@ _REASONS = {
 }
 
 
-def refusal_error(found: RoomPlan, pool: Path) -> OperatorError:
+def refusal_error(plan: RoomPlan, pool: Path) -> OperatorError:
     """Returns the error of a plan that may not begin."""
-    details = found.details
-    match found.refusal:
+    details = plan.details
+    match plan.refusal:
         case Refusal.READ_ONLY:
             return PoolUnusable(f"{pool} is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
         case Refusal.MISSING:
@@ -39,7 +39,7 @@ def refusal_error(found: RoomPlan, pool: Path) -> OperatorError:
         case Refusal.DEVICES:
             return OperatorError(f"{pool} has {details} devices: --fix room is only for one or two", _EXPIRE)
         case _:
-            free = format_size(found.gain)
+            free = format_size(plan.gain)
             return OperatorError(
                 f"the data of {pool} is full: only {free} are free in data block groups, too little to gain any", _EXPIRE
             )
@@ -93,12 +93,12 @@ def below_goal_error(unallocated: int, goal: int, reason: RoomEnd) -> OperatorEr
     return OperatorError(f"{format_size(unallocated)} are unallocated now, less than {format_size(goal)}: {why}", _EXPIRE)
 
 
-def plan_lines(found: RoomPlan, devices: tuple[TemporaryDevice, ...], *, is_left: bool) -> list[str]:
+def plan_lines(plan: RoomPlan, devices: tuple[TemporaryDevice, ...], *, is_left: bool) -> list[str]:
     """Returns the plan as text."""
-    state = f"{format_size(found.unallocated)} are unallocated, {format_size(found.goal)} should be"
+    state = f"{format_size(plan.unallocated)} are unallocated, {format_size(plan.goal)} should be"
     if not devices:
         return [f"room: {state.replace(' should be', ' are needed')}: nothing is to be done"]
-    lines = [f"room: {state}; {format_size(found.gain)} are free inside data block groups"]
+    lines = [f"room: {state}; {format_size(plan.gain)} are free inside data block groups"]
     for device in devices:
         if is_left:
             lines.append(f"  continue with the temporary device {device.path}")

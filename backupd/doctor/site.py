@@ -55,7 +55,9 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         own_balance=any(True for _ in scheduled_by("btrfs-balancer", "run")),
         mount_option=config.expiry.mount_option,
         expiring=expiring is not None and expiring.is_alive,
-        most_backups=max(((host, len(found)) for host, found in names.items()), key=lambda item: item[1], default=None),
+        most_backups=max(
+            ((host, len(backup_names)) for host, backup_names in names.items()), key=lambda item: item[1], default=None
+        ),
         catalogue=catalogue,
         quotas=len(limited),
         quota_since=quota.since(pool),
@@ -94,8 +96,8 @@ def _untrusted_state(state: Path) -> UntrustedStep | None:
 def _clock_doubt(state: Path, pool: Pool, now: datetime) -> str | None:
     try:
         with Catalogue.open_readonly(state) as catalogue:
-            found = clock_doubt(catalogue, now, rehearsal=pool.rehearsal)
-            return expiry_words(found) if found else None
+            doubt = clock_doubt(catalogue, now, rehearsal=pool.rehearsal)
+            return expiry_words(doubt) if doubt else None
     except OperatorError:  # of which the rule about the catalogue tells
         return None
 
@@ -114,8 +116,8 @@ def read_key_file(path: Path) -> KeyFile:
         with path.open("rb") as file:
             empty = not any(line.strip() and not line.startswith(b"#") for line in file)
     except FileNotFoundError:
-        there = next(folder for folder in path.absolute().parents if folder.exists())
-        hidden = "" if is_machines(there) else f"this process does not see what the machine has in {there}"
+        parent = next(folder for folder in path.absolute().parents if folder.exists())
+        hidden = "" if is_machines(parent) else f"this process does not see what the machine has in {parent}"
         return KeyFile(path, None, hidden=hidden)
     except OSError as error:
         return KeyFile(path, None, hidden=f"{path}: {error.strerror}")
@@ -134,13 +136,13 @@ _CRON = ("etc/crontab", "etc/cron.d", "var/spool/cron/crontabs", "etc/cron.hourl
 
 def scheduled_by(program: str, verb: str, root: Path = Path("/")) -> Iterator[str]:
     """Names of enabled timers and of files of cron that run `program ... verb`, which may be any pool's."""
-    said = re.compile(rf"\b{re.escape(program)}\b[^\n]*\b{re.escape(verb)}\b")
+    pattern = re.compile(rf"\b{re.escape(program)}\b[^\n]*\b{re.escape(verb)}\b")
     for timer in sorted(_enabled(root)):
-        if any(said.search(line) for line in _lines(_service_of(timer, root))):
+        if any(pattern.search(line) for line in _lines(_service_of(timer, root))):
             yield timer
     for folder in _CRON:
         for file in sorted(_files(root / folder)):
-            if any(said.search(line) for line in _lines(file)):
+            if any(pattern.search(line) for line in _lines(file)):
                 yield str(file)
 
 

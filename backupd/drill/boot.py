@@ -105,11 +105,11 @@ class Console:
             self._line(_ESCAPES.sub("", line[:_LONGEST].decode("utf-8", "replace")).strip())
 
     def _line(self, line: str) -> None:
-        mark, _, said = line.partition(" ")
+        mark, _, message = line.partition(" ")
         if mark != self.mark:
             self.last = line if line and not line.startswith(_NOISE) else self.last
             return
-        match said.split(" ", 3):
+        match message.split(" ", 3):
             case ["state", state]:
                 self.state = state
             case ["failed", unit] if len(self.failed) < _MOST:
@@ -269,15 +269,15 @@ async def _follow(context: DrillContext, command: Sequence[str], console: Consol
 def _judged(done: DrillResult, drill: BootDrill, console: Console, own_users: bool) -> DrillResult:
     wrong = []
     if not console.is_ended:
-        what = "came up, and did not answer all checks" if console.state else "was not up"
-        wrong.append(f"it {what} within {format_duration(drill.timeout)}" if not console.last else f"it {what}: {console.last}")
+        state = "came up, and did not answer all checks" if console.state else "was not up"
+        wrong.append(f"it {state} within {format_duration(drill.timeout)}" if not console.last else f"it {state}: {console.last}")
     elif console.state != "running":
         failed = f": {', '.join(console.failed)}" if console.failed else ""
         wrong.append(f"systemd reports {console.state!r}{failed}")
     for number, line in enumerate(drill.checks if console.is_ended else ()):
-        status, said = console.checks.get(number, (-1, "no answer"))
+        status, output = console.checks.get(number, (-1, "no answer"))
         if status:
-            wrong.append(f"{line!r} ended with {status}" + (f": {said}" if said else ""))
+            wrong.append(f"{line!r} ended with {status}" + (f": {output}" if output else ""))
     apart = "" if own_users else "; it had no users of its own"
     text = "; ".join(wrong) or f"up and running, {len(drill.checks)} of {len(drill.checks)} checks well{apart}"
     return replace(done, outcome=DrillOutcome.FAILED if wrong else DrillOutcome.PROVEN, text=printable(text)[:2000])

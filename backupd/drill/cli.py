@@ -182,22 +182,22 @@ def _backups(context: PoolContext, drilling: DrillContext, which: tuple[str, ...
         if name:
             yield find(context.pool, host, name)
         else:
-            found = _any_complete(context.pool, host, drilling)
-            yield found or find(context.pool, host, NEWEST)
+            backup = _any_complete(context.pool, host, drilling)
+            yield backup or find(context.pool, host, NEWEST)
 
 
 def _next(context: PoolContext, drilling: DrillContext) -> Restorable:
     """A random complete backup of the host that was not drilled for longest. Raises UsageError."""
     hosts, drills = hosts_of(context.pool), read_drills(context.catalogue)
     for host in in_turn(hosts, drills, drilling.chance, drilling.now):
-        if found := _any_complete(context.pool, host, drilling):
-            return found
+        if backup := _any_complete(context.pool, host, drilling):
+            return backup
     raise UsageError("there is no complete backup yet", "`backupd run` makes one")
 
 
 def _any_complete(pool: Pool, host: str, drilling: DrillContext) -> Restorable | None:
     with reading(host):
-        restorables = [one for one in restorable(pool, host) if one.state == COMPLETE]
+        restorables = [backup for backup in restorable(pool, host) if backup.state == COMPLETE]
     return drilling.chance.choice(restorables) if restorables else None
 
 

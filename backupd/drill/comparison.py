@@ -36,18 +36,18 @@ class FoundDifferences:
     samples: list[str] = field(default_factory=list)
     """The first of them, with the kind of difference."""
 
-    def add(self, name: str, what: str) -> None:
+    def add(self, name: str, difference: str) -> None:
         """Counts one more difference."""
         self.number += 1
         if len(self.samples) < _SAMPLES:
-            self.samples.append(f"{printable(name)}: {what}")
+            self.samples.append(f"{printable(name)}: {difference}")
 
 
 def command(source: Path, copy: Path, names: Path | None, left_out: Path | None = None) -> tuple[str, ...]:
     """Returns the command. `names`: a file with the restored names, a NUL behind each; None: everything except the folders named
     in the file `left_out` (write_left_out).
     """
-    some = (f"--files-from={names}", "--from0") if names else ("--recursive", "--delete")
+    selection = (f"--files-from={names}", "--from0") if names else ("--recursive", "--delete")
     but = ("--from0", f"--exclude-from={left_out}") if left_out else ()
     return (
         *ENDS_WITH_US,
@@ -55,7 +55,7 @@ def command(source: Path, copy: Path, names: Path | None, left_out: Path | None 
         *("--dry-run", "--links", "--perms", "--times", "--group", "--owner", "--devices", "--specials", "--hard-links"),
         *("--acls", "--xattrs", "--checksum", "--modify-window=-1", "--numeric-ids", "--no-implied-dirs"),
         *("--filter=-x system.*", "--filter=-x security.selinux", "--filter=-x btrfs.*", "--out-format=%i %n%L"),
-        *some,
+        *selection,
         *but,
         f"{source}/",
         f"{copy}/",
@@ -72,7 +72,7 @@ def difference_of(line: str) -> tuple[str, str] | None:
     if code[2:11] == _NEW:
         is_link = code[0] == "h"
         return name, "it is not a hard link, unlike in the backup" if is_link else "it was not restored"
-    fields = [what for place, what in _FIELDS if code[place] not in ".+ "]
+    fields = [attribute for place, attribute in _FIELDS if code[place] not in ".+ "]
     if code[0] == "h" and not fields:
         fields = ["hard link"]
     if code[0] == "c" and not fields:
@@ -92,7 +92,7 @@ async def compare(
 
     Pauses while `is_to_wait` returns True. Raises OperatorError if it cannot be done, NotFinished if rsync died meanwhile.
     """
-    found_differences, said, rest = FoundDifferences(), bytearray(), bytearray()
+    found_differences, error_output, rest = FoundDifferences(), bytearray(), bytearray()
 
     def take(data: bytes) -> None:
         rest.extend(data)
@@ -103,7 +103,7 @@ async def compare(
                 found_differences.add(*difference)
 
     def hear(data: bytes) -> None:
-        said.extend(data[: max(0, _LONGEST - len(said))])
+        error_output.extend(data[: max(0, _LONGEST - len(error_output))])
 
     group = Group.start(command(source, copy, names, left_out), on_stdout=take, on_stderr=hear)
     ended = asyncio.create_task(group.wait())
@@ -119,7 +119,7 @@ async def compare(
     if (status < 0 or status in _DID_NOTHING) and not is_over():
         raise NotFinished(f"rsync did not compare: {_ended_words(status)}", "`journalctl -k` shows whether memory was short")
     if status and not is_over():
-        words = said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
+        words = error_output.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
         raise OperatorError(
             f"rsync could not compare: {printable(words[0])}", "see the kernel's messages (dmesg) for errors of disks"
         )
@@ -142,7 +142,7 @@ def write_left_out(file: Path, folders: Iterable[bytes]) -> None:
     """Writes names of folders as patterns of rsync that mean them and nothing else. Raises OSError."""
     with file.open("xb") as out:
         for name in folders:
-            has_wildcards = any(one in name for one in b"*?[")  # without one a backslash means itself
+            has_wildcards = any(character in name for character in b"*?[")  # without one a backslash means itself
             out.write(b"/" + (_SPECIAL.sub(rb"\\\g<0>", name) if has_wildcards else name) + b"/\0")
 
 

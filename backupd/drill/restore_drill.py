@@ -50,7 +50,7 @@ def choose_names(tree: Tree, sample: FileSample, room: int, chance: Random, look
 
     `look` is told how many names were seen so far, and may raise. Raises OSError.
     """
-    found: list[tuple[bytes, int]] = []
+    drawn: list[tuple[bytes, int]] = []
     most = min(sample.number or _MOST, _MOST)
     seen = candidates = 0
     for entry in entries(tree, b"/"):
@@ -61,20 +61,20 @@ def choose_names(tree: Tree, sample: FileSample, room: int, chance: Random, look
             look(seen)
         if sample.share is not None and chance.random() >= sample.share:
             continue
-        one = (entry.path, entry.allocated if entry.kind == "file" else 0)
+        candidate = (entry.path, entry.allocated if entry.kind == "file" else 0)
         candidates += 1
-        if len(found) < most:
-            found.append(one)
+        if len(drawn) < most:
+            drawn.append(candidate)
         elif (place := chance.randrange(candidates)) < most:
-            found[place] = one
-    return _fitting(found, seen, room, chance)
+            drawn[place] = candidate
+    return _fitting(drawn, seen, room, chance)
 
 
-def _fitting(found: list[tuple[bytes, int]], seen: int, room: int, chance: Random) -> ChosenNames:
-    chance.shuffle(found)
+def _fitting(candidates: list[tuple[bytes, int]], seen: int, room: int, chance: Random) -> ChosenNames:
+    chance.shuffle(candidates)
     paths: list[bytes] = []
     used = left_out = 0
-    for path, size in found:
+    for path, size in candidates:
         if used + size > room:
             left_out += 1
             continue
@@ -207,15 +207,15 @@ def _chosen(context: DrillContext, drill: RestoreDrill, tree: Tree, tell: Tell) 
     return ChosenNames((), seen, 0, allocated)
 
 
-def _judged(done: DrillResult, written: Restored, found: FoundDifferences) -> DrillResult:
-    sizes = [written.counts[what].size for what in written.counts]
-    number = written.problems.number + written.differences.number + found.number
+def _judged(done: DrillResult, written: Restored, differences: FoundDifferences) -> DrillResult:
+    sizes = [written.counts[step].size for step in written.counts]
+    number = written.problems.number + written.differences.number + differences.number
     samples = [
         f"{printable(place)}: {why}"
         for restore_count in (written.problems, written.differences)
         for place, why in restore_count.samples
     ]
-    samples += found.samples
+    samples += differences.samples
     more = f" (and {counted(number - 1, 'more difference')})" if number > 1 else ""
     return replace(
         done,

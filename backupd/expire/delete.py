@@ -75,12 +75,12 @@ class Deleter:
     def read_ahead(self, count: int) -> None:
         """Begins to read the metadata of the next `count` backups, if it is not being read. Holds no lock."""
         for plan, names in self.pending:
-            some, count = names[:count], count - len(names[:count])
-            new = [name for name in some if (plan.host, name) not in self._begun]
+            first_names, count = names[:count], count - len(names[:count])
+            new = [name for name in first_names if (plan.host, name) not in self._begun]
             with suppress(OSError, OperatorError):  # it is said when its turn comes
-                there = look_again(self.context.pool, self.context.config, plan.host, plan.rows).backups if new else {}
-                for name in (one for one in new if one in there):
-                    self.reader.can_be_dropped(there[name], there.values())
+                final_backups = look_again(self.context.pool, self.context.config, plan.host, plan.rows).backups if new else {}
+                for name in (new_name for new_name in new if new_name in final_backups):
+                    self.reader.can_be_dropped(final_backups[name], final_backups.values())
             self._begun.update((plan.host, name) for name in new)
             if count <= 0:
                 break
@@ -116,7 +116,7 @@ class Deleter:
 
     def _some(self, plan: HostPlan, names: tuple[str, ...], room: int) -> tuple[str, ...]:
         """Deletes the first `room` of them that are still due. Returns those that are left for later."""
-        some, rest = names[:room], names[room:]
+        first_names, rest = names[:room], names[room:]
         left: tuple[str, ...] = ()
         with ExitStack() as held:
             if not self.context.locked(plan.host, held):
@@ -125,7 +125,7 @@ class Deleter:
             with self.context.spared(plan.host):
                 on_pool, todo = self.context.look_again(plan)
                 due = {step.name for step in todo.delete}
-                left = (*self._delete(plan.host, [name for name in some if name in due], on_pool), *rest)
+                left = (*self._delete(plan.host, [name for name in first_names if name in due], on_pool), *rest)
         return left
 
     def _delete(self, host: str, names: list[str], on_pool: HostOnPool) -> tuple[str, ...]:
@@ -135,14 +135,14 @@ class Deleter:
         self.context.rows.write(lambda catalogue: catalogue.mark_deleting([(host, name) for name in names]))
         put_off: list[str] = []
         kept: list[str] = []
-        there = on_pool.backups
-        looks = [self.reader.can_be_dropped(there[name], there.values()) for name in names]
+        final_backups = on_pool.backups
+        looks = [self.reader.can_be_dropped(final_backups[name], final_backups.values()) for name in names]
         for place, (name, look) in enumerate(zip(names, looks, strict=True)):
             if self.context.cancellation or self.queue.full():
                 put_off = names[place:]
                 break
             try:
-                is_deleted = self._delete_one(there[name], look)
+                is_deleted = self._delete_one(final_backups[name], look)
             except Cancelled:  # while it was read
                 put_off = names[place:]
                 break
@@ -211,9 +211,9 @@ class MetadataReader:
         one that grew from none of them, or was received.
         """
         since = max((_shared_before(own, final_backup) for final_backup in final_backups), default=0)
-        known = self._read.get(own.subvolume.id)
-        if known and known[0] <= since:
-            return known[1]
+        running = self._read.get(own.subvolume.id)
+        if running and running[0] <= since:
+            return running[1]
         if self._readers is None:
             self._readers = running_threads(_READERS, "look")
         look = self._readers.submit(_is_readable, own.path, since, self._pulse)

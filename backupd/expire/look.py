@@ -35,8 +35,8 @@ def policy_of(config: Config, host: str, notes: Notes) -> Retention:
 
     A host that is fetched from another pool has that of the replica.
     """
-    known = config.replicas.get(str(notes.replica.get("name"))) if notes.replica else config.hosts.get(host)
-    return known.retention if known else Retention(grace=config.retention.grace)
+    configured = config.replicas.get(str(notes.replica.get("name"))) if notes.replica else config.hosts.get(host)
+    return configured.retention if configured else Retention(grace=config.retention.grace)
 
 
 def look(pool: Pool, catalogue: Catalogue, config: Config, hosts: Container[str] | None = None) -> Iterator[HostBackups]:
@@ -126,8 +126,8 @@ def _from_pool(folder: Path, name: str, notes: Notes, base: str | None, unread: 
     the disk does not give it back.
     """
     try:
-        if found := own_final(folder / name, folder.name):
-            return candidate_of(found[1], notes, base)
+        if final_backup := own_final(folder / name, folder.name):
+            return candidate_of(final_backup[1], notes, base)
     except (UnreadableRecord, OSError) as error:
         if not isinstance(error, UnreadableRecord) and not is_damage(error):
             raise
@@ -232,15 +232,19 @@ def _with_seal(candidate: Candidate, backup: FinalBackup, seals: Seals) -> Candi
 
 def _base_of_working(folder: Path, host: str) -> str | None:
     with suppress(UnreadableRecord):  # then the next run discards it
-        found = own_backup(folder / WORKING, host)
-        return found[1].base if found else None
+        working = own_backup(folder / WORKING, host)
+        return working[1].base if working else None
     return None
 
 
 def is_still(path: Path, subvolume: Subvolume) -> bool:
     """Returns whether `path` is still that very subvolume, read-only as it was."""
-    found = describe(path)
-    return found is not None and found.read_only == subvolume.read_only and (found.id, found.uuid) == (subvolume.id, subvolume.uuid)
+    current = describe(path)
+    return (
+        current is not None
+        and current.read_only == subvolume.read_only
+        and (current.id, current.uuid) == (subvolume.id, subvolume.uuid)
+    )
 
 
 def gone_names(folder: Path, notes: Notes) -> list[str]:

@@ -51,8 +51,8 @@ def write_many(pool: Path, notes: Mapping[Path, Notes], *, renamed_for_good: boo
         return
 
     def stage() -> None:
-        for folder, one in notes.items():
-            _stage(folder, one)
+        for folder, host_notes in notes.items():
+            _stage(folder, host_notes)
 
     with syncing(pool) as disk:
         with_reserve(pool, stage)
@@ -130,8 +130,8 @@ def _write_rows(context: ExpiryContext, rows: Sequence[Row]) -> None:
 
 def _batches(items: Iterable[T]) -> Iterator[list[T]]:
     source = iter(items)
-    while some := list(islice(source, _AT_ONCE)):
-        yield some
+    while batch := list(islice(source, _AT_ONCE)):
+        yield batch
 
 
 def _decide(context: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
@@ -160,10 +160,10 @@ def _expired(before: Mapping[str, Any] | None, step: ExpiryStep, now: datetime) 
 
 def drop_stale_notes(context: ExpiryContext, hosts: Sequence[str]) -> None:
     """Removes the notes of deleted backups. Nothing depends on them: a host that is locked is left to the next run."""
-    for some in _batches(hosts):
+    for batch in _batches(hosts):
         left: dict[Path, Notes] = {}
         with ExitStack() as held:
-            for host in some:
+            for host in batch:
                 folder = context.pool.host(host)
                 with context.spared(host):
                     if folder.is_dir() and context.locked(host, held):

@@ -225,12 +225,12 @@ class CleanerMonitor:
         self._drops = {each.drop.root: each.drop for each in dead.values() if each.drop}
         if drop and self._branches[0] != drop.root:
             self._branches = (drop.root, self._ask(lambda path: branches(path, dead[drop.root])))
-        known = len(self._watch.waiting & dead.keys())  # one that is just being deleted is not in the cleaner's list yet
+        waiting = len(self._watch.waiting & dead.keys())  # one that is just being deleted is not in the cleaner's list yet
         self._watch = watched(self._watch, time.monotonic(), dead.keys(), drop.root if drop else None)
         dropping = self._dropping(drop) if drop else None
         return CleanerReading(
             waiting=len(dead),
-            held=max(0, known - listed - 1) if listed is not None and not read_only else 0,  # one may be in the cleaner's hands
+            held=max(0, waiting - listed - 1) if listed is not None and not read_only else 0,  # one may be in the cleaner's hands
             idle=read_only or (listed is not None and listed >= len(dead)),
             dropping=dropping,
             rate=rate(self._watch),

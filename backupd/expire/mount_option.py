@@ -67,13 +67,13 @@ class MountOption:
             self._write(Switched(was, self.wanted, boot_id()))
             self.switched = True
             set_allocator(self.pool.path, self.wanted)
-            found = self._now()
+            current = self._now()
         except OSError as error:
             self.complain(f"mount_option: {self.pool.path} could not be switched to {self.wanted}: {error.strerror}")
             self.put_back()
             return
-        if found != self.wanted:
-            self.complain(f"mount_option: {self.pool.path} was told {self.wanted}, but has {found}")
+        if current != self.wanted:
+            self.complain(f"mount_option: {self.pool.path} was told {self.wanted}, but has {current}")
 
     def put_back(self) -> str:
         """Restores the option that was there, if ours is still in force; returns what was done, or "". Also after a killed run.
@@ -94,17 +94,17 @@ class MountOption:
         record = read_record(self.pool)
         if record is None:
             return ""
-        found = self._now()
+        current = self._now()
         done = ""
         if record.boot != boot_id():
-            done = f"mount_option: the machine was restarted since {record.set} was set, so {found} is its own choice"
-        elif found == record.set:
+            done = f"mount_option: the machine was restarted since {record.set} was set, so {current} is its own choice"
+        elif current == record.set:
             set_allocator(self.pool.path, record.was)
-            if (found := self._now()) != record.was:
-                self.complain(f"mount_option: {self.pool.path} was told {printable(record.was)} again, but has {found}")
+            if (current := self._now()) != record.was:
+                self.complain(f"mount_option: {self.pool.path} was told {printable(record.was)} again, but has {current}")
             done = f"mount_option: {record.was} is back"
-        elif found != record.was:
-            self.say(f"mount_option: it was {record.was}, we set {record.set}, now it is {found}: changed by hand, so it is kept")
+        elif current != record.was:
+            self.say(f"mount_option: it was {record.was}, we set {record.set}, now it is {current}: changed by hand, so it is kept")
         try:
             with Checkpoint("mount-option.json removed"):
                 record_path(self.pool).unlink(missing_ok=True)

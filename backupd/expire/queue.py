@@ -90,8 +90,8 @@ class CleanerQueue:
 
     def _keep_order(self, ids: set[int]) -> None:
         self._looks += 1
-        self._dropped_up_to = max([self._dropped_up_to, *(self._first_seen[one] for one in self._ids - ids)])
-        self._first_seen = {one: self._first_seen.get(one, self._looks) for one in ids}
+        self._dropped_up_to = max([self._dropped_up_to, *(self._first_seen[subvolid] for subvolid in self._ids - ids)])
+        self._first_seen = {subvolid: self._first_seen.get(subvolid, self._looks) for subvolid in ids}
 
     def moving(self) -> int:
         """Returns how many the cleaner can drop. It drops them in order: those before one that is gone are held by somebody."""
@@ -137,7 +137,7 @@ class CleanerQueue:
         """
         while not cancellation:
             self.look()
-            left = {one: deleted[one] for one in deleted.keys() & self._ids}
+            left = {subvolid: deleted[subvolid] for subvolid in deleted.keys() & self._ids}
             if not left or (patience is not None and self._standing() > patience):
                 break
             if held := self._held(left):
@@ -154,8 +154,8 @@ class CleanerQueue:
             return {}
         self._looked_for_holders = now
         holders = folder_users({deleted.path for deleted in left.values()})
-        found = {id_: holders.get(deleted.path) for id_, deleted in left.items()}
-        return found if all(found.values()) or self._gives_nothing() else {}
+        users_by_id = {subvolid: holders.get(deleted.path) for subvolid, deleted in left.items()}
+        return users_by_id if all(users_by_id.values()) or self._gives_nothing() else {}
 
     def _gives_nothing(self) -> bool:
         """Returns whether nothing has changed for so long that the cleaner can drop none: a large drop records its progress."""
@@ -321,9 +321,9 @@ class PressureProbe(IoPressure):
         reports it.
         """
         self._require()
-        found = self.share()
-        if found is not None:
+        share = self.share()
+        if share is not None:
             self.restart()
-        return found
+        return share
 
     def close(self) -> None: ...

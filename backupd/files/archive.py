@@ -189,19 +189,19 @@ def _data(fd: int, file: PlainFile) -> bytes:
     return data if len(data) == file.size else data + b"".join(pieces(fd, len(data), file.size))
 
 
-def _tar_member(found: WalkEntry, name: bytes, links: LinkTable, out: "_Gathered") -> None:
-    entry = found.entry
+def _tar_member(walk_entry: WalkEntry, name: bytes, links: LinkTable, out: "_Gathered") -> None:
+    entry = walk_entry.entry
     if entry.links > 1 and entry.kind != "folder" and (before := links.seen(entry.inode, entry.links, name)) is not None:
         out.write(member(entry, name, {}, link=before))
         return
     if entry.kind != "file":
         try:
-            xattrs = attributes(found.folder, found.name)
+            xattrs = attributes(walk_entry.folder, walk_entry.name)
         except OSError as error:
             raise _of_path(error, entry.path) from error
         out.write(member(entry, name, xattrs))
         return
-    fd = _open_seen(found)
+    fd = _open_seen(walk_entry)
     try:
         try:
             xattrs = attributes_of_open(fd)
@@ -212,12 +212,12 @@ def _tar_member(found: WalkEntry, name: bytes, links: LinkTable, out: "_Gathered
         os.close(fd)
 
 
-def _open_seen(found: WalkEntry) -> int:
+def _open_seen(walk_entry: WalkEntry) -> int:
     """Opens a plain file of the walk. A backup is read-only, so it is still one; if it was swapped, no symlink is followed."""
     try:
-        return os.open(found.name, FILE, dir_fd=found.folder)
+        return os.open(walk_entry.name, FILE, dir_fd=walk_entry.folder)
     except OSError as error:
-        raise _of_path(error, found.entry.path) from error
+        raise _of_path(error, walk_entry.entry.path) from error
 
 
 def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out: "_Gathered") -> None:
@@ -324,12 +324,12 @@ def _zip(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
     return done
 
 
-def _zip_member(found: WalkEntry, name: bytes, out: _Gathered) -> bytes:
+def _zip_member(walk_entry: WalkEntry, name: bytes, out: _Gathered) -> bytes:
     """Writes it; gives its record for the index."""
-    entry, zip_member, offset = found.entry, zip_headers.member(found.entry, name), out.size
+    entry, zip_member, offset = walk_entry.entry, zip_headers.member(walk_entry.entry, name), out.size
     if zip_member.packed:
         out.write(zip_headers.header(zip_member, zip_headers.Sizes()))
-        sizes = _zip_file(found, out)
+        sizes = _zip_file(walk_entry, out)
         out.write(zip_headers.trailer(zip_member, sizes))
     else:
         data = entry.target or b""
@@ -338,15 +338,15 @@ def _zip_member(found: WalkEntry, name: bytes, out: _Gathered) -> bytes:
     return zip_headers.record(zip_member, sizes, offset)
 
 
-def _zip_file(found: WalkEntry, out: _Gathered) -> zip_headers.Sizes:
+def _zip_file(walk_entry: WalkEntry, out: _Gathered) -> zip_headers.Sizes:
     """The data of a plain file, deflated."""
     crc, begun = 0, out.size
-    with ClosingFd(_open_seen(found)) as fd:
-        for piece in _read(found.entry, fd, 0, found.entry.size):
+    with ClosingFd(_open_seen(walk_entry)) as fd:
+        for piece in _read(walk_entry.entry, fd, 0, walk_entry.entry.size):
             crc = zlib.crc32(piece, crc)
             out.write(_deflated(piece))
     out.write(_DEFLATE_END)
-    return zip_headers.Sizes(crc, out.size - begun, found.entry.size)
+    return zip_headers.Sizes(crc, out.size - begun, walk_entry.entry.size)
 
 
 def _deflated(piece: bytes) -> bytes:

@@ -64,11 +64,11 @@ def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorabl
         if not is_meant(name, beginning, pool.zone):
             continue
         try:
-            found = own_final(pool.host(host) / name, host)
+            final_backup = own_final(pool.host(host) / name, host)
         except (OperatorError, OSError):  # a record that is damaged; a backup that is deleted meanwhile
             continue
-        if found:
-            record = found[1]
+        if final_backup:
+            record = final_backup[1]
             yield Restorable(host, name, pool.host(host) / name, effective_state(record, notes), record.started, record)
 
 
@@ -77,11 +77,11 @@ def named(pool: Pool, which: Iterable[str]) -> list[Restorable]:
 
     HOST may be a pattern, such as web*.
     """
-    found: dict[tuple[str, str], Restorable] = {}
+    chosen: dict[tuple[str, str], Restorable] = {}
     for host, name in expand_which(pool, which):
-        for one in [find(pool, host, name)] if name else restorable(pool, host):
-            found[one.host, one.name] = one
-    return list(found.values())
+        for backup in [find(pool, host, name)] if name else restorable(pool, host):
+            chosen[backup.host, backup.name] = backup
+    return list(chosen.values())
 
 
 def expand_which(pool: Pool, which: Iterable[str]) -> list[tuple[str, str]]:
@@ -89,14 +89,14 @@ def expand_which(pool: Pool, which: Iterable[str]) -> list[tuple[str, str]]:
 
     Raises UsageError for a pattern that matches no host.
     """
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for text in which:
         pattern, name = parse_which(text)
         hosts = fnmatch.filter(hosts_of(pool), pattern) if _PATTERN.search(pattern) else [pattern]
         if not hosts:
             raise UsageError(f"no host matches {pattern}", "`backupd list` shows the hosts")
-        found += [(host, name) for host in hosts]
-    return found
+        pairs += [(host, name) for host in hosts]
+    return pairs
 
 
 def _notes(pool: Pool, host: str) -> Notes:
@@ -116,10 +116,10 @@ def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None)
     """
     which = name_meant(which)
     beginning = "" if which == LATEST else which  # all names begin as NEWEST does
-    backups = (one for one in restorable(pool, host, beginning) if at is None or one.started <= at)
+    backups = (backup for backup in restorable(pool, host, beginning) if at is None or backup.started <= at)
     end = at or (None if pool.rehearsal else latest(datetime.now(UTC)))
-    if found := _best(backups, which, end):
-        return found
+    if backup := _best(backups, which, end):
+        return backup
     names = sorted(names_of(pool, host) - {WORKING})
     if not names:
         raise UsageError(f"{host} has no backup that can be restored from", f"`backupd list {host}` shows what there is")
@@ -128,8 +128,8 @@ def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None)
     if at:
         raise UsageError(f"{host} has no backup that had begun by {local_time(at)}", f"the oldest is {names[0]}")
     if which == NEWEST or which in names:
-        what = "that can be restored from" if which == NEWEST else f"{which} that can be restored from"
-        raise UsageError(f"{host} has no backup {what}", f"`backupd check` and `backupd list {host}` may know why")
+        description = "that can be restored from" if which == NEWEST else f"{which} that can be restored from"
+        raise UsageError(f"{host} has no backup {description}", f"`backupd check` and `backupd list {host}` may know why")
     from difflib import get_close_matches  # few commands have a wrong name
 
     near = get_close_matches(which, names, 1, 0.3)

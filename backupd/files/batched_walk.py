@@ -205,8 +205,8 @@ def _whole_folder(
             raise OSError(errno.EXDEV, "something else is mounted there")
         names, files, others, has_all = names_in(fd), list[PlainFile](), _Others(), False
         while not others and len(files) <= WHOLE and not has_all:
-            if some := list(islice(names, MANY)):
-                more, others = _looked(fd, path, status.st_dev, some, unreadable)
+            if batch := list(islice(names, MANY)):
+                more, others = _looked(fd, path, status.st_dev, batch, unreadable)
                 files += more
             else:
                 has_all = True

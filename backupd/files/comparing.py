@@ -129,9 +129,9 @@ def _merged(left: Iterator[WalkEntry], right: Iterator[WalkEntry]) -> Iterator[t
             old, new = next(olds, None), next(news, None)
 
 
-def _keyed(found: Iterator[WalkEntry]) -> Iterator[tuple[bytes, WalkEntry]]:
+def _keyed(entries: Iterator[WalkEntry]) -> Iterator[tuple[bytes, WalkEntry]]:
     """Yields each entry once, with a key that sorts paths in the order of a walk: the contents of a folder come right after it."""
-    return ((_order(entry.entry.path), entry) for entry in found if not entry.left)
+    return ((_order(entry.entry.path), entry) for entry in entries if not entry.left)
 
 
 def _order(path: bytes) -> bytes:
@@ -156,15 +156,15 @@ def _pair(
 
 def _fields(before: Tree, old: WalkEntry, after: Tree, new: WalkEntry, content: bool, pulse: Pulse) -> tuple[str, ...]:
     first, second = old.entry, new.entry
-    found = changed_fields(first, second)
+    fields = changed_fields(first, second)
     if first.kind == "folder":
-        found = tuple(name for name in found if name != "mtime")
+        fields = tuple(name for name in fields if name != "mtime")
     if attributes(old.folder, old.name) != attributes(new.folder, new.name):
-        found = (*found, "xattrs")
+        fields = (*fields, "xattrs")
     if first.kind == "file":
         same = first.size == second.size and (not content or equal_data(after, second, before, first, pulse))
-        found = found if same else (*found, "content")
-    return found
+        fields = fields if same else (*fields, "content")
+    return fields
 
 
 def text_difference(before: Tree, after: Tree, path: bytes, limit: int = TEXT_LIMIT, pulse: Pulse = steady) -> list[str]:
@@ -227,31 +227,34 @@ class DifferenceTotals:
     changed_bytes: int = 0
     """Bytes of changed files, as they are in the newer backup."""
 
-    def take(self, one: PathDifference) -> None:
+    def take(self, difference: PathDifference) -> None:
         """Counts one more. What became another kind is counted as changed."""
-        before = one.before.size if one.before and one.before.kind == "file" else 0
-        after = one.after.size if one.after and one.after.kind == "file" else 0
-        if one.what == ADDED:
+        before = difference.before.size if difference.before and difference.before.kind == "file" else 0
+        after = difference.after.size if difference.after and difference.after.kind == "file" else 0
+        if difference.what == ADDED:
             self.added, self.added_bytes = self.added + 1, self.added_bytes + after
-        elif one.what == REMOVED:
+        elif difference.what == REMOVED:
             self.removed, self.removed_bytes = self.removed + 1, self.removed_bytes + before
         else:
             self.changed += 1
-            self.changed_bytes += after if set(one.fields) & {"size", "mtime", "content", "kind"} else 0
+            self.changed_bytes += after if set(difference.fields) & {"size", "mtime", "content", "kind"} else 0
 
 
-def difference_object(one: PathDifference) -> dict[str, Any]:
+def difference_object(difference: PathDifference) -> dict[str, Any]:
     """Returns one difference."""
     return {
-        "path": os.fsdecode(one.path),
-        "what": one.what,
-        "fields": list(one.fields),
-        "before": entry_object(one.before) if one.before else None,
-        "after": entry_object(one.after) if one.after else None,
+        "path": os.fsdecode(difference.path),
+        "what": difference.what,
+        "fields": list(difference.fields),
+        "before": entry_object(difference.before) if difference.before else None,
+        "after": entry_object(difference.after) if difference.after else None,
     }
 
 
-def difference_answer(one: PathDifference) -> dict[str, Any]:
+def difference_answer(difference: PathDifference) -> dict[str, Any]:
     """One difference for an answer of the root service: its path is there once, not in both entries too."""
-    sides = {side: named_entry_object(entry) if entry else None for side, entry in (("before", one.before), ("after", one.after))}
-    return {"path": os.fsdecode(one.path), "what": one.what, "fields": list(one.fields), **sides}
+    sides = {
+        side: named_entry_object(entry) if entry else None
+        for side, entry in (("before", difference.before), ("after", difference.after))
+    }
+    return {"path": os.fsdecode(difference.path), "what": difference.what, "fields": list(difference.fields), **sides}

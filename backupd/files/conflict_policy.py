@@ -28,18 +28,18 @@ class RestoreStep:
     """Why it is refused; "" for other steps."""
 
 
-def decide(entry: Entry, there: Entry | None, differs: Sequence[str], overwrite: str | None) -> RestoreStep:
+def decide(entry: Entry, existing: Entry | None, differs: Sequence[str], overwrite: str | None) -> RestoreStep:
     """The step for `entry` where `there` is what its place holds; `differs` are the fields in which they differ.
 
     `overwrite` None refuses whatever would be overwritten. A folder never takes the place of anything else, nor anything else the
     place of a folder: what is there would have to be deleted.
     """
-    if there is None:
+    if existing is None:
         return RestoreStep(NEW)
-    if entry.kind == "folder" or there.kind == "folder":
-        if entry.kind == there.kind:
+    if entry.kind == "folder" or existing.kind == "folder":
+        if entry.kind == existing.kind:
             return RestoreStep(ENTERED)
-        return RestoreStep(REFUSED, f"it is a {there.kind} there and a {entry.kind} in the backup")
+        return RestoreStep(REFUSED, f"it is a {existing.kind} there and a {entry.kind} in the backup")
     if not differs:
         return RestoreStep(SAME)
     why = differs_words(differs)
@@ -47,28 +47,30 @@ def decide(entry: Entry, there: Entry | None, differs: Sequence[str], overwrite:
         return RestoreStep(OVERWRITTEN, why)
     if overwrite == OLDER:
         return (
-            RestoreStep(OVERWRITTEN, why) if there.mtime < entry.mtime else RestoreStep(KEPT, "it is not older than the backup's")
+            RestoreStep(OVERWRITTEN, why)
+            if existing.mtime < entry.mtime
+            else RestoreStep(KEPT, "it is not older than the backup's")
         )
     return RestoreStep(KEPT, why) if overwrite == NEVER else RestoreStep(REFUSED, why)
 
 
-def differing(entry: Entry, there: Entry) -> tuple[str, ...]:
+def differing(entry: Entry, existing: Entry) -> tuple[str, ...]:
     """The fields of two entries that differ, of those that a restore brings back; links and attributes are not among them."""
-    if entry.kind != there.kind:
+    if entry.kind != existing.kind:
         return ("kind",)
-    found = [name for name in ("uid", "gid", "target") if getattr(entry, name) != getattr(there, name)]
-    if entry.kind != "symlink" and entry.mode != there.mode:
-        found.append("mode")
-    if entry.kind == "file" and entry.size != there.size:
-        found.append("size")
-    if entry.kind.endswith("device") and entry.rdev != there.rdev:
-        found.append("device")
-    return (*found, *(() if same_time(entry.mtime, there.mtime) else ("time",)))
+    differences = [name for name in ("uid", "gid", "target") if getattr(entry, name) != getattr(existing, name)]
+    if entry.kind != "symlink" and entry.mode != existing.mode:
+        differences.append("mode")
+    if entry.kind == "file" and entry.size != existing.size:
+        differences.append("size")
+    if entry.kind.endswith("device") and entry.rdev != existing.rdev:
+        differences.append("device")
+    return (*differences, *(() if same_time(entry.mtime, existing.mtime) else ("time",)))
 
 
-def same_time(mtime: int, there: int) -> bool:
+def same_time(mtime: int, existing_mtime: int) -> bool:
     """Returns True if two times are the same, as far as the destination can say it: some filesystems know whole seconds only."""
-    return mtime == there or (there % _SECOND == 0 and mtime // _SECOND == there // _SECOND)
+    return mtime == existing_mtime or (existing_mtime % _SECOND == 0 and mtime // _SECOND == existing_mtime // _SECOND)
 
 
 class LinkPlacer:

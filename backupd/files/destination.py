@@ -277,8 +277,8 @@ class Destination:
     def is_empty(self, place: Names) -> bool:
         """Returns True if nothing is in the folder at a place, or if there is no such folder. Raises OSError."""
         try:
-            with os.scandir(self.folder(place)) as found:
-                return next(found, None) is None
+            with os.scandir(self.folder(place)) as entries:
+                return next(entries, None) is None
         except FileNotFoundError:
             return True
 
@@ -375,8 +375,8 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _inode(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+def _inode(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _is_same(folder: Path, other: Path) -> bool:

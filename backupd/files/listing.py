@@ -68,8 +68,8 @@ def page(
         return Page((entry,)[offset : offset + limit], 1, sort, descending)
     above = joined(components(path)).rstrip(b"/")
     with tree.folder(path) as fd:
-        with os.scandir(fd) as found:
-            total, names = ordered(_place(one) for one in found)
+        with os.scandir(fd) as dir_entries:
+            total, names = ordered(_place(dir_entry) for dir_entry in dir_entries)
         if total > MOST_SORTED:
             sort, descending = "name", False
         plain: Iterator[bytes] = (name[1:] for name in names)
@@ -79,9 +79,9 @@ def page(
         return Page(tuple(takewhile(fits, chosen)), total, sort, descending)
 
 
-def _place(one: os.DirEntry[str]) -> bytes:
+def _place(dir_entry: os.DirEntry[str]) -> bytes:
     """Returns a key that sorts folders first, then by name."""
-    return (b"0" if one.is_dir(follow_symlinks=False) else b"1") + os.fsencode(one.name)
+    return (b"0" if dir_entry.is_dir(follow_symlinks=False) else b"1") + os.fsencode(dir_entry.name)
 
 
 def _key(sort: str, folder: int, name: bytes) -> Any:

@@ -223,17 +223,17 @@ class PlaceComparer:
         """Returns the fields in which the existing name differs from the backup's, including hard links and attributes, and the
         content if nothing else differs and contents are compared. Raises OSError.
         """
-        found = list(differing(visit.entry, entry))
+        differences = list(differing(visit.entry, entry))
         first = self.links.first(visit.entry)
         if first and first[1] != entry.identity:
-            found.append("hard link")
-        if found and visit.entry.kind != "folder":
-            return found
+            differences.append("hard link")
+        if differences and visit.entry.kind != "folder":
+            return differences
         if not self._same_attributes(visit):
-            return [*found, "attributes"]
+            return [*differences, "attributes"]
         if visit.entry.kind == "file" and not first and not self._same_content(visit):  # a further name was found to be that file
             return ["content"]
-        return found
+        return differences
 
     def _same_content(self, visit: Visit) -> bool:
         if not self.content:
@@ -337,11 +337,11 @@ class PreviewCounter:
     def _add(self, visit: Visit) -> None:
         """Counts a name; the walk is in it if it is a folder."""
         entry, to = visit.entry, self._comparer.to
-        step, there = (_NEW, None) if is_in_fresh(visit, self._folders) else self._comparer.step(visit)
+        step, existing = (_NEW, None) if is_in_fresh(visit, self._folders) else self._comparer.step(visit)
         self._preview.count(entry)
         size = entry.size if entry.kind == "file" else 0
         self._preview.counts[step.what].add_at(self._preview.to, visit.place, step.why, size)
-        self._place(visit, step, there, size)
+        self._place(visit, step, existing, size)
         if step.what == ENTERED:
             self.add_unfinished(visit.place)
         if entry.kind == "folder":

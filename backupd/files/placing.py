@@ -119,17 +119,17 @@ AnyVisit = Visit | PlainVisits | FolderVisits
 
 def placed(paths: Sequence[bytes], parents: bool) -> list[Root]:
     """The places of those paths: their last names, with `parents` the whole of them. Raises UsageError when two have the same."""
-    found: dict[Names, bytes] = {}
+    by_place: dict[Names, bytes] = {}
     for path in outermost(paths):
         names = tuple(components(path))
         place = names if parents else names[-1:]
-        if place in found:
-            both = f"{printable(found[place])} and {printable(path)}"
+        if place in by_place:
+            both = f"{printable(by_place[place])} and {printable(path)}"
             raise UsageError(f"{both} would both become {printable(place[-1])}", "--parents keeps their whole paths")
-        found[place] = path
-    if () in found and len(found) > 1:  # only with "/": whatever else is asked for is in it, and was dropped
-        raise AssertionError(found)
-    return [Root(path, place) for place, path in found.items()]
+        by_place[place] = path
+    if () in by_place and len(by_place) > 1:  # only with "/": whatever else is asked for is in it, and was dropped
+        raise AssertionError(by_place)
+    return [Root(path, place) for place, path in by_place.items()]
 
 
 def place_path(to: str, place: Names) -> bytes:
@@ -149,14 +149,14 @@ def visits(
             yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=False, privileged=privileged)
     for root in roots:
         folders = list[Names]()
-        for found in walk(tree, root.path, unreadable):
-            if isinstance(found, PlainFiles):
-                yield PlainVisits(found, folders[-1])
+        for walk_entry in walk(tree, root.path, unreadable):
+            if isinstance(walk_entry, PlainFiles):
+                yield PlainVisits(walk_entry, folders[-1])
                 continue
-            if isinstance(found, PlainFolders):
-                yield FolderVisits(found, folders[-1], privileged)
+            if isinstance(walk_entry, PlainFolders):
+                yield FolderVisits(walk_entry, folders[-1], privileged)
                 continue
-            entry, folder, name, left = found
+            entry, folder, name, left = walk_entry
             if left:
                 place = folders.pop()
             else:
@@ -173,5 +173,5 @@ def visits(
 
 
 def _above(roots: Sequence[Root]) -> list[bytes]:
-    found = {root.names[:depth] for root in roots for depth in range(1, len(root.names))}
-    return [joined(list(names)) for names in sorted(found, key=lambda names: (len(names), names))]
+    above = {root.names[:depth] for root in roots for depth in range(1, len(root.names))}
+    return [joined(list(names)) for names in sorted(above, key=lambda names: (len(names), names))]

@@ -51,10 +51,14 @@ def count_powers(plain: PlainVisits, withheld: Withheld, to: str) -> None:
 
 def _powers(folder: int, name: bytes) -> str:
     try:
-        found = attribute_names(folder, name)
+        attribute_list = attribute_names(folder, name)
     except OSError:  # whoever is to give it to its place meets the same, and names it
         return ""
-    return ", ".join(sorted(attribute for attribute in found if is_power(attribute) and attribute != LABEL)) if found else ""
+    return (
+        ", ".join(sorted(attribute for attribute in attribute_list if is_power(attribute) and attribute != LABEL))
+        if attribute_list
+        else ""
+    )
 
 
 def _without_sets(entry: Entry) -> Entry:
@@ -63,5 +67,5 @@ def _without_sets(entry: Entry) -> Entry:
 
 def given_attributes(visit: Visit) -> dict[str, bytes]:
     """The extended attributes that the place of a visit gets. Raises OSError."""
-    found = attributes(visit.folder, visit.name)
-    return found if visit.privileged else {name: value for name, value in found.items() if not is_power(name)}
+    attribute_values = attributes(visit.folder, visit.name)
+    return attribute_values if visit.privileged else {name: value for name, value in attribute_values.items() if not is_power(name)}

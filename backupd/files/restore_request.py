@@ -84,37 +84,37 @@ def places(restore: "LocalRestore | HostRestore") -> list[tuple[bytes, bytes]]:
     return [(root.path, place_path(restore.to, root.names)) for root in placed(restore.request.paths, restore.parents)]
 
 
-def preview_object(backup: Restorable, restore: "LocalRestore | HostRestore", found: RestorePreview) -> dict[str, Any]:
+def preview_object(backup: Restorable, restore: "LocalRestore | HostRestore", preview: RestorePreview) -> dict[str, Any]:
     """A preview for programs. `possible` is false when `restore` would refuse it: something in the way, or no room."""
     why = ""
     try:
-        found.require_possible()
+        preview.require_possible()
     except OperatorError as error:
         why = error.message.splitlines()[0]
     return {
         **_backup(backup),
-        "to": found.to,
+        "to": preview.to,
         "places": [{"path": os.fsdecode(path), **_place_object(place)} for path, place in places(restore)],
-        "files": found.files,
-        "folders": found.folders,
-        "others": found.others,
-        "bytes": found.size,
-        **{what: count_object(count) for what, count in found.counts.items()},
-        "needed_bytes": found.needed,
-        "free_bytes": found.free,
-        "reflinks": found.reflinks,
-        "left_out": _left_out(found.withheld),
+        "files": preview.files,
+        "folders": preview.folders,
+        "others": preview.others,
+        "bytes": preview.size,
+        **{step: count_object(count) for step, count in preview.counts.items()},
+        "needed_bytes": preview.needed,
+        "free_bytes": preview.free,
+        "reflinks": preview.reflinks,
+        "left_out": _left_out(preview.withheld),
         "possible": not why,
         "why_not": why,
     }
 
 
-def result_object(backup: Restorable, found: RestorePreview, done: Restored) -> dict[str, Any]:
+def result_object(backup: Restorable, preview: RestorePreview, done: Restored) -> dict[str, Any]:
     """Returns the result of a restore, for programs."""
     return {
         **_backup(backup),
-        "to": found.to,
-        **{what: count_object(count) for what, count in done.counts.items()},
+        "to": preview.to,
+        **{step: count_object(count) for step, count in done.counts.items()},
         "problems": count_object(done.problems),
         "differences": count_object(done.differences),
         "reflinked_bytes": done.reflinked,
@@ -142,8 +142,8 @@ def _place_object(place: bytes) -> dict[str, str]:
 
 
 def _left_out(withheld: Withheld) -> dict[str, Any]:
-    found = {"devices": withheld.devices, "setuid": withheld.setuid, "capabilities": withheld.capabilities}
-    return {name: count_object(count) for name, count in found.items()}
+    counts = {"devices": withheld.devices, "setuid": withheld.setuid, "capabilities": withheld.capabilities}
+    return {name: count_object(count) for name, count in counts.items()}
 
 
 def _backup(backup: Restorable) -> dict[str, Any]:

@@ -162,7 +162,7 @@ class RestorePreview:
 
     to: str
     """The destination, in words."""
-    counts: dict[str, RestoreCount] = field(default_factory=lambda: {what: RestoreCount() for what in STEPS})
+    counts: dict[str, RestoreCount] = field(default_factory=lambda: {step: RestoreCount() for step in STEPS})
     """By the steps of conflict_policy, existing folders (ENTERED) included."""
     files: int = 0
     """Number of plain files."""
@@ -220,10 +220,10 @@ class RestorePreview:
         """Raises OperatorError when the request would overwrite without leave, or when there is not enough room."""
         refused = self.counts[REFUSED]
         if refused.number:
-            some = "\n".join(f"{printable(place)}: {why}" for place, why in refused.samples[:5])
+            samples = "\n".join(f"{printable(place)}: {why}" for place, why in refused.samples[:5])
             more = f"\nand {refused.number - 5:,} more" if refused.number > 5 else ""
             raise OperatorError(
-                f"{counted(refused.number, 'name')} would be in the way, so nothing was written\n{some}{more}",
+                f"{counted(refused.number, 'name')} would be in the way, so nothing was written\n{samples}{more}",
                 "--overwrite=never restores the rest, =older and =all overwrite; "
                 "what is of another kind has to be moved away by hand",
             )
@@ -270,7 +270,7 @@ class RestoreProgress:
 class Restored:
     """The result of a restore."""
 
-    counts: dict[str, RestoreCount] = field(default_factory=lambda: {what: RestoreCount() for what in STEPS})
+    counts: dict[str, RestoreCount] = field(default_factory=lambda: {step: RestoreCount() for step in STEPS})
     """By the steps of conflict_policy."""
     problems: RestoreCount = field(default_factory=RestoreCount)
     """Names that could not be written, or only in part."""

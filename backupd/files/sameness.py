@@ -33,13 +33,13 @@ def steady() -> None:
     """The pulse of a caller without a time limit."""
 
 
-def untouched(one: Entry, other: Entry) -> bool:
+def untouched(entry: Entry, other: Entry) -> bool:
     """Returns True if it is the same inode and was not changed in between: neither data, mode, owner, ACL nor links.
 
     Inode numbers alone do not prove it, because a backup may have begun from an empty subvolume. The inode's change time (ctime) in
     nanoseconds does: it is set by this server, and no host can influence it.
     """
-    return (one.kind, one.inode, one.changed, one.size) == (other.kind, other.inode, other.changed, other.size)
+    return (entry.kind, entry.inode, entry.changed, entry.size) == (other.kind, other.inode, other.changed, other.size)
 
 
 def same_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool | None:
@@ -56,30 +56,30 @@ def same_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool 
 
 def equal_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry, pulse: Pulse) -> bool:
     """Returns the same as `same_data`, reading the files if need be."""
-    known = same_data(tree, entry, other_tree, other)
-    if known is not None:
-        return known
+    same = same_data(tree, entry, other_tree, other)
+    if same is not None:
+        return same
     pairs = zip(pieces(tree, entry.path, pulse), pieces(other_tree, other.path), strict=False)
-    return all(one == two for one, two in pairs)
+    return all(piece == two for piece, two in pairs)
 
 
 def sha256(tree: Tree, path: bytes, pulse: Pulse = steady) -> str:
     """The checksum of a plain file, as `sha256sum` writes it."""
     from hashlib import sha256 as new  # only who reads contents needs it
 
-    found = new()
+    digest = new()
     for piece in pieces(tree, path, pulse):
-        found.update(piece)
-    return found.hexdigest()
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def read(tree: Tree, path: bytes, limit: int) -> bytes:
     """The beginning of a plain file, `limit` bytes at the most."""
     with os.fdopen(tree.open_file(path), "rb", buffering=0) as file:
-        found = b""
-        while len(found) < limit and (piece := file.read(limit - len(found))):
-            found += piece
-        return found
+        data = b""
+        while len(data) < limit and (piece := file.read(limit - len(data))):
+            data += piece
+        return data
 
 
 def pieces(tree: Tree, path: bytes, pulse: Pulse = steady) -> Iterator[bytes]:
@@ -104,7 +104,7 @@ def extents_of(tree: Tree, path: bytes) -> Extents | None:
 
 
 def _extents(fd: int) -> Extents | None:
-    found = list(islice(extents(fd, at_a_time=_MOST), _MOST))  # one question to the kernel
-    if any(flags & _UNSURE for *_, flags in found) or (found and not found[-1][3] & _LAST):
+    extent_list = list(islice(extents(fd, at_a_time=_MOST), _MOST))  # one question to the kernel
+    if any(flags & _UNSURE for *_, flags in extent_list) or (extent_list and not extent_list[-1][3] & _LAST):
         return None
-    return tuple((logical, physical, length, flags & ~(_LAST | _SHARED)) for logical, physical, length, flags in found)
+    return tuple((logical, physical, length, flags & ~(_LAST | _SHARED)) for logical, physical, length, flags in extent_list)

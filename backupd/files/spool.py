@@ -102,15 +102,15 @@ class LinkTable:
             self._table.close()
 
     def _seen(self, table: "sqlite3.Connection", inode: int, links: int, name: bytes) -> bytes | None:
-        found = table.execute("SELECT name, left FROM first WHERE inode = ?", (inode,)).fetchone()
-        if found is None:
+        row = table.execute("SELECT name, left FROM first WHERE inode = ?", (inode,)).fetchone()
+        if row is None:
             table.execute("INSERT INTO first VALUES (?, ?, ?)", (inode, links - 1, name))
             return None
-        if found[1] <= 1:
+        if row[1] <= 1:
             table.execute("DELETE FROM first WHERE inode = ?", (inode,))
         else:
-            table.execute("UPDATE first SET left = ? WHERE inode = ?", (found[1] - 1, inode))
-        return bytes(found[0])
+            table.execute("UPDATE first SET left = ? WHERE inode = ?", (row[1] - 1, inode))
+        return bytes(row[0])
 
     def _made(self) -> "sqlite3.Connection":
         """A database without a name: SQLite keeps 4 MiB of it in memory, and all else in a file that it has unlinked."""

@@ -53,7 +53,7 @@ def path_in(tree: Tree, path: bytes) -> bytes:
 def _name_in(tree: Tree, folder: bytes, name: bytes) -> bytes:
     text = os.fsdecode(name)
     try:
-        names = [one for one in tree.each_name(folder) if one == name or shown(one) == text]
+        names = [near_name for near_name in tree.each_name(folder) if near_name == name or shown(near_name) == text]
     except OSError as error:
         if error.errno in NOT_THERE:
             return name
@@ -101,7 +101,7 @@ def nearest_paths(tree: Tree, path: bytes) -> list[bytes]:
     rest = joined(names[depth + 1 :]).rstrip(b"/")
     above = last.path.rstrip(b"/")
     alike = [above + b"/" + name for name in _alike(names[depth], tree.each_name(last.path))]
-    whole = [found + rest for found in alike if rest and _is_there(tree, found + rest)]
+    whole = [near_path + rest for near_path in alike if rest and _is_there(tree, near_path + rest)]
     return whole or alike or [last.path]
 
 
@@ -113,8 +113,8 @@ def missing(tree: Tree, path: bytes, where: str) -> UsageError:
     if last.kind == "symlink":
         end = resolved(tree, path)
         hint = f"look at {as_typed(end)}" if end else "where it leads to is not in this backup"
-        said = f"{above} is a symlink to {shown(last.target or b'')}, which a backup is not followed through"
-        return UsageError(said, hint)
+        message = f"{above} is a symlink to {shown(last.target or b'')}, which a backup is not followed through"
+        return UsageError(message, hint)
     if last.kind != "folder":
         return UsageError(f"{above} of {where} is a {last.kind}, so nothing is in it", f"it can be had as {as_typed(last.path)}")
     if not tree.owns(last.device):
@@ -122,9 +122,9 @@ def missing(tree: Tree, path: bytes, where: str) -> UsageError:
     return UsageError(f"{where} has no {shown(path)}", _hint(tree, last, nearest_paths(tree, path)))
 
 
-def _hint(tree: Tree, last: Entry, found: Sequence[bytes]) -> str:
-    if found and found != [last.path]:
-        return f"did you mean {' or '.join(as_typed(path) for path in found)}?"
+def _hint(tree: Tree, last: Entry, paths: Sequence[bytes]) -> str:
+    if paths and paths != [last.path]:
+        return f"did you mean {' or '.join(as_typed(path) for path in paths)}?"
     names = list(islice(tree.each_name(last.path), _SHOWN + 1))
     if not names:
         return f"{shown(last.path)} is empty"
@@ -166,14 +166,18 @@ def _alike(name: bytes, names: Iterator[bytes]) -> list[bytes]:
     """Returns up to three of the names that are like `name`; another case counts as hardly different."""
     from difflib import get_close_matches  # few commands have a wrong name
 
-    wanted, some = _plain(name), list(islice(names, _MANY + 1))
-    if len(some) > _MANY:
-        likely = (one for one in chain(some, names) if (text := _plain(one))[:2] == wanted[:2] or text[-3:] == wanted[-3:])
-        some = list(islice(likely, _MANY))
+    wanted, some_names = _plain(name), list(islice(names, _MANY + 1))
+    if len(some_names) > _MANY:
+        likely = (
+            near_name
+            for near_name in chain(some_names, names)
+            if (text := _plain(near_name))[:2] == wanted[:2] or text[-3:] == wanted[-3:]
+        )
+        some_names = list(islice(likely, _MANY))
     by_text: dict[str, list[bytes]] = {}
-    for one in some:
-        by_text.setdefault(_plain(one), []).append(one)
-    return [one for text in get_close_matches(wanted, by_text, 3, 0.6) for one in by_text[text]][:3]
+    for near_name in some_names:
+        by_text.setdefault(_plain(near_name), []).append(near_name)
+    return [near_name for text in get_close_matches(wanted, by_text, 3, 0.6) for near_name in by_text[text]][:3]
 
 
 def _plain(name: bytes) -> str:

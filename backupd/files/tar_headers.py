@@ -89,14 +89,14 @@ class DataMap:
         """Yields the map. Raises what `runs` raises."""
         yield b"%d\n" % self.count
         lines = (_line(first, behind) for first, behind in _pairs(self.size, self.runs()))
-        while some := b"".join(islice(lines, _AT_ONCE)):
-            yield some
+        while piece := b"".join(islice(lines, _AT_ONCE)):
+            yield piece
         yield padding(self.length)
 
 
-def sparse_member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], found: DataMap) -> bytes:
+def sparse_member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], data_map: DataMap) -> bytes:
     """Returns the same for a file with holes, whose data has the map before it."""
-    size = found.length + len(padding(found.length)) + found.data
+    size = data_map.length + len(padding(data_map.length)) + data_map.data
     records = _records(entry, b"", b"", size) | _attributes(xattrs)
     records |= {b"GNU.sparse.major": b"1", b"GNU.sparse.minor": b"0", b"GNU.sparse.name": name}
     records[b"GNU.sparse.realsize"] = b"%d" % entry.size
@@ -149,14 +149,14 @@ def _is_foreign(text: bytes) -> bool:
 
 
 def _attributes(xattrs: Mapping[str, bytes]) -> dict[bytes, bytes]:
-    found = {}
+    headers = {}
     for name, value in sorted(xattrs.items()):
         if name in _ACLS:
-            found[_ACLS[name]] = acl_text(value).encode("ascii")
+            headers[_ACLS[name]] = acl_text(value).encode("ascii")
         else:  # GNU tar's escapes: a record's keyword ends at the first "="
             raw = name.encode("utf-8", "surrogateescape").replace(b"%", b"%25").replace(b"=", b"%3D")
-            found[b"SCHILY.xattr." + raw] = value
-    return found
+            headers[b"SCHILY.xattr." + raw] = value
+    return headers
 
 
 def _pax(records: Mapping[bytes, bytes]) -> bytes:

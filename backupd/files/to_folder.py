@@ -100,7 +100,7 @@ class LocalRestore:
         before it passes it over; and privileges of files whose places are free are not counted: the restore counts them. Raises
         UsageError for places that collide, OperatorError when the backup cannot be read.
         """
-        found, progress = RestorePreview(self.to, reflinks=self._reflinks), RestoreProgress(to=self.to)
+        preview, progress = RestorePreview(self.to, reflinks=self._reflinks), RestoreProgress(to=self.to)
 
         def read(size: int) -> None:
             progress.size += size
@@ -109,31 +109,31 @@ class LocalRestore:
         with self._destination(make=False) as to:
             compares = content and self.request.overwrite == ALL
             comparer = PlaceComparer(to, self.request.overwrite, FileComparer(to, self._reflinks, read) if compares else None)
-            each = partial(self._each, withheld=found.withheld, unreadable=_ignored)
-            counter = PreviewCounter(found, comparer, each, counts_powers=content and not self.request.privileged)
-            for visit in self._visits(found.withheld, _ignored):
+            each = partial(self._each, withheld=preview.withheld, unreadable=_ignored)
+            counter = PreviewCounter(preview, comparer, each, counts_powers=content and not self.request.privileged)
+            for visit in self._visits(preview.withheld, _ignored):
                 for names in counter.take(visit):
                     progress.files, progress.names = progress.files + names, visit.place
                     self._tell(progress)
             if self._has_untidy_top(to):
                 counter.add_unfinished(())
             free = to.free()
-            found.needed = 0 if self._reflinks else counter.needed
-            found.free = None if free is None else free + counter.unfinished
-        return found
+            preview.needed = 0 if self._reflinks else counter.needed
+            preview.free = None if free is None else free + counter.unfinished
+        return preview
 
-    def run(self, found: RestorePreview) -> Restored:
+    def run(self, preview: RestorePreview) -> Restored:
         """Writes, and compares. Raises OperatorError when the preview forbids it, when the destination is full or gone, and what
         `tell` raises.
         """
-        found.require_possible()
+        preview.require_possible()
         begun = time.monotonic()
         with self._destination(make=True) as to:
-            self._write(to, found)
+            self._write(to, preview)
             self.progress.phase = "syncing"
             self._tell(self.progress)
             _sync(to)
-            self._compare(to, found)
+            self._compare(to, preview)
         self.result.seconds = time.monotonic() - begun
         return self.result
 
@@ -151,9 +151,9 @@ class LocalRestore:
 
     def _visits(self, withheld: Withheld, unreadable: Unreadable) -> Iterator[AnyVisit]:
         """Yields the entries to restore; counts in `withheld` those that need --privileged."""
-        found = visits(self.tree, self.roots, self._walks.walk, unreadable, privileged=self.request.privileged)
+        single_visits = visits(self.tree, self.roots, self._walks.walk, unreadable, privileged=self.request.privileged)
         try:
-            yield from found if self.request.privileged else harmless(found, withheld, self.to)
+            yield from single_visits if self.request.privileged else harmless(single_visits, withheld, self.to)
         except OSError as error:
             raise OperatorError(
                 f"the backup cannot be read: {error.strerror}" + (f" ({printable(str(error.filename))})" if error.filename else ""),
@@ -171,17 +171,17 @@ class LocalRestore:
             for part in visit.parts(visit.group.folders, unreadable):
                 yield from self._each(part, withheld, unreadable)
             return
-        found = visit.each(visit.group.files if files is None else files, unreadable)
-        for single in found if self.request.privileged else harmless(found, withheld, self.to):
+        single_visits = visit.each(visit.group.files if files is None else files, unreadable)
+        for single in single_visits if self.request.privileged else harmless(single_visits, withheld, self.to):
             assert isinstance(single, Visit)
             yield single
 
-    def _write(self, to: Destination, found: RestorePreview) -> None:
+    def _write(self, to: Destination, preview: RestorePreview) -> None:
         # With ALL a file is overwritten also when nothing but its content differs; else the comparison afterwards names it.
         content = FileComparer(to, self._reflinks, self._moved) if self.request.overwrite == ALL else None
         comparer, writer = PlaceComparer(to, self.request.overwrite, content), Writer(to, self._moved, clones=not self._copies)
         self._proven = comparer.proven
-        self.progress.turn_to("writing", found.names, found.to_write + (found.counts[SAME].size if content else 0))
+        self.progress.turn_to("writing", preview.names, preview.to_write + (preview.counts[SAME].size if content else 0))
         reflinks = self._reflinks and not self._copies
         privileged = self.request.privileged
         copy_files = partial(copy, reflinks=reflinks, privileged=privileged)
@@ -314,13 +314,13 @@ class LocalRestore:
     def _leave(self, visit: Visit, comparer: PlaceComparer, writer: Writer, workers: GroupWorkers) -> None:
         """Sets a folder's time once all is in it. A folder that existed keeps all else, unless everything is overwritten."""
         folder = self._folders.pop()
-        what = folder.step
-        if what in (REFUSED, KEPT):
+        step = folder.step
+        if step in (REFUSED, KEPT):
             return
         if not self._gives(visit):
             self._left_alone.add(hash(visit.place))
             return
-        if what == NEW:  # it has all but its time already
+        if step == NEW:  # it has all but its time already
             fd = comparer.to.folder(visit.place)
             if not folder.waiting:
                 self._give_time(visit, fd, writer)
@@ -443,9 +443,9 @@ class LocalRestore:
             f"{hint} and run the same command again: what is there already is passed over",
         )
 
-    def _compare(self, to: Destination, found: RestorePreview) -> None:
+    def _compare(self, to: Destination, preview: RestorePreview) -> None:
         content = self.request.content
-        self.progress.turn_to("comparing", found.names, found.size if content else 0)
+        self.progress.turn_to("comparing", preview.names, preview.size if content else 0)
         contents = FileComparer(to, self._reflinks, self._moved, self._damaged)
         exempt = Exempt(self._left_alone, self._proven, self._damaged)
         each = partial(self._each, withheld=Withheld(), unreadable=self._unread_since)

@@ -118,9 +118,9 @@ class HostRestore:
     @cached_property
     def _is_confined(self) -> bool:
         """Whether rsync, which reads what the host sends, can do no more than read the backup. Raises OperatorError."""
-        found = confinement(self._config)
-        require_harmless(rsync_version(), found, self._config)
-        return not found.missing
+        support = confinement(self._config)
+        require_harmless(rsync_version(), support, self._config)
+        return not support.missing
 
     @contextmanager
     def _within_a_cell(
@@ -157,22 +157,22 @@ class HostRestore:
         self._spared = None
         if self._is_all_absent() and (preview := self._preview_of_absent()):
             return preview
-        found, new, newer = RestorePreview(str(self._target)), set[int](), set[int]()
+        result, new, newer = RestorePreview(str(self._target)), set[int](), set[int]()
         looks = [self._run((*LOOK, *ONLY_NEW), lambda item: new.add(hash(item.name)), above=True)]
         if self.request.overwrite == OLDER:
             looks.append(self._run((*LOOK, *NEWER_STAYS), lambda item: newer.add(hash(item.name)), above=True))
         compares = CONTENT if content and self.request.overwrite == ALL else ()
-        ended = self._run((*LOOK, *compares), lambda item: self._judge(item, found, new, newer), above=True)
+        ended = self._run((*LOOK, *compares), lambda item: self._judge(item, result, new, newer), above=True)
         for look in (*looks, ended):
-            if look.exit_code and not found.counts[REFUSED].number:  # else it is what is in the way that it stumbled over
+            if look.exit_code and not result.counts[REFUSED].number:  # else it is what is in the way that it stumbled over
                 raise self._failed(look)
         numbers, above = ended.output.numbers, len(self._above)
-        total, found.files = numbers.get("files", 0) - above, numbers.get("regular", 0)
-        found.folders = ended.folders - above
-        found.others, found.size = total - found.files - found.folders, numbers.get("bytes", 0)
-        mentioned = sum(count.number for count in found.counts.values())
-        found.counts[SAME].number = max(0, total - mentioned)
-        return found
+        total, result.files = numbers.get("files", 0) - above, numbers.get("regular", 0)
+        result.folders = ended.folders - above
+        result.others, result.size = total - result.files - result.folders, numbers.get("bytes", 0)
+        mentioned = sum(count.number for count in result.counts.values())
+        result.counts[SAME].number = max(0, total - mentioned)
+        return result
 
     def _roots(self) -> dict[bytes, bytes]:
         """Returns the names that rsync has for the requested paths, with the paths."""
@@ -207,19 +207,21 @@ class HostRestore:
             with Tree(self._subvolume) as tree:
                 for root, path in self._roots().items():
                     start = len(joined(components(path)))
-                    for found in walk_grouped(tree, path):
-                        is_plain = is_plain and not _has_attributes(found)
-                        if isinstance(found, PlainFiles):
-                            preview.files += len(found.files)
-                            preview.size += sum(file.size for file in found.files)
-                            folder = self._place(root + found.above[start:]) + b"/"
-                            for file in found.files:
+                    for walk_entry in walk_grouped(tree, path):
+                        is_plain = is_plain and not _has_attributes(walk_entry)
+                        if isinstance(walk_entry, PlainFiles):
+                            preview.files += len(walk_entry.files)
+                            preview.size += sum(file.size for file in walk_entry.files)
+                            folder = self._place(root + walk_entry.above[start:]) + b"/"
+                            for file in walk_entry.files:
                                 preview.counts[NEW].add(folder + file.name, "", file.size)
-                        elif not found.left:
-                            has_holes = has_holes or (found.entry.kind == "file" and found.entry.allocated < found.entry.size)
-                            preview.count(found.entry)
-                            size = found.entry.size if found.entry.kind == "file" else 0
-                            preview.counts[NEW].add(self._place(root + found.entry.path[start:]), "", size)
+                        elif not walk_entry.left:
+                            has_holes = has_holes or (
+                                walk_entry.entry.kind == "file" and walk_entry.entry.allocated < walk_entry.entry.size
+                            )
+                            preview.count(walk_entry.entry)
+                            size = walk_entry.entry.size if walk_entry.entry.kind == "file" else 0
+                            preview.counts[NEW].add(self._place(root + walk_entry.entry.path[start:]), "", size)
                         self._require_time()
                         self._tell(self.progress)
         except OSError:
@@ -227,27 +229,27 @@ class HostRestore:
         self._spared = (*(NO_ATTRIBUTES if is_plain else ()), *(() if has_holes else NO_HOLES))
         return preview
 
-    def _judge(self, item: Item, found: RestorePreview, new: set[int], older: set[int]) -> None:
+    def _judge(self, item: Item, preview: RestorePreview, new: set[int], older: set[int]) -> None:
         """`new` and `older` hold what rsync would write with --ignore-existing, and with --update."""
-        what, why = NEW, ""
+        step, why = NEW, ""
         if item.name in self._above and (not item.new or hash(item.name) in new):
             return  # it is there, or will be made
         if item.name.rpartition(b"/")[0] in self._refused:
             self._refused.add(item.name)
-            found.counts[REFUSED].number += 1
+            preview.counts[REFUSED].number += 1
             return
         if item.new and hash(item.name) not in new:
             self._refused.add(item.name)
-            what, why = REFUSED, f"something else than a {item.kind} is there"
+            step, why = REFUSED, f"something else than a {item.kind} is there"
         elif not item.new:
-            what, why = self._of_what_is_there(item, older), differs_words(item.fields)
+            step, why = self._of_what_is_there(item, older), differs_words(item.fields)
         if item.fields == CONTENT_ONLY:
             self._other_content.add(hash(item.name))
-        if what == KEPT:
+        if step == KEPT:
             self._kept.add(hash(item.name))
-        if what == OVERWRITTEN:
+        if step == OVERWRITTEN:
             self._overwritten.add(hash(item.name))
-        found.counts[what].add(self._place(item.name), why, item.size if item.kind == "file" else 0)
+        preview.counts[step].add(self._place(item.name), why, item.size if item.kind == "file" else 0)
 
     def _of_what_is_there(self, item: Item, older: set[int]) -> str:
         if item.kind == "folder" and (item.only_time or self.request.overwrite or item.name in (b".", b"")):
@@ -256,12 +258,12 @@ class HostRestore:
             return OVERWRITTEN if hash(item.name) in older else KEPT
         return {ALL: OVERWRITTEN, NEVER: KEPT}.get(self.request.overwrite or "", REFUSED)
 
-    def run(self, found: RestorePreview) -> Restored:
+    def run(self, preview: RestorePreview) -> Restored:
         """Writes, and compares. Raises OperatorError, when the preview forbids it too, and what `tell` raises."""
-        found.require_possible()
+        preview.require_possible()
         begun, result = time.monotonic(), Restored()
-        result.counts = {**found.counts, REFUSED: result.counts[REFUSED]}
-        self.progress.turn_to("writing", found.names, found.to_write)
+        result.counts = {**preview.counts, REFUSED: result.counts[REFUSED]}
+        self.progress.turn_to("writing", preview.names, preview.to_write)
         ended = self._write_new(result)
         overwrites = {ALL: CONTENT, OLDER: NEWER_STAYS}.get(self.request.overwrite or "")
         if overwrites and self._spared is None:
@@ -270,11 +272,11 @@ class HostRestore:
                 result.problems.add(os.fsencode(str(self._target)), why)
             else:
                 ended = self._overwrite(overwrites, result)
-        self.progress.turn_to("comparing", found.names, found.size if self.request.content else 0)
+        self.progress.turn_to("comparing", preview.names, preview.size if self.request.content else 0)
         compared = self._run((*LOOK, *(CONTENT if self.request.content else ())), lambda item: self._differs(item, result))
         if not ended.exit_code:
             self._count_problems(result, compared)
-        result.compared = found.size if self.request.content else 0
+        result.compared = preview.size if self.request.content else 0
         result.seconds = time.monotonic() - begun
         return result
 
@@ -441,10 +443,10 @@ class HostRestore:
         return OperatorError(f"{self._target}: {means.words}" + (f": {means.line}" if means.line else ""), hint)
 
 
-def _has_attributes(found: PlainFiles | WalkEntry) -> bool:
+def _has_attributes(walk_entry: PlainFiles | WalkEntry) -> bool:
     """Returns True if any of these names has an ACL or an extended attribute. Raises OSError."""
-    names = (file.name for file in found.files) if isinstance(found, PlainFiles) else (found.name,)
-    return any(os.listxattr(by_descriptor(found.folder, name), follow_symlinks=False) for name in names)
+    names = (file.name for file in walk_entry.files) if isinstance(walk_entry, PlainFiles) else (walk_entry.name,)
+    return any(os.listxattr(by_descriptor(walk_entry.folder, name), follow_symlinks=False) for name in names)
 
 
 def _above(paths: Sequence[bytes]) -> frozenset[bytes]:

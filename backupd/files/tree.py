@@ -211,9 +211,9 @@ def require_nothing_mounted(backup: Path, path: bytes = b"/") -> None:
     would take it for the backup's.
     """
     top = Path(os.path.realpath(backup), DATA, os.fsdecode(path).strip("/"))
-    if found := next((mount.target for mount in mounts() if mount.target.is_relative_to(top)), None):
+    if target := next((mount.target for mount in mounts() if mount.target.is_relative_to(top)), None):
         where = f"{backup.parent.name}@{backup.name}"
-        raise DataUnreadable(f"something is mounted in {where}, and hides files: {printable(str(found))}", "unmount it first")
+        raise DataUnreadable(f"something is mounted in {where}, and hides files: {printable(str(target))}", "unmount it first")
 
 
 class Descent:
@@ -288,10 +288,10 @@ class Descent:
 
 def names_in(folder: int) -> Iterator[bytes]:
     """The names in an open folder, in the order of their bytes. It is read at once; of very many not all lie in memory."""
-    with os.scandir(folder) as found:
-        names = [os.fsencode(entry.name) for entry in islice(found, IN_MEMORY)]
+    with os.scandir(folder) as entries:
+        names = [os.fsencode(entry.name) for entry in islice(entries, IN_MEMORY)]
         if len(names) == IN_MEMORY:
-            return ordered(chain(names, (os.fsencode(entry.name) for entry in found)))[1]
+            return ordered(chain(names, (os.fsencode(entry.name) for entry in entries)))[1]
     names.sort()
     return iter(names)
 
@@ -309,23 +309,23 @@ def look(folder: int, name: bytes, path: bytes) -> Entry:
     return entry_of(path, status, target)
 
 
-def entry_of(path: bytes, found: os.stat_result, target: bytes | None) -> Entry:
+def entry_of(path: bytes, status: os.stat_result, target: bytes | None) -> Entry:
     """The entry that a stat describes."""
     return Entry(
         path=path,
-        kind=KINDS[stat.S_IFMT(found.st_mode)],
-        size=found.st_size,
-        allocated=found.st_blocks * 512,
-        mode=stat.S_IMODE(found.st_mode),
-        uid=found.st_uid,
-        gid=found.st_gid,
-        mtime=found.st_mtime_ns,
-        inode=found.st_ino,
-        links=found.st_nlink,
-        device=found.st_dev,
+        kind=KINDS[stat.S_IFMT(status.st_mode)],
+        size=status.st_size,
+        allocated=status.st_blocks * 512,
+        mode=stat.S_IMODE(status.st_mode),
+        uid=status.st_uid,
+        gid=status.st_gid,
+        mtime=status.st_mtime_ns,
+        inode=status.st_ino,
+        links=status.st_nlink,
+        device=status.st_dev,
         target=target,
-        rdev=found.st_rdev,
-        changed=found.st_ctime_ns,
+        rdev=status.st_rdev,
+        changed=status.st_ctime_ns,
     )
 
 

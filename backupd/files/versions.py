@@ -154,7 +154,7 @@ def changed_fields(before: Entry, after: Entry) -> tuple[str, ...]:
         "target": (before.target, after.target),
         "device": (before.rdev, after.rdev),
     }
-    return tuple(name for name, (one, other) in pairs.items() if one != other)
+    return tuple(name for name, (old, other) in pairs.items() if old != other)
 
 
 @dataclass(slots=True, eq=False)
@@ -249,9 +249,9 @@ class _Collected:
         return sorted(alike, key=lambda version: version.last[0].name, reverse=True)
 
 
-def _compared(one: _CollectedVersion, tree: Tree, entry: Entry) -> bool | None:
+def _compared(collected: _CollectedVersion, tree: Tree, entry: Entry) -> bool | None:
     """Returns True if a version's data is that of `entry`; None when that is not known. What has no data is the same."""
-    backup, last = one.last
+    backup, last = collected.last
     if not has_data(entry) or untouched(last, entry):
         return True
     try:
@@ -261,9 +261,9 @@ def _compared(one: _CollectedVersion, tree: Tree, entry: Entry) -> bool | None:
         return None
 
 
-def _same_xattrs(one: _CollectedVersion, tree: Tree, entry: Entry) -> bool:
+def _same_xattrs(collected: _CollectedVersion, tree: Tree, entry: Entry) -> bool:
     """Returns True if a version's extended attributes are those of `entry`, as far as they can be read."""
-    backup, last = one.last
+    backup, last = collected.last
     if untouched(last, entry):
         return True
     try:
@@ -278,30 +278,30 @@ def _of_the_host(xattrs: dict[str, bytes]) -> dict[str, bytes]:
     return {name: value for name, value in xattrs.items() if not name.startswith("btrfs.")}
 
 
-def _digest(one: _CollectedVersion, pulse: Pulse) -> str | None:
+def _digest(collected: _CollectedVersion, pulse: Pulse) -> str | None:
     """The checksum of a version's data; None when the backup that has it went away."""
-    backup, last = one.last
-    if one.digest is None:
+    backup, last = collected.last
+    if collected.digest is None:
         try:
             with Tree(backup.path) as tree:
-                one.digest = sha256(tree, last.path, pulse)
+                collected.digest = sha256(tree, last.path, pulse)
         except OSError:
             return None
-    return one.digest
+    return collected.digest
 
 
 def content_of_folder(tree: Tree, folder: Entry, pulse: Pulse) -> str:
     """A checksum of the list of all that is below a folder."""
     from hashlib import sha256 as new
 
-    found, above = new(), len(folder.path.rstrip(b"/"))
+    digest, above = new(), len(folder.path.rstrip(b"/"))
     for entry in entries(tree, folder.path):
         pulse()
         time = entry.mtime if has_data(entry) else 0
         size = entry.size if has_data(entry) else 0
         words = (entry.kind, size, time, entry.target, entry.rdev) if entry.path != folder.path else entry.kind
-        found.update(entry.path[above:] + b"\0" + repr(words).encode() + b"\0")
-    return found.hexdigest()
+        digest.update(entry.path[above:] + b"\0" + repr(words).encode() + b"\0")
+    return digest.hexdigest()
 
 
 def versions(
@@ -322,12 +322,12 @@ def versions(
         progress(number, len(ordered))
         try:
             pulse()
-            found = _look(collected, backup, path)
+            sighting = _look(collected, backup, path)
         except TimeBudgetUsedUp:
             stopped = True
             break
-        if found is not None:
-            seen.append((backup, *found))
+        if sighting is not None:
+            seen.append((backup, *sighting))
     return replace(_history(path, by_content, collected.kept, seen), stopped=stopped)
 
 
@@ -379,7 +379,7 @@ def _history(
         by_content,
         tuple(_version(version) for version in kept),
         tuple(gone),
-        tuple(PathInBackup(backup.name, backup.started, backup.state, found, version) for backup, found, version in seen),
+        tuple(PathInBackup(backup.name, backup.started, backup.state, state, version) for backup, state, version in seen),
     )
 
 
@@ -387,13 +387,13 @@ def _gone(kept: list[_CollectedVersion], seen: list[tuple[Restorable, str, int |
     """The spans in which the path was missing after it had been there. What says nothing of it neither begins nor ends one."""
     current: _CollectedVersion | None = None
     span: list[Restorable] = []
-    for backup, found, version in seen:
+    for backup, state, version in seen:
         if version is not None:
             if span:
                 yield _span(span, backup)
             current, span = kept[version], []
             current.vanished = None
-        elif found == MISSING and current:
+        elif state == MISSING and current:
             if not span:
                 current.vanished = backup.started
             span.append(backup)
@@ -413,9 +413,9 @@ def _span(span: Sequence[Restorable], after: Restorable | None) -> Absence:
     )
 
 
-def _version(one: _CollectedVersion) -> Version:
-    backups = [backup for backup, _ in one.sightings]
-    first, (last, entry) = backups[0], one.last
+def _version(collected: _CollectedVersion) -> Version:
+    backups = [backup for backup, _ in collected.sightings]
+    first, (last, entry) = backups[0], collected.last
     complete = [backup.name for backup in backups if backup.state == COMPLETE]
     return Version(
         entry=entry,
@@ -426,20 +426,21 @@ def _version(one: _CollectedVersion) -> Version:
         last_seen=last.started,
         best=complete[-1] if complete else last.name,
         states=tuple(sorted({backup.state for backup in backups})),
-        changed=_changed(one),
-        certain=one.certain,
-        vanished=one.vanished,
-        same_content_as=one.same_as,
-        sha256=one.digest,
+        changed=_changed(collected),
+        certain=collected.certain,
+        vanished=collected.vanished,
+        same_content_as=collected.same_as,
+        sha256=collected.digest,
     )
 
 
-def _changed(one: _CollectedVersion) -> tuple[str, ...]:
-    if one.before is None:
+def _changed(collected: _CollectedVersion) -> tuple[str, ...]:
+    if collected.before is None:
         return ()
-    fields = changed_fields(one.before, one.sightings[0][1])
-    fields = (*fields, "xattrs") if one.xattrs_differ and one.before.kind == one.last[1].kind else fields
-    return (*fields, "content") if one.differs and one.before.kind == one.last[1].kind in ("file", "folder") else fields
+    fields = changed_fields(collected.before, collected.sightings[0][1])
+    kind, is_same_kind = collected.before.kind, collected.before.kind == collected.last[1].kind
+    fields = (*fields, "xattrs") if collected.xattrs_differ and is_same_kind else fields
+    return (*fields, "content") if collected.differs and is_same_kind and kind in ("file", "folder") else fields
 
 
 def history_object(host: str, history: PathHistory) -> dict[str, Any]:
@@ -449,7 +450,7 @@ def history_object(host: str, history: PathHistory) -> dict[str, Any]:
         "path": os.fsdecode(history.path),
         "by_content": history.by_content,
         "versions": [{**_version_object(version), "entry": entry_object(version.entry)} for version in history.versions],
-        "gone": [_absence_object(one) for one in history.gone],
+        "gone": [_absence_object(period) for period in history.gone],
         "backups": [
             {
                 "name": backup.name,
@@ -469,31 +470,31 @@ def history_answer(host: str, history: PathHistory) -> dict[str, Any]:
     return {**history_object(host, replace(history, versions=())), "versions": versions}
 
 
-def _version_object(one: Version) -> dict[str, Any]:
+def _version_object(version: Version) -> dict[str, Any]:
     return {
-        "first": one.first,
-        "last": one.last,
-        "first_seen": format_time(one.first_seen),
-        "last_seen": format_time(one.last_seen),
-        "backups": one.backups,
-        "names": list(one.names),
-        "states": list(one.states),
-        "best": one.best,
-        "changed": list(one.changed),
-        "certain": one.certain,
-        "vanished": format_time(one.vanished) if one.vanished else None,
-        "same_content_as": one.same_content_as,
-        "sha256": one.sha256,
+        "first": version.first,
+        "last": version.last,
+        "first_seen": format_time(version.first_seen),
+        "last_seen": format_time(version.last_seen),
+        "backups": version.backups,
+        "names": list(version.names),
+        "states": list(version.states),
+        "best": version.best,
+        "changed": list(version.changed),
+        "certain": version.certain,
+        "vanished": format_time(version.vanished) if version.vanished else None,
+        "same_content_as": version.same_content_as,
+        "sha256": version.sha256,
     }
 
 
-def _absence_object(one: Absence) -> dict[str, Any]:
+def _absence_object(period: Absence) -> dict[str, Any]:
     return {
-        "first": one.first,
-        "last": one.last,
-        "since": format_time(one.since),
-        "until": format_time(one.until) if one.until else None,
-        "backups": one.backups,
-        "came_back": one.came_back,
-        "doubtful": one.doubtful,
+        "first": period.first,
+        "last": period.last,
+        "since": format_time(period.since),
+        "until": format_time(period.until) if period.until else None,
+        "backups": period.backups,
+        "came_back": period.came_back,
+        "doubtful": period.doubtful,
     }

@@ -90,9 +90,9 @@ def walk(
     each level, whatever the depth. Raises OSError. With `unreadable`, calls that instead: a folder that cannot be read counts as
     empty then, and a name that cannot be read as missing.
     """
-    for found in _walk(tree, path, unreadable, skip, grouped=False):
-        assert isinstance(found, WalkEntry)
-        yield found
+    for walk_entry in _walk(tree, path, unreadable, skip, grouped=False):
+        assert isinstance(walk_entry, WalkEntry)
+        yield walk_entry
 
 
 def walk_grouped(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Generator[WalkEntry | PlainFiles, None, None]:
@@ -276,15 +276,15 @@ def _names_here(down: Descent, unreadable: Unreadable) -> Generator[FolderNames,
     """Yields the names that are no folders, also those before an error; returns those of the folders."""
     folders, names, above = list[bytes](), list[bytes](), down.path.rstrip(b"/")
     try:
-        with os.scandir(down.fd) as found:
-            for one in found:
-                if not one.is_dir(follow_symlinks=False):
-                    names.append(os.fsencode(one.name))
+        with os.scandir(down.fd) as dir_entries:
+            for dir_entry in dir_entries:
+                if not dir_entry.is_dir(follow_symlinks=False):
+                    names.append(os.fsencode(dir_entry.name))
                     if len(names) == MANY:
                         yield FolderNames(os.dup(down.fd), above, names)
                         names = []
                 elif len(folders) <= IN_MEMORY:
-                    folders.append(os.fsencode(one.name))
+                    folders.append(os.fsencode(dir_entry.name))
         folders_here = iter(folders) if len(folders) <= IN_MEMORY else _folders_in(down.fd)
     except OSError as error:
         unreadable(down.path, error)
@@ -296,5 +296,5 @@ def _names_here(down: Descent, unreadable: Unreadable) -> Generator[FolderNames,
 
 def _folders_in(folder: int) -> Iterator[bytes]:
     """The names of very many folders, of which not all lie in memory."""
-    with os.scandir(folder) as found:
-        return ordered(os.fsencode(one.name) for one in found if one.is_dir(follow_symlinks=False))[1]
+    with os.scandir(folder) as dir_entries:
+        return ordered(os.fsencode(dir_entry.name) for dir_entry in dir_entries if dir_entry.is_dir(follow_symlinks=False))[1]

@@ -186,15 +186,15 @@ class Writer:
             remove_unfinished(folder, name, self.undeleted)
             raise
 
-    def _attempt(self, what: str, act: Callable[[], None]) -> None:
+    def _attempt(self, attribute: str, act: Callable[[], None]) -> None:
         """Notes what this filesystem cannot hold; the rest of the name is restored all the same."""
         try:
             act()
         except OSError as error:
             if error.errno not in _ATTRIBUTE_LOST:
                 raise
-            if comparable(what):
-                self.lost.append(what)
+            if comparable(attribute):
+                self.lost.append(attribute)
 
 
 def comparable(attribute: str) -> bool:

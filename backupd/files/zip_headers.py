@@ -57,40 +57,48 @@ def member(entry: Entry, name: bytes) -> ZipMember:
     return ZipMember(entry, shown, entry.kind == "file" and entry.size > 0)
 
 
-def header(one: ZipMember, sizes: Sizes) -> bytes:
+def header(zip_member: ZipMember, sizes: Sizes) -> bytes:
     """Returns what precedes the data. `sizes` are not known yet of those that are packed."""
-    extra = _extra(one.entry)
+    extra = _extra(zip_member.entry)
     shown = sizes
-    if one.packed and one.large:
+    if zip_member.packed and zip_member.large:
         extra, shown = struct.pack("<HHQQ", 1, 16, 0, 0) + extra, Sizes(0, _FULL, _FULL)
-    words = (0x04034B50, _version(one.large), *_how(one), *_when(one.entry), shown.crc, shown.packed, shown.size)
-    return struct.pack("<IHHHHHIIIHH", *words, len(one.name), len(extra)) + one.name + extra
+    words = (
+        0x04034B50,
+        _version(zip_member.large),
+        *_how(zip_member),
+        *_when(zip_member.entry),
+        shown.crc,
+        shown.packed,
+        shown.size,
+    )
+    return struct.pack("<IHHHHHIIIHH", *words, len(zip_member.name), len(extra)) + zip_member.name + extra
 
 
-def trailer(one: ZipMember, sizes: Sizes) -> bytes:
+def trailer(zip_member: ZipMember, sizes: Sizes) -> bytes:
     """Returns what follows packed data."""
-    return struct.pack("<IIQQ" if one.large else "<IIII", 0x08074B50, sizes.crc, sizes.packed, sizes.size)
+    return struct.pack("<IIQQ" if zip_member.large else "<IIII", 0x08074B50, sizes.crc, sizes.packed, sizes.size)
 
 
-def record(one: ZipMember, sizes: Sizes, offset: int) -> bytes:
+def record(zip_member: ZipMember, sizes: Sizes, offset: int) -> bytes:
     """Returns the record of the index: `offset` is the place of the header."""
     wide = [value for value in (sizes.size, sizes.packed, offset) if value >= _FULL]
-    extra = (struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b"") + _extra(one.entry)
+    extra = (struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b"") + _extra(zip_member.entry)
     size, packed, at = (min(value, _FULL) for value in (sizes.size, sizes.packed, offset))
-    version = _version(one.large or bool(wide))
-    mode = (one.entry.mode | _FORMATS[one.entry.kind]) << 16 | (0x10 if one.entry.kind == "folder" else 0)
-    words = (0x02014B50, _UNIX | version, version, *_how(one), *_when(one.entry), sizes.crc, packed, size)
-    return struct.pack("<IHHHHHHIIIHHHHHII", *words, len(one.name), len(extra), 0, 0, 0, mode, at) + one.name + extra
+    version = _version(zip_member.large or bool(wide))
+    mode = (zip_member.entry.mode | _FORMATS[zip_member.entry.kind]) << 16 | (0x10 if zip_member.entry.kind == "folder" else 0)
+    words = (0x02014B50, _UNIX | version, version, *_how(zip_member), *_when(zip_member.entry), sizes.crc, packed, size)
+    return struct.pack("<IHHHHHHIIIHHHHHII", *words, len(zip_member.name), len(extra), 0, 0, 0, mode, at) + zip_member.name + extra
 
 
 def end(count: int, begun: int, length: int) -> bytes:
     """Returns what follows the index of `count` records and `length` bytes, which begins at `begun`."""
-    found = b""
+    records = b""
     if count >= _FULL_COUNT or begun >= _FULL or length >= _FULL:
-        found = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, _UNIX | 45, 45, 0, 0, count, count, length, begun)
-        found += struct.pack("<IIQI", 0x07064B50, 0, begun + length, 1)
+        records = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, _UNIX | 45, 45, 0, 0, count, count, length, begun)
+        records += struct.pack("<IIQI", 0x07064B50, 0, begun + length, 1)
     few = min(count, _FULL_COUNT)
-    return found + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, few, few, min(length, _FULL), min(begun, _FULL), 0)
+    return records + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, few, few, min(length, _FULL), min(begun, _FULL), 0)
 
 
 def zip_name(name: bytes) -> str:
@@ -107,9 +115,11 @@ def _version(wide: bool) -> int:
     return 45 if wide else 20
 
 
-def _how(one: ZipMember) -> tuple[int, int]:
+def _how(zip_member: ZipMember) -> tuple[int, int]:
     """Flags and method."""
-    return (0 if one.name.isascii() else _UTF8) | (_SIZES_AFTER if one.packed else 0), _DEFLATED if one.packed else _STORED
+    return (0 if zip_member.name.isascii() else _UTF8) | (
+        _SIZES_AFTER if zip_member.packed else 0
+    ), _DEFLATED if zip_member.packed else _STORED
 
 
 def _when(entry: Entry) -> tuple[int, int]:
@@ -121,10 +131,10 @@ def _when(entry: Entry) -> tuple[int, int]:
 
 def _extra(entry: Entry) -> bytes:
     """Time and owner as Info-ZIP's zip has them."""
-    found, seconds = b"", _seconds(entry)
+    times, seconds = b"", _seconds(entry)
     if -(2**31) <= seconds < 2**31:
-        found = struct.pack("<HHBl", 0x5455, 5, 1, seconds)
-    return found + struct.pack("<HHBBLBL", 0x7875, 11, 1, 4, entry.uid, 4, entry.gid)
+        times = struct.pack("<HHBl", 0x5455, 5, 1, seconds)
+    return times + struct.pack("<HHBBLBL", 0x7875, 11, 1, 4, entry.uid, 4, entry.gid)
 
 
 def _seconds(entry: Entry) -> int:

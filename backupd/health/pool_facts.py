@@ -94,11 +94,11 @@ def _is_read_only(path: Path) -> bool | None:
     return "ro" in mount_of(path).super_options or (None if mount is None else "ro" in mount.mount_options)
 
 
-def device_errors(found: Allocation) -> dict[int, dict[str, int]]:
+def device_errors(allocation: Allocation) -> dict[int, dict[str, int]]:
     """Returns the counters that are not zero, by number of the device. A missing device has none to tell."""
-    counters = {device.devid: zip(DEVICE_ERRORS, device.errors or (), strict=False) for device in found.devices}
-    known = {devid: {name: count for name, count in pairs if count} for devid, pairs in counters.items()}
-    return {devid: errors for devid, errors in known.items() if errors}
+    counters = {device.devid: zip(DEVICE_ERRORS, device.errors or (), strict=False) for device in allocation.devices}
+    by_devid = {devid: {name: count for name, count in pairs if count} for devid, pairs in counters.items()}
+    return {devid: errors for devid, errors in by_devid.items() if errors}
 
 
 def read_catalogue(state: Path, pool: Pool) -> CatalogueFacts:
@@ -116,6 +116,8 @@ def read_catalogue(state: Path, pool: Pool) -> CatalogueFacts:
 
 
 def _of_catalogue(catalogue: Catalogue, pool: Pool) -> CatalogueFacts:
-    known = catalogue.pool_id() or pool.id
+    recorded_id = catalogue.pool_id() or pool.id
     was_full = any(row.key == _FULL and row.recovered is None for row in catalogue.alarms())
-    return CatalogueFacts("" if known == pool.id else known, is_lost(pool, catalogue), was_full, noted_redundancy(catalogue))
+    return CatalogueFacts(
+        "" if recorded_id == pool.id else recorded_id, is_lost(pool, catalogue), was_full, noted_redundancy(catalogue)
+    )

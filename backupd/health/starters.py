@@ -173,7 +173,7 @@ def elapses_of_calendar(text: str) -> list[datetime]:
 
 def _read_crontabs(reader: CommandReader, collected: _Collected, now: datetime, root: Path) -> None:
     zone = machine_zone(root)
-    found: list[tuple[str, list[RunCall], list[datetime]]] = []
+    crontab_lines: list[tuple[str, list[RunCall], list[datetime]]] = []
     for file, has_user in _crontabs(root, collected):
         try:
             text = _read(file, _LARGEST_CRONTAB).decode(errors="replace")
@@ -185,15 +185,15 @@ def _read_crontabs(reader: CommandReader, collected: _Collected, now: datetime, 
         for line in cron_lines(text, has_user=has_user):
             if calls := list(reader.calls(line.command)):
                 times = list(line.times.between(now, collected.until, _named_zone(line.zone) or zone))
-                found.append((f"/{file.relative_to(root)}", calls, times))
+                crontab_lines.append((f"/{file.relative_to(root)}", calls, times))
     for days, command in _anacron(root):
         if calls := list(reader.calls(command)):
             midnight = now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
             times = [(midnight + timedelta(days=days * number) + _ANACRON_TIME).astimezone(UTC) for number in range(1, 71)]
-            found.append((_ANACRONTAB, calls, [at for at in times if at <= collected.until]))
-    if found and not _cron_runs(root):  # its lines start nothing
-        found = [line for line in found if line[0] == _ANACRONTAB and collected.has_anacron_timer]
-    for name, calls, times in found:
+            crontab_lines.append((_ANACRONTAB, calls, [at for at in times if at <= collected.until]))
+    if crontab_lines and not _cron_runs(root):  # its lines start nothing
+        crontab_lines = [line for line in crontab_lines if line[0] == _ANACRONTAB and collected.has_anacron_timer]
+    for name, calls, times in crontab_lines:
         collected.add(name, calls, times)
 
 

@@ -247,11 +247,11 @@ def looks_of(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[
 
 def _damaged_hosts(catalogue: Catalogue) -> dict[str, tuple[int, int]]:
     """Returns, by host, how many of its backups have damaged files, and how many files the worst of them has."""
-    found: dict[str, tuple[int, int]] = {}
+    by_host: dict[str, tuple[int, int]] = {}
     for (host, _), count in catalogue.damaged_files().items():
-        backups, most = found.get(host, (0, 0))
-        found[host] = (backups + 1, max(most, count))
-    return found
+        backups, most = by_host.get(host, (0, 0))
+        by_host[host] = (backups + 1, max(most, count))
+    return by_host
 
 
 def is_alive(entry: Progress | RunningFetch) -> bool:
@@ -285,8 +285,8 @@ def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> Sta
     )
 
 
-def numbers_now(found: Allocation, waiting: int | None, now: datetime) -> PoolNumbers:
+def numbers_now(allocation: Allocation, waiting: int | None, now: datetime) -> PoolNumbers:
     """Returns the numbers of the pool itself. `waiting`: how many deleted subvolumes there are."""
-    errors = {device.devid: errors_by_name(device.errors or ()) for device in found.devices}
-    spaces = [(space.type, space.total, space.used) for space in found.spaces]
-    return PoolNumbers(now, found.size, found.allocated, found.used, summed_spaces(spaces), errors, waiting)
+    errors = {device.devid: errors_by_name(device.errors or ()) for device in allocation.devices}
+    spaces = [(space.type, space.total, space.used) for space in allocation.spaces]
+    return PoolNumbers(now, allocation.size, allocation.allocated, allocation.used, summed_spaces(spaces), errors, waiting)

@@ -61,10 +61,10 @@ def with_host_keys(text: str, name: str, keys: Mapping[str, Any]) -> str:
         table[last] = value
         if value is None:
             del table[last]
-    found = tomllib.loads(text)
-    for document in (meant, found):  # a section with nothing in it is none
+    parsed = tomllib.loads(text)
+    for document in (meant, parsed):  # a section with nothing in it is none
         document["host"][name] = {key: value for key, value in document["host"].get(name, {}).items() if value != {}}
-    if found != meant:
+    if parsed != meant:
         raise ValueError("it is written in a way that only an editor can change")
     return text
 
@@ -124,7 +124,7 @@ def _with_line(text: str, path: list[str], line: str) -> str | None:
     names = (rf"(?:{re.escape(part)}|\"{re.escape(part)}\"|'{re.escape(part)}')" for part in path)
     head = re.compile(r"\s*\[\s*" + r"\s*\.\s*".join(names) + r"\s*\]")
     lines = text.splitlines(keepends=True)
-    starts = [number for number, one in enumerate(lines) if _HEAD.match(one) and _complete(lines[:number])]
+    starts = [number for number, text_line in enumerate(lines) if _HEAD.match(text_line) and _complete(lines[:number])]
     start = next((number for number in starts if head.match(lines[number])), None)
     if start is None:
         return None
@@ -161,10 +161,10 @@ def without_host(text: str, name: str) -> str:
 def _same(text: str, meant: Mapping[str, Any]) -> bool:
     """Returns True if the text has the intended meaning; an empty table of hosts equals none."""
     try:
-        found = tomllib.loads(text)
+        parsed = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return False
-    return {key: value for key, value in found.items() if value != {}} == {
+    return {key: value for key, value in parsed.items() if value != {}} == {
         key: value for key, value in meant.items() if value != {}
     }
 

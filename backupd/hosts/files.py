@@ -84,10 +84,10 @@ class Files:
             _require_utf_8(text or "")
         after = load_usable(self.name, self.main, instead=changes)
         if after.faults:
-            known: set[tuple[str, str]] = set()
+            excluded_before: set[tuple[str, str]] = set()
             with suppress(ConfigError):
-                known = _excluded(self.load_usable())
-            if not _excluded(after) <= known or any(name in after.excluded for name in hosts):
+                excluded_before = _excluded(self.load_usable())
+            if not _excluded(after) <= excluded_before or any(name in after.excluded for name in hosts):
                 return self.load(changes)  # raises; without line numbers, which are those of a file that is not written
         return after
 
@@ -248,10 +248,10 @@ def _text(path: Path) -> str:
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Keys of sections within as "retention.daily"."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in table.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
 
 
 def _file_of(files: Files, name: str, places: Mapping[str, Path] | None = None) -> Path:

@@ -122,12 +122,12 @@ def ask_host_key(host: HostConfig) -> HostKey:
     done = run(words, timeout=4 * _SCAN_SECONDS, check=False)
     lines = [line for line in done.stdout.splitlines() if line and not line.startswith("#")]
     if not lines:
-        said = next((line for line in done.stderr.splitlines() if line and not line.startswith("#")), "no answer")
+        error = next((line for line in done.stderr.splitlines() if line and not line.startswith("#")), "no answer")
         hint = (
             "is the host up, and its ssh reached from here? Behind a jump host, add its key to known_hosts by hand; "
             f"`backupd host set {host.name} address=USER@HOST` corrects the address"
         )
-        raise OperatorError(f"{name} sent no host key: {said}", hint)
+        raise OperatorError(f"{name} sent no host key: {error}", hint)
     line = min(lines, key=_rank)
     return HostKey(line, _fingerprint(line))
 

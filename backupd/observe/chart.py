@@ -77,7 +77,7 @@ def bars(values: Sequence[float | None], most: float, height: int, characters: C
     parts = 8 if characters.has_eighths else 1
     full = height * parts
     tall = [max(round(value / most * full), 1) if value and most else 0 for value in values]
-    lines = [[_piece(one - row * parts, parts, characters) for one in tall] for row in range(height - 1, -1, -1)]
+    lines = [[_piece(value - row * parts, parts, characters) for value in tall] for row in range(height - 1, -1, -1)]
     for column, value in enumerate(values):
         if value is None:
             lines[-1][column] = characters.unknown
@@ -93,11 +93,11 @@ def _piece(left: int, parts: int, characters: ChartCharacters) -> str:
 def labelled(lines: Sequence[str], axis: Axis, every: int, width: int, words: Callable[[int], str] = format_size) -> list[str]:
     """The lines with a scale on their left, `width` columns wide: a number at the head, at the foot and at each `every`-th line."""
     height = len(lines)
-    found = []
+    rows = []
     for number, line in enumerate(lines):
         at = axis.least + (axis.most - axis.least) * (height - number) / height
-        found.append(f"{words(round(at)) if number % every == 0 else '':>{width}} {line}".rstrip())
-    return [*found, f"{words(round(axis.least)):>{width}} "]
+        rows.append(f"{words(round(at)) if number % every == 0 else '':>{width}} {line}".rstrip())
+    return [*rows, f"{words(round(axis.least)):>{width}} "]
 
 
 def under(places: Sequence[tuple[int, str]], width: int) -> str:

@@ -83,17 +83,17 @@ def keep(catalogue: Catalogue, pool: Pool, taken: datetime, look: PoolReading) -
     return catalogue.add_sample(pool.filesystem, lambda before: make(everything, before))
 
 
-def make(what: SampleFacts, before: Sample | None) -> Sample:
+def make(sample_facts: SampleFacts, before: Sample | None) -> Sample:
     """The sample; `before` is the newest so far. Pure."""
-    counters = as_document(what.look.counters)
-    if what.pool.rehearsal:
+    counters = as_document(sample_facts.look.counters)
+    if sample_facts.pool.rehearsal:
         counters["clock"] = None  # its nights follow each other within minutes
-    between = (what.taken - before.taken).total_seconds() if before else 0.0
+    between = (sample_facts.taken - before.taken).total_seconds() if before else 0.0
     went = flow(before.counters if before else {}, counters, between)
-    allocation = what.look.allocation
+    allocation = sample_facts.look.allocation
     return Sample(
-        filesystem=what.pool.filesystem,
-        taken=what.taken,
+        filesystem=sample_facts.pool.filesystem,
+        taken=sample_facts.taken,
         span="raw",
         size=allocation.size,
         allocated=allocation.allocated,
@@ -103,11 +103,11 @@ def make(what: SampleFacts, before: Sample | None) -> Sample:
             for space in allocation.spaces
         },
         devices={str(device.devid): (device.size, device.allocated, *(device.errors or ())) for device in allocation.devices},
-        orphans=what.look.orphans,
-        score=what.score.score if what.score else None,
-        scored=what.score.taken if what.score else None,
-        options=",".join(dict.fromkeys(what.look.options)),
-        activity=join_activities(what.look.activity),
+        orphans=sample_facts.look.orphans,
+        score=sample_facts.score.score if sample_facts.score else None,
+        scored=sample_facts.score.taken if sample_facts.score else None,
+        options=",".join(dict.fromkeys(sample_facts.look.options)),
+        activity=join_activities(sample_facts.look.activity),
         seconds=went.seconds,
         read=went.read,
         written=went.written,
@@ -173,17 +173,17 @@ def window(step: ThinningStep, oldest: datetime, now: datetime, zone: ZoneInfo, 
 
 def merged(samples: Sequence[Sample], step: ThinningStep, zone: ZoneInfo) -> list[Sample]:
     """Merges samples of one span, oldest first, into one for each hour or day that has any."""
-    return [_one(list(some), step.into) for _, some in groupby(samples, lambda sample: step.start(sample.taken, zone))]
+    return [_one(list(group), step.into) for _, group in groupby(samples, lambda sample: step.start(sample.taken, zone))]
 
 
-def _one(some: list[Sample], span: str) -> Sample:
-    waiting = [sample.orphans for sample in some if sample.orphans is not None]
-    samples = [sample for sample in some if sample.seconds]
+def _one(interval: list[Sample], span: str) -> Sample:
+    waiting = [sample.orphans for sample in interval if sample.orphans is not None]
+    samples = [sample for sample in interval if sample.seconds]
     return replace(
-        some[-1],
+        interval[-1],
         span=span,
         orphans=max(waiting, default=None),
-        activity=join_activities(sorted({word for sample in some for word in split_activities(sample.activity)})),
+        activity=join_activities(sorted({word for sample in interval for word in split_activities(sample.activity)})),
         seconds=sum(sample.seconds for sample in samples),
         read=sum(sample.read for sample in samples),
         written=sum(sample.written for sample in samples),
@@ -195,12 +195,12 @@ def _one(some: list[Sample], span: str) -> Sample:
     )
 
 
-def _added(some: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for one in some:
-        for kind, seconds in one.items():
-            found[kind] = round(found.get(kind, 0.0) + seconds, 3)
-    return found
+def _added(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for seconds_by_kind in mappings:
+        for kind, seconds in seconds_by_kind.items():
+            totals[kind] = round(totals.get(kind, 0.0) + seconds, 3)
+    return totals
 
 
 _READ, _WRITTEN = 1, 3  # of what Counters.devices has for each
@@ -253,12 +253,12 @@ def _differences(before: Mapping[str, list[int]], after: Mapping[str, list[int]]
     """Returns the differences of all present devices; None if one was not present before, or restarted counting."""
     if not after.keys() <= before.keys():
         return None
-    found = [tuple(now - then for then, now in zip(before[name], after[name], strict=True)) for name in after]
+    differences = [tuple(now - then for then, now in zip(before[name], after[name], strict=True)) for name in after]
     # The milliseconds busy, the last of them, are a 32-bit number that wraps every seven weeks; nothing is made of them.
-    return found if all(value >= 0 for one in found for value in one[: _WRITTEN + 1]) else None
+    return differences if all(value >= 0 for difference in differences for value in difference[: _WRITTEN + 1]) else None
 
 
 def _pressure(before: Mapping[str, int], after: Mapping[str, int], seconds: float) -> dict[str, float]:
     """Returns the pressure of the kinds that both have. Waiting longer than the elapsed time means that a counter was reset."""
-    found = {kind: (after[kind] - before[kind]) / _MICRO for kind in after if kind in before}
-    return {kind: round(value, 3) for kind, value in found.items() if 0 <= value <= seconds * 1.1}
+    pressure = {kind: (after[kind] - before[kind]) / _MICRO for kind in after if kind in before}
+    return {kind: round(value, 3) for kind, value in pressure.items() if 0 <= value <= seconds * 1.1}

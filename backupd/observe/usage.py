@@ -170,17 +170,17 @@ class DrawTally:
         if roots is None:
             return
         self.met += 1
-        known = [owners[root] for root in roots if root in owners]
-        hosts = {host for host, _ in known}
+        known_owners = [owners[root] for root in roots if root in owners]
+        hosts = {host for host, _ in known_owners}
         self.by_host.update(hosts)
-        self.by_backup.update(known)
-        if not known:
+        self.by_backup.update(known_owners)
+        if not known_owners:
             self.others += 1
-        elif len(known) == len(roots):
+        elif len(known_owners) == len(roots):
             if len(hosts) == 1:
                 self.only_host.update(hosts)
-            if len(known) == 1:
-                self.only_backup.update(known)
+            if len(known_owners) == 1:
+                self.only_backup.update(known_owners)
 
 
 def places(pieces: Sequence[tuple[int, int]], chance: random.Random) -> Iterator[int]:
@@ -279,13 +279,13 @@ def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> Pool
     hosts, backup_uses, complete = [], [], True
     unread: dict[str, str] = {}
     for _, group in groupby(backups, key=lambda backup: backup.host):
-        some = list(group)
-        (row,) = summed(some)
-        host, measured, problems = _compared(pool, some, until)
+        host_uses = list(group)
+        (row,) = summed(host_uses)
+        host, measured, problems = _compared(pool, host_uses, until)
         unread |= problems
         complete = complete and host is not None
         hosts.append(replace(row, measured=host))
-        backup_uses += [replace(backup_use, measured=use) for backup_use, use in zip(some, measured, strict=True)]
+        backup_uses += [replace(backup_use, measured=use) for backup_use, use in zip(host_uses, measured, strict=True)]
     return PoolUse("extents", tuple(hosts), tuple(backup_uses), None, 0, time.monotonic() - begun, complete, unread)
 
 

@@ -32,10 +32,10 @@ class ExtentOwners:
         self.referenced.append(int(length.sum()))
         place = np.searchsorted(self.vaddr, vaddr)
         inside = place < len(self.vaddr)
-        known = np.zeros(len(vaddr), bool)
-        known[inside] = self.vaddr[place[inside]] == vaddr[inside]
-        self.owner[place[known]] = _MANY
-        fresh = ~known
+        is_known = np.zeros(len(vaddr), bool)
+        is_known[inside] = self.vaddr[place[inside]] == vaddr[inside]
+        self.owner[place[is_known]] = _MANY
+        fresh = ~is_known
         self.vaddr = np.insert(self.vaddr, place[fresh], vaddr[fresh])
         self.length = np.insert(self.length, place[fresh], length[fresh])
         self.owner = np.insert(self.owner, place[fresh], np.int32(number))

@@ -103,7 +103,7 @@ def run_command(
     It waits while backups are made, expired or balanced here. Exit status 0: all is there; 1: some host could not be sent, or the
     repository could not be reached; 3: another run to it is under way; 4: this pool is unusable.
     """
-    found = []
+    results = []
     outlive_readers()
     with opened(ctx) as context:
         for settings in _chosen(context, name, is_asked=not due):
@@ -112,16 +112,16 @@ def run_command(
             end = closing_time(context, settings) if due else None
             forced = Forced.parse(force, {*context.config.hosts, *context.catalogue.hosts()})
             try:
-                found.append(_one(context, settings, hosts, end, forced, dry_run=dry_run, as_json=as_json))
+                results.append(_one(context, settings, hosts, end, forced, dry_run=dry_run, as_json=as_json))
             except OperatorError as error:
                 if error.exit_code == Exit.LOCKED:
                     raise
                 report_unreached(context, settings, error, dry_run=dry_run)
-                found.append({"offsite": settings.name, "error": error.message, "status": int(Exit.ATTENTION)})
+                results.append({"offsite": settings.name, "error": error.message, "status": int(Exit.ATTENTION)})
         if as_json:
-            echo_json(found)
+            echo_json(results)
     left_out = name is None and OFFSITE in context.config.faulty_sections
-    return max((one["status"] for one in found), default=int(Exit.ATTENTION if left_out else Exit.OK))
+    return max((result["status"] for result in results), default=int(Exit.ATTENTION if left_out else Exit.OK))
 
 
 @command.command("list", short_help="list this pool's backups there")
@@ -131,21 +131,21 @@ def run_command(
 @click.pass_context
 def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], as_json: bool) -> int:
     """List this pool's backups in the repository NAME, or in all repositories."""
-    rows, said = [], []
+    rows, objects = [], []
     with opened(ctx) as context:
         for settings in _chosen(context, name):
             restic = _restic(context, settings)
             require_there(restic)
-            there = snapshots(restic, context.pool)
-            incomplete = KnownRepository(context.catalogue, settings.name).incomplete(there)
-            for snapshot in sorted(there, key=lambda snapshot: (snapshot.host, snapshot.name)):
+            in_repository = snapshots(restic, context.pool)
+            incomplete = KnownRepository(context.catalogue, settings.name).incomplete(in_repository)
+            for snapshot in sorted(in_repository, key=lambda snapshot: (snapshot.host, snapshot.name)):
                 if hosts and snapshot.host not in hosts:
                     continue
                 remarks = _remarks(snapshot, whole=snapshot.id not in incomplete)
                 rows.append([printable(settings.name), printable(snapshot.host), snapshot.name, snapshot.id[:8], remarks])
-                said.append(_as_json(settings.name, snapshot, whole=snapshot.id not in incomplete))
+                objects.append(_as_json(settings.name, snapshot, whole=snapshot.id not in incomplete))
     if as_json:
-        echo_json(said)
+        echo_json(objects)
     elif rows:
         click.echo(table(rows, ["OFFSITE", "HOST", "BACKUP", "SNAPSHOT", "REMARK"]))
     else:
@@ -153,24 +153,24 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
     return Exit.OK
 
 
-def _remarks(one: OffsiteSnapshot, *, whole: bool) -> str:
-    found = [
+def _remarks(snapshot: OffsiteSnapshot, *, whole: bool) -> str:
+    remarks = [
         "" if whole else "not whole",
-        f"there as {printable(one.label)}" if one.label else "",
-        "of another machine that had the name" if one.former else "",
+        f"there as {printable(snapshot.label)}" if snapshot.label else "",
+        "of another machine that had the name" if snapshot.former else "",
     ]
-    return ", ".join(filter(None, found))
+    return ", ".join(filter(None, remarks))
 
 
-def _as_json(offsite: str, one: OffsiteSnapshot, *, whole: bool) -> dict[str, Any]:
+def _as_json(offsite: str, snapshot: OffsiteSnapshot, *, whole: bool) -> dict[str, Any]:
     return {
         "offsite": offsite,
-        "host": one.host,
-        "backup": one.name,
-        "snapshot": one.id,
+        "host": snapshot.host,
+        "backup": snapshot.name,
+        "snapshot": snapshot.id,
         "whole": whole,
-        "name_there": one.label or one.host,
-        "former": one.former,
+        "name_there": snapshot.label or snapshot.host,
+        "former": snapshot.former,
     }
 
 
@@ -199,13 +199,13 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
 
     Exit status 0: all is well; 1: something is not; 3: a run to it is under way.
     """
-    status, said = int(Exit.OK), []
+    status, results = int(Exit.OK), []
     outlive_readers()
     cancellation = Cancellation()
     with opened(ctx) as context, cancellation.listening():
         for settings in _chosen(context, name):
             restic = replace(_restic(context, settings), look=cancellation.raise_if_cancelled)
-            found: dict[str, Any] = {"offsite": settings.name, "read": sample, "files": 0, "backup": None, "error": None}
+            result: dict[str, Any] = {"offsite": settings.name, "read": sample, "files": 0, "backup": None, "error": None}
             try:
                 now = context.clock.now()
                 with (
@@ -216,20 +216,20 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
                     done = check_sample(restic, context.pool, sample, files, cancellation.raise_if_cancelled)
                     attempt.end(AttemptOutcome.DONE)
                     note_size(restic, context.catalogue)
-                found |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
+                result |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
                 if not as_json:
-                    what = f"; {counted(done.files, 'file')} of {found['backup']} equal to the pool's" if done.host else ""
-                    prose(f"{settings.name}: in order, {sample} of it was read{what}")
+                    compared = f"; {counted(done.files, 'file')} of {result['backup']} equal to the pool's" if done.host else ""
+                    prose(f"{settings.name}: in order, {sample} of it was read{compared}")
             except Cancelled:
                 return signal_status(cancellation.signal)
             except OperatorError as error:
                 if error.exit_code == Exit.LOCKED:
                     raise
-                found["error"], status = error.message, int(Exit.ATTENTION)
+                result["error"], status = error.message, int(Exit.ATTENTION)
                 complain(OperatorError(f"{settings.name}: {error.message}", error.hint))
-            said.append(found)
+            results.append(result)
     if as_json:
-        echo_json(said)
+        echo_json(results)
     return status
 
 
@@ -270,10 +270,10 @@ def _one(
         run.cancellation.listening(),
     ):
         try:
-            summary, there, sendings = run.plan(hosts)
+            summary, in_repository, sendings = run.plan(hosts)
         except Cancelled:
             return _report(OffsiteSummary(settings.name, cancelled=True), run.cancellation, as_json)
-        run.send(summary, there, sendings)
+        run.send(summary, in_repository, sendings)
         try:
             run.remove(summary, forced)
         except OperatorError as error:  # what was sent is there all the same
@@ -303,8 +303,8 @@ def _note(context: PoolContext, settings: OffsiteSettings, summary: OffsiteSumma
 
 
 def _say_plan(run: OffsiteRun, hosts: tuple[str, ...], forced: Forced, as_json: bool) -> dict[str, Any]:
-    summary, there, sendings = run.plan(hosts)
-    going = run.removal(there, forced).going if run.settings.retention else ()
+    summary, in_repository, sendings = run.plan(hosts)
+    going = run.removal(in_repository, forced).going if run.settings.retention else ()
     for failed in summary.failed:
         complain(OperatorError(f"{failed.host}: {failed.error}"))
     if not as_json:

@@ -55,8 +55,8 @@ def machine_of(pool: Pool, host: str, since: str) -> str:
     Raises LockHeld, UnreadableRecord.
     """
     folder = pool.host(host)
-    if known := read_notes(folder).machine:
-        return known
+    if machine := read_notes(folder).machine:
+        return machine
     made = str(uuid4())
     try:
         with take_lock(pool.host_lock(host), "backupd offsite", since):
@@ -74,28 +74,30 @@ def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
     """
     answer = restic.ask("snapshots", "--no-lock", "--tag", f"{_OURS},{_POOL}{pool.id}")
     try:
-        said = [one for line in answer.lines if isinstance(line, list) for one in line]
-        found = [snapshot for each in said if (snapshot := _snapshot(each))]
+        answers = [snapshot_json for line in answer.lines if isinstance(line, list) for snapshot_json in line]
+        own_snapshots = [snapshot for each in answers if (snapshot := _snapshot(each))]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ResticFailed(f"restic's list of snapshots is invalid: {error!r}") from None
     notes = _notes(pool)
     machines = {host: of.machine for host, of in notes.items()}
-    return placed([snapshot if snapshot.machine else _proven(pool, notes, snapshot) for snapshot in found], machines)
+    return placed([snapshot if snapshot.machine else _proven(pool, notes, snapshot) for snapshot in own_snapshots], machines)
 
 
-def note_machines(restic: Restic, there: Sequence[OffsiteSnapshot], incomplete: Collection[str], look: Callable[[], None]) -> bool:
+def note_machines(
+    restic: Restic, in_repository: Sequence[OffsiteSnapshot], incomplete: Collection[str], look: Callable[[], None]
+) -> bool:
     """Has the repository keep the ids of machines that `snapshots` has found out; whether there were any. The ids of those
     snapshots change, and the key must be one that can delete. Raises ResticFailed, and what `look` raises.
     """
-    left = left_by_tag(there)
-    found: dict[str, list[str]] = {}
-    for snapshot in there:
+    left = left_by_tag(in_repository)
+    ids_by_machine: dict[str, list[str]] = {}
+    for snapshot in in_repository:
         if snapshot.proven and snapshot.id not in incomplete and snapshot.id not in left:
-            found.setdefault(snapshot.machine, []).append(snapshot.id)
-    for machine, ids in found.items():
+            ids_by_machine.setdefault(snapshot.machine, []).append(snapshot.id)
+    for machine, ids in ids_by_machine.items():
         _ask_of(restic, ("tag", "--add", f"{_MACHINE}{machine}"), ids, look)
     _ask_of(restic, ("forget",), sorted(left), look)
-    return bool(found or left)
+    return bool(ids_by_machine or left)
 
 
 def tag_incomplete(restic: Restic, ids: Sequence[str], look: Callable[[], None]) -> None:
@@ -112,23 +114,23 @@ def _ask_of(restic: Restic, words: Sequence[str], ids: Sequence[str], look: Call
 
 def _notes(pool: Pool) -> dict[str, Notes]:
     """Returns the notes of the pool's hosts. One whose notes cannot be read is left out: nobody knows which machine it is."""
-    found: dict[str, Notes] = {}
+    notes_by_host: dict[str, Notes] = {}
     for host in hosts_of(pool):
         with suppress(UnreadableRecord):
-            found[host] = read_notes(pool.host(host))
-    return found
+            notes_by_host[host] = read_notes(pool.host(host))
+    return notes_by_host
 
 
-def _proven(pool: Pool, notes: Mapping[str, Notes], one: OffsiteSnapshot) -> OffsiteSnapshot:
+def _proven(pool: Pool, notes: Mapping[str, Notes], snapshot: OffsiteSnapshot) -> OffsiteSnapshot:
     """Returns a snapshot without the id of a machine (its pool was read-only) with that of the host
     in whose folder its backup is, as one of a host of that name. Without that proof it may be of anybody who had the name.
     """
-    found = {
+    machines = {
         of.machine
         for host, of in notes.items()
-        if of.machine and one.host in (host, *of.was) and _is_of(pool.host(host) / one.name, host, one.host)
+        if of.machine and snapshot.host in (host, *of.was) and _is_of(pool.host(host) / snapshot.name, host, snapshot.host)
     }
-    return replace(one, machine=found.pop(), proven=True) if len(found) == 1 else one
+    return replace(snapshot, machine=machines.pop(), proven=True) if len(machines) == 1 else snapshot
 
 
 def _is_of(path: Path, host: str, name: str) -> bool:
@@ -139,19 +141,19 @@ def _is_of(path: Path, host: str, name: str) -> bool:
     return False
 
 
-def _snapshot(said: dict[str, Any]) -> OffsiteSnapshot | None:
-    name, machine = (_tagged(said, kind) for kind in (_BACKUP, _MACHINE))
-    host, started = said["hostname"], parse_backup_name(name)
-    if not _ID.fullmatch(said["id"]):  # it is a word of restic's command lines later
-        raise ValueError(said["id"])
+def _snapshot(answer: dict[str, Any]) -> OffsiteSnapshot | None:
+    name, machine = (_tagged(answer, kind) for kind in (_BACKUP, _MACHINE))
+    host, started = answer["hostname"], parse_backup_name(name)
+    if not _ID.fullmatch(answer["id"]):  # it is a word of restic's command lines later
+        raise ValueError(answer["id"])
     if not started or name_fault(host):
         return None
-    original, incomplete = str(said.get("original") or ""), _INCOMPLETE in (said.get("tags") or ())
-    return OffsiteSnapshot(said["id"], host, name, started, machine, original=original, incomplete=incomplete)
+    original, incomplete = str(answer.get("original") or ""), _INCOMPLETE in (answer.get("tags") or ())
+    return OffsiteSnapshot(answer["id"], host, name, started, machine, original=original, incomplete=incomplete)
 
 
-def _tagged(said: dict[str, Any], kind: str) -> str:
-    return next((str(tag).removeprefix(kind) for tag in said.get("tags") or () if tag.startswith(kind)), "")
+def _tagged(answer: dict[str, Any], kind: str) -> str:
+    return next((str(tag).removeprefix(kind) for tag in answer.get("tags") or () if tag.startswith(kind)), "")
 
 
 def make(restic: Restic) -> None:
@@ -180,12 +182,12 @@ class KnownRepository:
     def __init__(self, catalogue: Catalogue, name: str) -> None:
         self._catalogue, self._name = catalogue, name
 
-    def incomplete(self, there: Iterable[OffsiteSnapshot]) -> frozenset[str]:
+    def incomplete(self, in_repository: Iterable[OffsiteSnapshot]) -> frozenset[str]:
         """Returns the ids of snapshots that restic made without reading everything, and of those whose end is unknown."""
-        said, every = read_offsite(self._catalogue, self._name), list(there)
-        unheard = {tuple(one) for one in said.get("unheard", ())}
+        fact, every = read_offsite(self._catalogue, self._name), list(in_repository)
+        unheard = {tuple(pair) for pair in fact.get("unheard", ())}
         unknown = {snapshot.id for snapshot in every if (snapshot.label or snapshot.host, snapshot.name) in unheard}
-        return frozenset(said.get("incomplete", ())) | unknown | tagged_incomplete(every)
+        return frozenset(fact.get("incomplete", ())) | unknown | tagged_incomplete(every)
 
     @property
     def newest(self) -> dict[str, str]:
@@ -193,15 +195,18 @@ class KnownRepository:
         return offsite_newest(self._catalogue, self._name)
 
     def note(
-        self, there: Collection[OffsiteSnapshot], incomplete: Collection[str], unheard: Collection[tuple[str, str]] = ()
+        self, in_repository: Collection[OffsiteSnapshot], incomplete: Collection[str], unheard: Collection[tuple[str, str]] = ()
     ) -> None:
         """Keeps it. `unheard`: hosts and backups that are being sent, or whose sending broke off: they may be there or not."""
-        ids = {snapshot.id for snapshot in there}
-        said: dict[str, Any] = {"newest": newest_there(there, incomplete), "incomplete": sorted(ids.intersection(incomplete))}
+        ids = {snapshot.id for snapshot in in_repository}
+        fact: dict[str, Any] = {
+            "newest": newest_there(in_repository, incomplete),
+            "incomplete": sorted(ids.intersection(incomplete)),
+        }
         if unheard:
-            said["unheard"] = sorted(unheard)
-        self._catalogue.set_fact(OFFSITE_THERE + self._name, json.dumps(said, separators=(",", ":"), sort_keys=True))
-        self._catalogue.set_fact(COPIED + self._name, copied_backups_text(complete_there(there, incomplete)))
+            fact["unheard"] = sorted(unheard)
+        self._catalogue.set_fact(OFFSITE_THERE + self._name, json.dumps(fact, separators=(",", ":"), sort_keys=True))
+        self._catalogue.set_fact(COPIED + self._name, copied_backups_text(complete_there(in_repository, incomplete)))
 
 
 def restic_time(moment: datetime) -> str:
@@ -254,37 +259,37 @@ def check_sample(restic: Restic, pool: Pool, share: str, files: int, look: Calla
     folder = Path(mkdtemp(prefix="check-", dir=restic.cache))
     try:
         with lock_for_reading(pool.host(chosen.host) / chosen.name), Tree(pool.host(chosen.host) / chosen.name) as tree:
-            some = _some_files(tree, files)
-            _compare(restic, chosen, tree, some, folder, look)
+            paths = _some_files(tree, files)
+            _compare(restic, chosen, tree, paths, folder, look)
     finally:
         with suppress(OSError):
             remove_tree(folder)
-    return SampleCheck(len(some), chosen.host, chosen.name)
+    return SampleCheck(len(paths), chosen.host, chosen.name)
 
 
 def _some_files(tree: Tree, number: int) -> list[bytes]:
     """Paths of some files, chosen by chance among the first that a walk meets."""
     looked_at = islice(entries(tree, b"/"), _LOOKED_AT)
-    found = [entry.path for entry in looked_at if entry.kind == "file" and entry.size <= _LARGEST]
-    chosen = random.SystemRandom().sample(found, min(number, len(found)))
+    candidates = [entry.path for entry in looked_at if entry.kind == "file" and entry.size <= _LARGEST]
+    chosen = random.SystemRandom().sample(candidates, min(number, len(candidates)))
     sizes = accumulate(len(path) for path in chosen)
     return [path for path, size in zip(chosen, sizes, strict=True) if size <= _COMMAND_LINE]
 
 
 def _compare(
-    restic: Restic, chosen: OffsiteSnapshot, tree: Tree, some: list[bytes], folder: Path, look: Callable[[], None]
+    restic: Restic, chosen: OffsiteSnapshot, tree: Tree, paths: list[bytes], folder: Path, look: Callable[[], None]
 ) -> None:
-    if not some:
+    if not paths:
         return
     shown = f"{SHOWN}/{DATA}"
-    patterns = [(shown + os.fsdecode(path)).translate(_PATTERN) for path in some]
+    patterns = [(shown + os.fsdecode(path)).translate(_PATTERN) for path in paths]
     words = [word for pattern in patterns for word in ("--include", pattern)]
     failed = ""
     try:
         restic.ask("restore", chosen.id, "--target", str(folder), *words, written=folder, look=look)
     except ResticFailed as error:  # it may be about attributes alone: what counts is below
         failed = f": {error.message}"
-    for path in some:
+    for path in paths:
         with os.fdopen(tree.open_file(path), "rb") as ours:
             try:
                 theirs = (folder / f"{shown}{os.fsdecode(path)}".lstrip("/")).open("rb")

@@ -114,7 +114,7 @@ class Restic:
         look: Callable[[], None],
     ) -> Answer:
         command = (*self._cell(shown, written), PROGRAM, *words, "--json", "--cache-dir", str(self.cache))
-        found: list[Any] = []
+        lines: list[Any] = []
         opening = _Opening()
         try:
             with piped(command, extra=self.variables) as program:
@@ -126,7 +126,7 @@ class Restic:
                     if words[0] != "backup" and silence.is_over():  # what a backup does is in its lines
                         waited = format_duration(self.settings.stall)
                         raise ResticFailed(f"restic: the repository has not answered for {waited}", "see that its server works")
-                    if why := "" if found else opening.fails(program.said):
+                    if why := "" if lines else opening.fails(program.said):
                         raise ResticFailed(f"restic: the repository is not reached: {self._clean(why)}", "is its server up?")
 
                 for line in _lines(program.output, look_at_all):
@@ -134,21 +134,21 @@ class Restic:
                         tell(line)
                         if line.get("message_type") == "status":
                             continue  # one each second, for days
-                    found.append(line)
+                    lines.append(line)
                 status = program.wait(look_at_all)
-                said = program.said()
+                output = program.said()
         except ProgramFailed as error:
             raise ResticFailed(self._clean(error.message), error.hint) from None
         if status not in (0, INCOMPLETE) or (status and words[0] != "backup"):
-            messages = [json.dumps(line) for line in found if isinstance(line, dict) and message_of(line)]
-            raise self._failure([*said, *messages], status)
-        return Answer(found, status)
+            messages = [json.dumps(line) for line in lines if isinstance(line, dict) and message_of(line)]
+            raise self._failure([*output, *messages], status)
+        return Answer(lines, status)
 
     def _cell(self, shown: Path | None, written: Path | None) -> tuple[str, ...]:
         words = [_CELL, "--die-with-parent", "--new-session", "--unshare-ipc", "--cap-drop", "ALL"]
         for capability in _TO_READ + (_TO_WRITE if written else ()):
             words += ["--cap-add", capability]
-        for entry in sorted(os.scandir("/"), key=lambda one: one.name):
+        for entry in sorted(os.scandir("/"), key=lambda dir_entry: dir_entry.name):
             if entry.is_symlink():
                 words += ["--symlink", str(Path(entry.path).readlink()), entry.path]
             elif entry.is_dir() and entry.name not in _NOT_SHOWN:
@@ -210,13 +210,13 @@ class _Opening:
         self._end = time.monotonic() + OPENING
         self._before: int | None = None
 
-    def fails(self, said: Callable[[], Sequence[str]]) -> str:
+    def fails(self, output: Callable[[], Sequence[str]]) -> str:
         """Returns why not if the time is over and restic has said once more that it tries again; the last message alone may be old,
         and restic be at work since.
         """
         if time.monotonic() < self._end:
             return ""
-        lines = said()
+        lines = output()
         self._before = len(lines) if self._before is None else self._before
         match = _NOT_REACHED.search(_message(lines[-1])) if len(lines) > self._before else None
         return match["why"] if match else ""
@@ -248,7 +248,7 @@ def restic_of(settings: OffsiteSettings, state: Path, pool: Path) -> Restic:
 def _variables(file: Path) -> dict[str, str]:
     """Parses the NAME=value lines of a file, values quoted as for a shell. Raises OperatorError with the number of the line."""
     _require_private(file)
-    found = {}
+    variables = {}
     for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -259,8 +259,8 @@ def _variables(file: Path) -> dict[str, str]:
             words = ["", ""]
         if not is_one or not re.fullmatch(r"[A-Za-z_]\w*", name) or len(words) > 1:
             raise OperatorError(f"{file}, line {number}: expected NAME=value", "quote a value with blanks in it")
-        found[name] = words[0] if words else ""
-    return found
+        variables[name] = words[0] if words else ""
+    return variables
 
 
 def _require_private(file: Path) -> None:
@@ -372,7 +372,7 @@ def restic_error(lines: Sequence[str], status: int) -> ResticError:
             texts.append(line)
         else:
             objects.append(parsed)
-    final: dict[str, Any] = next((one for one in reversed(objects) if one.get("message_type") == "exit_error"), {})
+    final: dict[str, Any] = next((message for message in reversed(objects) if message.get("message_type") == "exit_error"), {})
     code = final.get("code")
     status = code if isinstance(code, int) and status == 1 else status
     messages = [*filter(None, map(message_of, objects))]

@@ -141,9 +141,9 @@ class _Watch:
 
     def tell(self, line: dict[str, Any]) -> None:
         """Hears each line."""
-        said = tuple(line.get(key) for key in ("message_type", "total_bytes", "total_files", "bytes_done", "files_done"))
-        if said != self._said:
-            self._said, self._since = said, time.monotonic()
+        progress = tuple(line.get(key) for key in ("message_type", "total_bytes", "total_files", "bytes_done", "files_done"))
+        if progress != self._said:
+            self._said, self._since = progress, time.monotonic()
         if line.get("message_type") == "status":
             self.run.sinks(OffsiteProgress(self.host, float(line.get("percent_done", 0.0)), int(line.get("bytes_done", 0))))
 
@@ -188,7 +188,7 @@ class OffsiteRun:
         """Reads the repository and returns its contents and the backups to send; hosts that were given up have failed. Raises
         ResticFailed, Cancelled.
         """
-        there = snapshots(self.restic, self.pool)
+        in_repository = snapshots(self.restic, self.pool)
         newest, unread, unknown = {}, dict[str, list[str]](), list[HostFailed]()
         for host in hosts_of(self.pool):
             if any(fnmatchcase(host, pattern) for pattern in self.settings.hosts) and (not named or host in named):
@@ -200,22 +200,22 @@ class OffsiteRun:
                     continue
                 if base:
                     newest[host] = base.path.name
-        incomplete = KnownRepository(self.catalogue, self.settings.name).incomplete(there)
-        sendings = to_send(newest, there, incomplete)
-        hopeless = set() if named else given_up(sendings, there, incomplete)
+        incomplete = KnownRepository(self.catalogue, self.settings.name).incomplete(in_repository)
+        sendings = to_send(newest, in_repository, incomplete)
+        hopeless = set() if named else given_up(sendings, in_repository, incomplete)
         sendings = [sending for sending in sendings if sending not in hopeless]
         summary = OffsiteSummary(self.settings.name, len(newest), len(sendings))
         summary.failed = [HostFailed(host, _GIVEN_UP.format(name=name, host=host)) for host, name in sorted(hopeless)]
         summary.failed += unknown
         summary.failed += [HostFailed(host, _UNREAD.format(names=", ".join(lost))) for host, lost in unread.items() if lost]
-        return summary, there, sendings
+        return summary, in_repository, sendings
 
-    def send(self, summary: OffsiteSummary, there: list[OffsiteSnapshot], sendings: Sequence[tuple[str, str]]) -> None:
+    def send(self, summary: OffsiteSummary, in_repository: list[OffsiteSnapshot], sendings: Sequence[tuple[str, str]]) -> None:
         """Sends them, and records the contents of the repository in the catalogue. If a host fails, the others go on."""
         self.sinks(OffsitePlan(tuple(sendings)))
         known_repository = KnownRepository(self.catalogue, self.settings.name)
-        incomplete, unheard = set(known_repository.incomplete(there)), set[tuple[str, str]]()
-        known_repository.note(there, incomplete)
+        incomplete, unheard = set(known_repository.incomplete(in_repository)), set[tuple[str, str]]()
+        known_repository.note(in_repository, incomplete)
         end = elapsed() + self.seconds_left if self.seconds_left is not None else None
         for host, name in self._in_turn(sendings):
             try:
@@ -224,8 +224,8 @@ class OffsiteRun:
                     summary.out_of_time = True
                     return
                 unheard.add((host, name))  # whatever ends this: what restic may have made there does not count
-                known_repository.note(there, incomplete, unheard)
-                self._send(host, name, summary, there, incomplete)
+                known_repository.note(in_repository, incomplete, unheard)
+                self._send(host, name, summary, in_repository, incomplete)
                 unheard.discard((host, name))
             except IncompleteSnapshot as error:
                 unheard.discard((host, name))
@@ -237,7 +237,7 @@ class OffsiteRun:
                 self._fail(summary, host, f"{error.message}; {error.hint}" if error.hint else error.message)
             except OSError as error:
                 self._fail(summary, host, error.strerror or str(error))
-            known_repository.note(there, incomplete, unheard)
+            known_repository.note(in_repository, incomplete, unheard)
 
     def _in_turn(self, sendings: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         """Yields them; last those of hosts whose id cannot be noted yet, for another command works on them."""
@@ -278,7 +278,9 @@ class OffsiteRun:
         summary.failed.append(failed)
         self.sinks(failed)
 
-    def _send(self, host: str, name: str, summary: OffsiteSummary, there: list[OffsiteSnapshot], incomplete: set[str]) -> None:
+    def _send(
+        self, host: str, name: str, summary: OffsiteSummary, in_repository: list[OffsiteSnapshot], incomplete: set[str]
+    ) -> None:
         path, machine = self.pool.host(host) / name, self._machine(host)
         base = find_base(self.pool, host, self.now)
         if base is None or base.path != path:
@@ -286,30 +288,30 @@ class OffsiteRun:
         require_nothing_mounted(path)
         begun = time.monotonic()
         words = ("--host", host, "--time", restic_time(base.record.started), *tags_of(self.pool, name, machine))
-        words += (*_parent_words(there, host, machine), *limit_words(self.settings))
+        words += (*_parent_words(in_repository, host, machine), *limit_words(self.settings))
         with lock_for_reading(path):
             watch = _Watch(self, host)
             answer = self.restic.ask("backup", *words, str(SHOWN), shown=path, look=watch.look, tell=watch.tell)
-        said = next((line for line in reversed(answer.lines) if isinstance(line, dict) and "snapshot_id" in line), None)
-        if said is None:
+        answer_summary = next((line for line in reversed(answer.lines) if isinstance(line, dict) and "snapshot_id" in line), None)
+        if answer_summary is None:
             raise ResticFailed("restic ended without a snapshot")
         if answer.status == INCOMPLETE:
-            there[:] = snapshots(self.restic, self.pool)  # restic before 0.15 tells the first letters of an id alone
-            ids = [snapshot.id for snapshot in there if snapshot.id.startswith(said["snapshot_id"])]
+            in_repository[:] = snapshots(self.restic, self.pool)  # restic before 0.15 tells the first letters of an id alone
+            ids = [snapshot.id for snapshot in in_repository if snapshot.id.startswith(answer_summary["snapshot_id"])]
             incomplete.update(ids)  # first: the tag may fail, or be cut off
-            KnownRepository(self.catalogue, self.settings.name).note(there, incomplete, {(host, name)})
+            KnownRepository(self.catalogue, self.settings.name).note(in_repository, incomplete, {(host, name)})
             try:
                 tag_incomplete(self.restic, ids, watch.look)
-                there[:] = snapshots(self.restic, self.pool)
+                in_repository[:] = snapshots(self.restic, self.pool)
             except ResticFailed as error:
                 self.sinks.notice(f"{host}@{name}: only this server records that its snapshot lacks files: {error.message}")
-            incomplete.update(tagged_incomplete(there))
+            incomplete.update(tagged_incomplete(in_repository))
             raise IncompleteSnapshot(
                 "restic could not read all of it", "see dmesg and `backupd scrub`: what it made there is not counted"
             )
-        there.append(OffsiteSnapshot(said["snapshot_id"], host, name, base.record.started, machine))
+        in_repository.append(OffsiteSnapshot(answer_summary["snapshot_id"], host, name, base.record.started, machine))
         seconds = time.monotonic() - begun
-        sent = Sent(host, name, said["total_files_processed"], said["data_added"], seconds)
+        sent = Sent(host, name, answer_summary["total_files_processed"], answer_summary["data_added"], seconds)
         summary.sent.append(sent)
         self.sinks(sent)
 
@@ -329,10 +331,10 @@ class OffsiteRun:
         known_repository = KnownRepository(self.catalogue, self.settings.name)
         look, going = self.cancellation.raise_if_cancelled, list[str]()
         try:
-            there = snapshots(self.restic, self.pool)
-            if note_machines(self.restic, there, known_repository.incomplete(there), look):
-                there = snapshots(self.restic, self.pool)
-            summary.removal = self.removal(there, forced)
+            in_repository = snapshots(self.restic, self.pool)
+            if note_machines(self.restic, in_repository, known_repository.incomplete(in_repository), look):
+                in_repository = snapshots(self.restic, self.pool)
+            summary.removal = self.removal(in_repository, forced)
             going = [snapshot.id for snapshot in summary.removal.going]
             for first in range(0, len(going), MOST_AT_ONCE):
                 ids = going[first : first + MOST_AT_ONCE]
@@ -341,13 +343,15 @@ class OffsiteRun:
         except Cancelled:
             summary.cancelled = True
             return
-        known_repository.note([snapshot for snapshot in there if snapshot.id not in going], known_repository.incomplete(there))
+        known_repository.note(
+            [snapshot for snapshot in in_repository if snapshot.id not in going], known_repository.incomplete(in_repository)
+        )
 
-    def removal(self, there: Sequence[OffsiteSnapshot], forced: Forced) -> Removal:
+    def removal(self, in_repository: Sequence[OffsiteSnapshot], forced: Forced) -> Removal:
         """Returns the snapshots that would be removed. Needs a retention."""
         assert self.settings.retention is not None
-        incomplete = KnownRepository(self.catalogue, self.settings.name).incomplete(there)
-        return to_remove(there, incomplete, self.settings.retention, self.config.pool.zone, self.now, forced)
+        incomplete = KnownRepository(self.catalogue, self.settings.name).incomplete(in_repository)
+        return to_remove(in_repository, incomplete, self.settings.retention, self.config.pool.zone, self.now, forced)
 
     def _wait(self) -> None:
         """Gives way to a night, an expiry and a balance."""
@@ -358,10 +362,14 @@ class OffsiteRun:
         self.cancellation.raise_if_cancelled()
 
 
-def _parent_words(there: Sequence[OffsiteSnapshot], host: str, machine: str) -> tuple[str, ...]:
+def _parent_words(in_repository: Sequence[OffsiteSnapshot], host: str, machine: str) -> tuple[str, ...]:
     """The options that say what is compared with: the newest snapshot of this machine, whatever it was called then.
 
     Left to itself restic takes the newest of that name, and what looks the same in the tree of another machine is not read.
     """
-    own = [snapshot for snapshot in there if snapshot.host == host and not snapshot.former and snapshot.machine in (machine, "")]
+    own = [
+        snapshot
+        for snapshot in in_repository
+        if snapshot.host == host and not snapshot.former and snapshot.machine in (machine, "")
+    ]
     return ("--parent", max(own, key=lambda snapshot: snapshot.name).id) if own else ("--force",)

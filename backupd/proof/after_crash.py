@@ -39,8 +39,8 @@ def has_backups_in_doubt(pool: Pool, hosts: Collection[str] | None = None) -> bo
     """True if this boot was not examined yet, or a backup of these hosts (None: of any) is in doubt. A rehearsal has no boots."""
     if pool.rehearsal:
         return False
-    known = read_boot(pool)
-    return known is None or known.boot != boot_id() or any(hosts is None or host in hosts for host, _ in known.unread)
+    previous = read_boot(pool)
+    return previous is None or previous.boot != boot_id() or any(hosts is None or host in hosts for host, _ in previous.unread)
 
 
 def boot_record(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
@@ -48,28 +48,28 @@ def boot_record(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) 
 
     `margin`: seconds. The catalogue is up to date with the pool. Raises OSError.
     """
-    known, boot = read_boot(pool), boot_id()
-    if known and known.boot == boot:
-        return known
-    found = _written_before(pool, catalogue, now, timedelta(seconds=margin), known) if not pool.rehearsal else frozenset()
-    return BootRecord(boot, now, unread=found | (known.unread if known else frozenset()))
+    before, boot = read_boot(pool), boot_id()
+    if before and before.boot == boot:
+        return before
+    in_doubt = _written_before(pool, catalogue, now, timedelta(seconds=margin), before) if not pool.rehearsal else frozenset()
+    return BootRecord(boot, now, unread=in_doubt | (before.unread if before else frozenset()))
 
 
 def record_boot(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
     """Writes the record of this boot to the pool. A `.working` in doubt loses its mark instead: its run compares it."""
-    found = boot_record(pool, catalogue, now, margin)
-    if found != read_boot(pool):
-        working = {one for one in found.unread if one[1] == WORKING}
+    new_record = boot_record(pool, catalogue, now, margin)
+    if new_record != read_boot(pool):
+        working = {backup for backup in new_record.unread if backup[1] == WORKING}
         for host, _ in working:
             _remove_synced_mark(pool, host)
-        found = replace(found, unread=found.unread - working)
-        write_boot(pool, found)
-    _note_in_catalogue(catalogue, found)
-    return found
+        new_record = replace(new_record, unread=new_record.unread - working)
+        write_boot(pool, new_record)
+    _note_in_catalogue(catalogue, new_record)
+    return new_record
 
 
 def _written_before(
-    pool: Pool, catalogue: Catalogue, now: datetime, margin: timedelta, known: BootRecord | None
+    pool: Pool, catalogue: Catalogue, now: datetime, margin: timedelta, before: BootRecord | None
 ) -> frozenset[tuple[str, str]]:
     moments = last_written(pool.path)
     backups = [
@@ -79,8 +79,8 @@ def _written_before(
     ]
     begun = now - timedelta(seconds=elapsed())
     samples = catalogue.samples(pool.filesystem, begun - _SAMPLES_OF)
-    signs = [sample.taken for sample in samples] + ([known.seen] if known else [])
-    return written_last(backups, signs, known.seen if known and known.stopped else None, margin, begun, now)
+    signs = [sample.taken for sample in samples] + ([before.seen] if before else [])
+    return written_last(backups, signs, before.seen if before and before.stopped else None, margin, begun, now)
 
 
 def _remove_synced_mark(pool: Pool, host: str) -> None:
@@ -148,19 +148,19 @@ def doubt_under_both_names(pool: Pool, old: str, new: str) -> None:
 
     The caller has the lock `verify`. Raises OSError, and OperatorError if it cannot be written down.
     """
-    known = read_boot(pool)
-    added = frozenset((new, name) for host, name in known.unread if host == old) if known else frozenset()
-    if known and not added <= known.unread:
-        write_boot(pool, replace(known, unread=known.unread | added))
+    before = read_boot(pool)
+    added = frozenset((new, name) for host, name in before.unread if host == old) if before else frozenset()
+    if before and not added <= before.unread:
+        write_boot(pool, replace(before, unread=before.unread | added))
         if (written := read_boot(pool)) is None or not added <= written.unread:
             raise OperatorError("what is in doubt since a crash cannot be written down", "make room in the pool")
 
 
 def end_doubt_of(pool: Pool, catalogue: Catalogue, host: str) -> None:
     """Forgets what was in doubt under a name that no host has any more. The caller has the lock `verify`. Raises OSError."""
-    if known := read_boot(pool):
-        left = replace(known, unread=frozenset(one for one in known.unread if one[0] != host))
-        if left != known:
+    if before := read_boot(pool):
+        left = replace(before, unread=frozenset(backup for backup in before.unread if backup[0] != host))
+        if left != before:
             write_boot(pool, left)
         _note_in_catalogue(catalogue, left)
 
@@ -170,11 +170,11 @@ def note_stop(pool: Pool, now: datetime) -> None:
 
     A boot that was not checked yet stays so: what is in doubt is not known.
     """
-    known = read_boot(pool)
-    if known and known.boot == boot_id() and not pool.rehearsal:
+    before = read_boot(pool)
+    if before and before.boot == boot_id() and not pool.rehearsal:
         with syncing(pool.path) as disk:
             disk.sync()
-        write_boot(pool, replace(known, seen=now, stopped=True))
+        write_boot(pool, replace(before, seen=now, stopped=True))
 
 
 def _note_in_catalogue(catalogue: Catalogue, record: BootRecord) -> None:
@@ -197,16 +197,16 @@ def read_last_written(
 
     Errors are reported and do not fail a backup.
     """
-    told, end = False, None if seconds is None else elapsed() + seconds
+    is_announced, end = False, None if seconds is None else elapsed() + seconds
     while not cancellation and has_backups_in_doubt(context.pool, hosts) and (end is None or elapsed() < end):
         try:
             with take_lock(context.pool.locks / VERIFY_LOCK, "backupd run", format_time(context.clock.now())):
                 _read(context, hosts, notice, cancellation, None if end is None else end - elapsed())
             return
         except LockHeld as error:
-            if not told:
+            if not is_announced:
                 notice(f"what was written last before a crash is being read: {error.message}")
-            told = True
+            is_announced = True
             cancellation.sleep(_PAUSE)
         except (OperatorError, OSError) as error:
             why = error.message if isinstance(error, OperatorError) else error
@@ -236,10 +236,10 @@ def _read(
 ) -> None:
     record = record_boot(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
     if record.unread:
-        some = "these are" if hosts is None else "those of the hosts that are backed up now are"
-        notice(f"{in_doubt_words(BackupsInDoubt(record.seen, record.unread))}: {some} read first")
-    for one in read_in_doubt(record, in_doubt_verifier(context, record, cancellation, lambda _: None, seconds), hosts):
-        if isinstance(one, OperatorError):
-            notice(one.message)
-        elif damages := one[1].damages:
-            notice(f"{printable(one[0].host)} {one[0].name}: {counted(damages, 'file')} damaged, fetched again")
+        scope_words = "these are" if hosts is None else "those of the hosts that are backed up now are"
+        notice(f"{in_doubt_words(BackupsInDoubt(record.seen, record.unread))}: {scope_words} read first")
+    for result in read_in_doubt(record, in_doubt_verifier(context, record, cancellation, lambda _: None, seconds), hosts):
+        if isinstance(result, OperatorError):
+            notice(result.message)
+        elif damages := result[1].damages:
+            notice(f"{printable(result[0].host)} {result[0].name}: {counted(damages, 'file')} damaged, fetched again")

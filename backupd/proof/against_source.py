@@ -199,10 +199,10 @@ class SourceComparison:
     def _looked_twice(self, folder: HostFolder, names: Sequence[bytes]) -> dict[bytes, ContentVerdict] | None:
         """Compares differing files and the folders above them once more, a while later; None: cancelled, or out of time."""
         try:
-            found = compare(folder, names, self.cancellation, seconds=self._seconds(folder.host))
-            suspect = [name for name, content_verdict in (found or {}).items() if content_verdict is ContentVerdict.DIFFERS]
-            if found is None or not suspect:
-                return found
+            verdicts = compare(folder, names, self.cancellation, seconds=self._seconds(folder.host))
+            suspect = [name for name, content_verdict in (verdicts or {}).items() if content_verdict is ContentVerdict.DIFFERS]
+            if verdicts is None or not suspect:
+                return verdicts
             self.cancellation.sleep(min(_PAUSE, max(0.0, self._left)))
             again = compare(folder, suspect, self.cancellation, seconds=self._seconds(folder.host))
             above = {name: set(_folders_above(name)) for name in suspect}
@@ -214,7 +214,7 @@ class SourceComparison:
             return None
         if again is None or real is None:
             return None
-        return found | {
+        return verdicts | {
             name: content_verdict if above[name] <= real else ContentVerdict.CHANGED for name, content_verdict in again.items()
         }
 
@@ -244,13 +244,13 @@ class SourceComparison:
         rows = [_damage(backup.host, name, file, now) for name, files in every.items() for file in files]
         enter_damages(self.pool, self.catalogue, [backup.host], rows)
 
-    def _write_down(self, backup: Restorable, comparison: Comparison, known: HostComparisons) -> None:
+    def _write_down(self, backup: Restorable, comparison: Comparison, comparisons: HostComparisons) -> None:
         """Records the result in the pool, then in the catalogue. A comparison without files replaces no other one."""
-        folder, there = self.pool.host(backup.host), names_of(self.pool, backup.host)
-        backups = {name: comparison for name, comparison in known.backups.items() if name in there}
+        folder, names = self.pool.host(backup.host), names_of(self.pool, backup.host)
+        backups = {name: comparison for name, comparison in comparisons.backups.items() if name in names}
         if comparison.files or backup.name not in backups:
             backups[backup.name] = comparison.with_those_of(backups.get(backup.name))
-        write_compared(folder, replace(known, backups=backups))
+        write_compared(folder, replace(comparisons, backups=backups))
         self.catalogue.put_comparisons(compared_row(backup.host, name, comparison) for name, comparison in backups.items())
 
 
@@ -287,9 +287,15 @@ def _batches(tree: Tree, path: bytes, chooses: Callable[[bytes], bool], after: b
     batch, size, most, largest = list[bytes](), 0, _FIRST, _FIRST_SIZE
     last = _order_of(after) if after is not None else []
     try:
-        for one in walk(tree, path, unreadable=lambda _path, _error: None):
-            entry = one.entry
-            if one.left or entry.kind != "file" or entry.path == path or not chooses(entry.path) or _order_of(entry.path) <= last:
+        for walk_entry in walk(tree, path, unreadable=lambda _path, _error: None):
+            entry = walk_entry.entry
+            if (
+                walk_entry.left
+                or entry.kind != "file"
+                or entry.path == path
+                or not chooses(entry.path)
+                or _order_of(entry.path) <= last
+            ):
                 continue
             if batch and (len(batch) >= most or size + entry.size > largest):
                 yield batch

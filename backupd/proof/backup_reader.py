@@ -151,31 +151,33 @@ class BackupReader:
 
     # --- by the thread that hands out
 
-    def _take_some(self, tree: Tree, batches: Iterator[list[FolderNames]], known: Checksums, streams: ThreadPoolExecutor) -> bool:
+    def _take_some(
+        self, tree: Tree, batches: Iterator[list[FolderNames]], checksums: Checksums, streams: ThreadPoolExecutor
+    ) -> bool:
         """Reads until it is time to write down what was found. Returns whether all names were looked at."""
         until, waiting, work = time.monotonic() + _LONGEST, set[Future[_BatchRead]](), self._work
         try:
             while not (work.is_over or self._error or len(self._found) >= _MOST_RECORDS or time.monotonic() >= until):
-                while len(waiting) < _WAITING and (job := self._next_job(tree, batches, known)):
+                while len(waiting) < _WAITING and (job := self._next_job(tree, batches, checksums)):
                     waiting.add(streams.submit(job))
                 if not waiting:
                     break
                 done, waiting = wait(waiting, timeout=_TELL, return_when=FIRST_COMPLETED)
-                for one in done:
-                    self._note_batch(one.result())
+                for future in done:
+                    self._note_batch(future.result())
                 work.say_how_far()
         finally:
-            for one in waiting:
-                self._note_batch(one.result())
+            for future in waiting:
+                self._note_batch(future.result())
         if self._error:
             raise self._error
         return self._is_listed and not (self._large or self._is_cut or work.cancellation)
 
-    def _next_job(self, tree: Tree, batches: Iterator[list[FolderNames]], known: Checksums) -> Callable[[], _BatchRead] | None:
+    def _next_job(self, tree: Tree, batches: Iterator[list[FolderNames]], checksums: Checksums) -> Callable[[], _BatchRead] | None:
         if self._large:
             return partial(self._read_large, tree, self._large.popleft())
         if not self._is_listed and (batch := next(batches, None)) is not None:
-            return partial(self._read_batch, tree, batch, known)
+            return partial(self._read_batch, tree, batch, checksums)
         self._is_listed = True
         return None
 
@@ -188,34 +190,34 @@ class BackupReader:
         self._work.count.damaged = self._damaged_before + len(self.bad)
         self._error = self._error or done.error
 
-    def _note(self, found: FileRead, before: ReadBefore | None) -> None:
-        work, before = self._work, self._found.get(found.key) or before
+    def _note(self, file_read: FileRead, before: ReadBefore | None) -> None:
+        work, before = self._work, self._found.get(file_read.key) or before
         digest = before.digest if before else NO_DIGEST
         is_known = digest != NO_DIGEST
-        summed = self._sum_of(found.path, found.key)
-        is_right = summed is not None and found.plain == summed
-        is_wrong = summed is not None and found.plain not in (None, summed)
+        summed = self._sum_of(file_read.path, file_read.key)
+        is_right = summed is not None and file_read.plain == summed
+        is_wrong = summed is not None and file_read.plain not in (None, summed)
         differs = is_wrong or (before is not None and before.differs and not is_right)
-        is_other = differs or (is_known and found.digest != digest)
-        place = 0 if found.bad is None and is_other else found.bad
+        is_other = differs or (is_known and file_read.digest != digest)
+        place = 0 if file_read.bad is None and is_other else file_read.bad
         if place is None:
-            digest = found.digest
-        elif differs and found.digest == digest:
+            digest = file_read.digest
+        elif differs and file_read.digest == digest:
             digest = NO_DIGEST  # what is wrong must not be what the next look compares with
-        self._found[found.key] = ReadBefore(self._now, place is not None, digest, differs)
-        if summed is not None and found.plain != found.digest:
-            self._summed.add(found.key)
+        self._found[file_read.key] = ReadBefore(self._now, place is not None, digest, differs)
+        if summed is not None and file_read.plain != file_read.digest:
+            self._summed.add(file_read.key)
         if place is not None:
-            work.bad[self._host, found.key] = place
-            paths = [found.path, *self._names_met(found.key)]
-            self.bad += [FoundDamage(path, place, found.key) for path in paths]
+            work.bad[self._host, file_read.key] = place
+            paths = [file_read.path, *self._names_met(file_read.key)]
+            self.bad += [FoundDamage(path, place, file_read.key) for path in paths]
         else:
-            self._names_met(found.key)
+            self._names_met(file_read.key)
             self.read += 1
             self.compared += is_known or summed is not None
-        self.bytes += found.size
+        self.bytes += file_read.size
         work.count.files += 1
-        work.count.bytes += found.size
+        work.count.bytes += file_read.size
 
     def _names_met(self, key: Key) -> list[bytes]:
         """The other names of a file that were met while it was read; it is not being read any more."""
@@ -227,27 +229,29 @@ class BackupReader:
 
     # --- by any thread
 
-    def _read_batch(self, tree: Tree, batch: list[FolderNames], known: Checksums) -> _BatchRead:
+    def _read_batch(self, tree: Tree, batch: list[FolderNames], checksums: Checksums) -> _BatchRead:
         done = _BatchRead()
         with self._work.buffer() as buffer:
             for folder_names in batch:
                 try:
                     if done.error is None and not done.is_cut:
-                        self._read_names(tree, folder_names, known, done, buffer)
+                        self._read_names(tree, folder_names, checksums, done, buffer)
                 except OSError as error:
                     done.error = error
                 finally:
                     os.close(folder_names.folder)
         return done
 
-    def _read_names(self, tree: Tree, some: FolderNames, known: Checksums, done: _BatchRead, buffer: mmap) -> None:
+    def _read_names(self, tree: Tree, folder_names: FolderNames, checksums: Checksums, done: _BatchRead, buffer: mmap) -> None:
         """Raises OSError for what is not damage."""
-        looked = [(name, status) for name in some.names if (status := self._look(some, name)) is not None]
+        looked = [(name, status) for name in folder_names.names if (status := self._look(folder_names, name)) is not None]
         done.names += len(looked)
         with self._deciding:
             if self._linked_sums is None and any(status.st_nlink > 1 for _, status in looked):
                 self._linked_sums = self._sums_of_linked(tree)
-            chosen = [(name, to_read) for name, status in looked if (to_read := self._choose(some.above, name, status, known))]
+            chosen = [
+                (name, to_read) for name, status in looked if (to_read := self._choose(folder_names.above, name, status, checksums))
+            ]
         for name, file in chosen:
             if self._work.is_over:
                 done.is_cut = True
@@ -259,7 +263,7 @@ class BackupReader:
                 done.is_cut = True
                 return
             try:
-                fd = open_seen_direct(name, some.folder)
+                fd = open_seen_direct(name, folder_names.folder)
                 done.read.append((read_small(fd, file.path, file.size, file.key, buffer), file.before))
             except OSError as error:
                 self._unreadable(file.path, error)
@@ -281,19 +285,19 @@ class BackupReader:
                 done.error = error
         return done
 
-    def _look(self, some: FolderNames, name: bytes) -> os.stat_result | None:
+    def _look(self, folder_names: FolderNames, name: bytes) -> os.stat_result | None:
         """Returns the status of a plain file, None of anything else. Of a symlink reads where it leads: it may be damaged, too."""
         try:
-            status = os.stat(name, dir_fd=some.folder, follow_symlinks=False)
+            status = os.stat(name, dir_fd=folder_names.folder, follow_symlinks=False)
             if stat.S_ISREG(status.st_mode):
                 return status
             if stat.S_ISLNK(status.st_mode):
-                os.readlink(name, dir_fd=some.folder)
+                os.readlink(name, dir_fd=folder_names.folder)
         except OSError as error:
-            self._unreadable(some.above + b"/" + name, error)
+            self._unreadable(folder_names.above + b"/" + name, error)
         return None
 
-    def _choose(self, above: bytes, name: bytes, status: os.stat_result, known: Checksums) -> _FileToRead | None:
+    def _choose(self, above: bytes, name: bytes, status: os.stat_result, checksums: Checksums) -> _FileToRead | None:
         """Returns None for a file that is not read now: it was in this pass, or is not among those meant.
 
         One that was damaged when it was read last is read again.
@@ -302,7 +306,7 @@ class BackupReader:
         if (place := self._work.bad.get((self._host, key))) is not None:
             self.bad.append(FoundDamage(path, place))  # whoever else has it was told of when it was read
             return None
-        before = self._found.get(key) or known.find(key)
+        before = self._found.get(key) or checksums.find(key)
         if before and self._since <= before.at <= self._until and not before.damaged:
             if key in self._summed or (self._sum_of(path, key) or before.digest) == before.digest:
                 return None  # else it was read where there is no sum of it
@@ -323,15 +327,15 @@ class BackupReader:
 
     def _sums_of_linked(self, tree: Tree) -> dict[Key, bytes]:
         """Looks at all files of which something was recorded. What cannot be read is noticed by whoever walks there."""
-        found: dict[Key, bytes] = {}
+        sums: dict[Key, bytes] = {}
         for above, paths in groupby(sorted(self._sums), key=lambda path: path.rpartition(b"/")[0]):
             with suppress(OSError, ValueError), tree.folder(above or b"/") as folder:
                 for path in paths:
                     with suppress(OSError):
                         status = os.stat(path.rpartition(b"/")[2], dir_fd=folder, follow_symlinks=False)
                         if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
-                            found[key_of(status.st_ino, status.st_ctime_ns, status.st_size)] = self._sums[path]
-        return found
+                            sums[key_of(status.st_ino, status.st_ctime_ns, status.st_size)] = self._sums[path]
+        return sums
 
     def _is_drawn(self, path: bytes, key: Key, inode: int) -> bool:
         is_meant = self._written is None or inode in self._written or self._sum_of(path, key) is not None

@@ -113,12 +113,12 @@ class DamagedFile:
 def damaged_files(context: PoolContext, rows: Iterable[Damage]) -> list[DamagedFile]:
     """Returns the damaged files by host and path. Opens each damaged backup once. Raises OSError for errors other than damage."""
     ordered = sorted(rows, key=lambda row: (row.host, row.path))
-    found: list[DamagedFile] = []
+    files: list[DamagedFile] = []
     common = _common(context)
     for host, damages in groupby(ordered, key=lambda damage: damage.host):
         with RecordedContents(context.pool.host(host)) as recorded:
-            found += _of_host(context, host, list(damages), recorded, common.get(host, {}))
-    return found
+            files += _of_host(context, host, list(damages), recorded, common.get(host, {}))
+    return files
 
 
 def _common(context: PoolContext) -> CommonBackups:
@@ -141,7 +141,7 @@ def _of_host(
     paths = {fsencode(row.path) for row in rows}
     seen = {backup.name: _entries(backup, paths) for backup in backups}
     bad = {(damage.name, damage.path) for damage in context.catalogue.damages(host) if damage.fate is None}
-    found = []
+    files = []
     for path, group in groupby(rows, key=lambda row: row.path):
         damages = list(group)
         have = {damage.name for damage in damages}
@@ -160,8 +160,8 @@ def _of_host(
         was = [recorded.of(name, entry) for name, entry in entries.items()] if "source" not in by else []  # it was read as it is
         proven = tuple(name for name, entry in copies.items() if is_proven(recorded.of(name, entry), was))
         replicas = tuple(sorted({replica for name in have for replica in common.get(name, ())}))
-        found.append(DamagedFile(host, path, tuple(sorted(have)), places, by, at, similar, newest in have, names, proven, replicas))
-    return found
+        files.append(DamagedFile(host, path, tuple(sorted(have)), places, by, at, similar, newest in have, names, proven, replicas))
+    return files
 
 
 def _backups(context: PoolContext, host: str) -> list[Restorable]:
@@ -173,7 +173,7 @@ def _backups(context: PoolContext, host: str) -> list[Restorable]:
 
 def _entries(backup: Restorable, paths: set[bytes]) -> dict[bytes, Entry]:
     """Returns the entries at those paths that can be read."""
-    found = {}
+    entries_by_path = {}
     try:
         with Tree(backup.path) as tree:
             for path in paths:
@@ -182,10 +182,10 @@ def _entries(backup: Restorable, paths: set[bytes]) -> dict[bytes, Entry]:
                 except (OSError, ValueError):  # not there, or itself damaged: no copy
                     continue
                 if entry.kind == "file":
-                    found[path] = entry
+                    entries_by_path[path] = entry
     except OSError:  # deleted meanwhile
         return {}
-    return found
+    return entries_by_path
 
 
 def _content(entry: Entry) -> tuple[int, int]:
@@ -225,8 +225,8 @@ def recorded_damage(pool: Pool, host: str, name: str) -> list[bytes]:
     return []
 
 
-def _is_damaged(one: Entry, known: Checksums) -> bool:
-    before = known.find(key_of(one.inode, one.changed, one.size))
+def _is_damaged(entry: Entry, checksums: Checksums) -> bool:
+    before = checksums.find(key_of(entry.inode, entry.changed, entry.size))
     return before is not None and before.damaged
 
 

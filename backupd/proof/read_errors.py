@@ -81,15 +81,15 @@ class Resolver:
 
     def resolve(self, vaddrs: Iterable[int]) -> Iterator[tuple[int, list[FilePlace] | None]]:
         """Yields each address with its places, in order. Looks up the names of many together, which is faster."""
-        some, count = list[_Referred](), 0
+        batch, count = list[_Referred](), 0
         for vaddr in vaddrs:
             references = self._references(vaddr)
-            some.append((vaddr, references))
+            batch.append((vaddr, references))
             count += len(references or ())
-            if len(some) >= _MOST_ADDRESSES or count >= _MOST_REFERENCES:
-                yield from self._named(some)
-                some, count = [], 0
-        yield from self._named(some)
+            if len(batch) >= _MOST_ADDRESSES or count >= _MOST_REFERENCES:
+                yield from self._named(batch)
+                batch, count = [], 0
+        yield from self._named(batch)
 
     def sharing(self, fault: "ReadFailure", pool: "Pool") -> list[FilePlace]:
         """Returns the same for a block of a file that could not be read; nothing if it is in no backup any more."""
@@ -113,26 +113,26 @@ class Resolver:
             self.lost += 1
             return None
 
-    def _named(self, some: list[_Referred]) -> Iterator[tuple[int, list[FilePlace] | None]]:
-        paths = self._paths_of(some)
-        for vaddr, references in some:
+    def _named(self, batch: list[_Referred]) -> Iterator[tuple[int, list[FilePlace] | None]]:
+        paths = self._paths_of(batch)
+        for vaddr, references in batch:
             yield vaddr, list(self._places(references, paths)) if references else None
 
     def _places(self, references: list[Reference], paths: Mapping[int, _Paths]) -> Iterator[FilePlace]:
         for inode, offset, subvolume in references:
-            if (there := paths.get(subvolume)) and (here := there.get(inode)):
+            if (subvolume_paths := paths.get(subvolume)) and (here := subvolume_paths.get(inode)):
                 host, name = self._backups[subvolume]
                 for path in here:
                     yield FilePlace(host, name, path, offset)
 
-    def _paths_of(self, some: list[_Referred]) -> dict[int, _Paths]:
+    def _paths_of(self, batch: list[_Referred]) -> dict[int, _Paths]:
         """The paths as the host has them, by subvolume and inode; only of backups."""
         wanted: dict[int, set[int]] = {}
-        for _, references in some:
+        for _, references in batch:
             for inode, _, subvolume in references or ():
                 if subvolume in self._backups:
                     wanted.setdefault(subvolume, set()).add(inode)
-        found, before, paths = dict[int, _Paths](), None, _Paths()
+        paths_by_subvolume, before, paths = dict[int, _Paths](), None, _Paths()
         for subvolume, inodes in wanted.items():
             try:
                 names = self._names.of_many(subvolume, inodes)
@@ -142,9 +142,9 @@ class Resolver:
                 self.lost += 1
                 continue
             if names is not before:
-                before, paths = names, {inode: _as_on_host(some) for inode, some in names.items()}
-            found[subvolume] = paths
-        return found
+                before, paths = names, {inode: _as_on_host(inode_paths) for inode, inode_paths in names.items()}
+            paths_by_subvolume[subvolume] = paths
+        return paths_by_subvolume
 
 
 def _as_on_host(paths: Iterable[bytes]) -> list[bytes]:
@@ -239,11 +239,11 @@ def look_at_read_errors(context: PoolContext, now: datetime, *, were_met: bool =
     after = replace(seen_now(seen, counters, named, boot, log.last, now), counters=read_counters(context))
     if log.why:
         return ReadErrors((), len(failures), after, log.why)
-    known, every = (
+    recorded, every = (
         {(damage.host, damage.name, damage.path) for damage in context.catalogue.damages()},
         list(merged(bad, "device", now)),
     )
-    damages = [damage for damage in every if (damage.host, damage.name, damage.path) not in known]
+    damages = [damage for damage in every if (damage.host, damage.name, damage.path) not in recorded]
     enter_damages(context.pool, context.catalogue, (damage.host for damage in every), damages)
     note_seen(context.catalogue, after)
     return ReadErrors(tuple(damages), len(failures), after)
@@ -251,11 +251,11 @@ def look_at_read_errors(context: PoolContext, now: datetime, *, were_met: bool =
 
 def read_counters(context: PoolContext) -> dict[int, int]:
     """Returns how many errors of reading each device has counted, by its id. Raises OSError."""
-    found = {}
+    counters = {}
     for device in read_allocation(context.pool.path).devices:
         pairs = zip(DEVICE_ERRORS, device.errors or (), strict=False)
-        found[device.devid] = sum(count for name, count in pairs if name in _OF_READING)
-    return found
+        counters[device.devid] = sum(count for name, count in pairs if name in _OF_READING)
+    return counters
 
 
 def _bad(context: PoolContext, failures: set[ReadFailure]) -> set[FilePlace]:
@@ -283,11 +283,11 @@ class OwnReads:
         """Counts what is read in the block: files known to be damaged. Or, with `met`, the number of what was found damaged
         and has a name, if that is larger at the end.
         """
-        before, known = read_counters(self._site), met() if met else 0
+        before, met_before = read_counters(self._site), met() if met else 0
         try:
             yield
         finally:
-            if met is None or met() > known:
+            if met is None or met() > met_before:
                 self._errors += grown(SeenErrors(before), read_counters(self._site))
 
     def forget(self) -> None:
@@ -336,8 +336,8 @@ def record_scrub_damage(context: PoolContext, done: "Scrubbed", now: datetime) -
         resolver = Resolver(fd, backups_by_id(context))
         rows, elsewhere = _read_all(context, resolver, done.faults.vaddrs, {tree.vaddr for tree in done.faults.trees}, now)
     unnamed += resolver.lost
-    there = set(backups_by_id(context).values())  # one may have been deleted meanwhile
-    rows = [row for row in rows if (row.host, row.name) in there]
+    in_pool = set(backups_by_id(context).values())  # one may have been deleted meanwhile
+    rows = [row for row in rows if (row.host, row.name) in in_pool]
     has_named_all = done.outcome == "finished" and not (unnamed or unread)
     hosts = {*hosts_of(context.pool), *(damage.host for damage in context.catalogue.damages())}
     enter_damages(context.pool, context.catalogue, hosts, rows, lambda damage: has_named_all and _is_outdated(damage, begun))
@@ -350,9 +350,9 @@ def record_scrub_damage(context: PoolContext, done: "Scrubbed", now: datetime) -
     return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_trouble)
 
 
-def _is_outdated(one: Damage, begun: datetime | None) -> bool:
+def _is_outdated(damage: Damage, begun: datetime | None) -> bool:
     """Whether a scrub that began then, and has named everything, has looked at that place since."""
-    return one.found_by == "scrub" or (one.found_by == "device" and begun is not None and one.found_at <= begun)
+    return damage.found_by == "scrub" or (damage.found_by == "device" and begun is not None and damage.found_at <= begun)
 
 
 def _read_all(

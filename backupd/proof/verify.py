@@ -100,12 +100,12 @@ class Verifier(VerifyPass):
         self._write_down(backup.host, backup.name, verification, look.shared)
         return verification
 
-    def _enter_found(self, backup: Restorable, found: Sequence[FoundDamage]) -> dict[str, list[bytes]]:
+    def _enter_found(self, backup: Restorable, damages: Sequence[FoundDamage]) -> dict[str, list[bytes]]:
         """Enters damages, at once also of the host's other backups that share what is damaged, which are read another day: the next
         night looks at its base alone. Returns the paths by other backup.
         """
-        others = dict(backups_that_share(self.pool, backup.host, backup.name, found))
-        every = {backup.name: found, **others}
+        others = dict(backups_that_share(self.pool, backup.host, backup.name, damages))
+        every = {backup.name: damages, **others}
         lengths = {
             (damage.name, damage.path, damage.start): damage.length for damage in self.catalogue.damages(backup.host)
         }  # as a scrub has them
@@ -121,27 +121,29 @@ class Verifier(VerifyPass):
         """
         bad = {(os.fsdecode(found_damage.path), found_damage.start) for found_damage in look.bad}
 
-        def is_mended(one: Damage) -> bool:
-            if one.name != backup.name:
+        def is_mended(damage: Damage) -> bool:
+            if damage.name != backup.name:
                 return False
-            if one.found_by == "device":
-                return look.is_whole and one.found_at < look.since
-            return one.found_by == "verify" and look.is_walked and (one.path, one.start) not in bad
+            if damage.found_by == "device":
+                return look.is_whole and damage.found_at < look.since
+            return damage.found_by == "verify" and look.is_walked and (damage.path, damage.start) not in bad
 
         enter_damages(self.pool, self.catalogue, [backup.host], (), is_mended)
 
     def _damage(self, host: str, name: str, file: FoundDamage) -> Damage:
         return Damage(host, name, os.fsdecode(file.path), file.start, 0, "verify", self.now)
 
-    def _write_down(self, host: str, backup: str, found: Verification, shared: Mapping[str, Sequence[bytes]] | None = None) -> None:
+    def _write_down(
+        self, host: str, backup: str, new_verification: Verification, shared: Mapping[str, Sequence[bytes]] | None = None
+    ) -> None:
         """`shared`: paths of damaged files in other backups. One of these that was never read is left to be the next that is."""
-        folder, there = self.pool.host(host), names_of(self.pool, host)
-        known = {name: verification for name, verification in read_verified(folder).items() if name in there}
+        folder, names = self.pool.host(host), names_of(self.pool, host)
+        verifications = {name: verification for name, verification in read_verified(folder).items() if name in names}
         for name, paths in (shared or {}).items():
-            if other := known.get(name):
-                known[name] = _with_damages(other, other, paths, are_all=False)
-        write_verified(folder, known | {backup: found})
-        self.catalogue.put_verifications([verified_row(host, backup, found)])
+            if other := verifications.get(name):
+                verifications[name] = _with_damages(other, other, paths, are_all=False)
+        write_verified(folder, verifications | {backup: new_verification})
+        self.catalogue.put_verifications([verified_row(host, backup, new_verification)])
 
 
 def unreadable_backups(pool: Pool, hosts: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -155,9 +157,11 @@ def unreadable_backups(pool: Pool, hosts: Iterable[str]) -> Iterator[tuple[str, 
                     yield host, name
 
 
-def _with_damages(found: Verification, before: Verification | None, paths: Sequence[bytes], *, are_all: bool) -> Verification:
+def _with_damages(
+    new_verification: Verification, before: Verification | None, paths: Sequence[bytes], *, are_all: bool
+) -> Verification:
     """Adds these damaged files, and, unless they are all, the earlier ones, of which not all may be named."""
     names, verification = {os.fsdecode(path) for path in paths}, None if are_all else before
     names |= set(verification.damaged) if verification else set()
     number = max(len(names), verification.damages if verification else 0)
-    return replace(found, damages=number, damaged=tuple(sorted(names, key=os.fsencode)[:NAMED]))
+    return replace(new_verification, damages=number, damaged=tuple(sorted(names, key=os.fsencode)[:NAMED]))

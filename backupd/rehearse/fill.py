@@ -126,12 +126,12 @@ class HostFiles:
         if count >= len(names):
             return names
         weights = list(accumulate(size**bias for size in self._files.values()))
-        found: dict[str, None] = {}
+        drawn: dict[str, None] = {}
         for _ in range(4 * count):
-            if len(found) == count:
+            if len(drawn) == count:
                 break
-            found[names[bisect(weights, self._random.random() * weights[-1], hi=len(names) - 1)]] = None
-        return list(found)
+            drawn[names[bisect(weights, self._random.random() * weights[-1], hi=len(names) - 1)]] = None
+        return list(drawn)
 
     def _change(self, name: str) -> ChangeFile:
         size = self._files[name]
@@ -201,17 +201,17 @@ class NightWriter:
         """A night; how many bytes of it are new. Raises OSError."""
         return sum(self._together(self._hosts[first : first + at_once], started) for first in range(0, len(self._hosts), at_once))
 
-    def _together(self, some: Sequence[_HostState], started: datetime) -> int:
-        for host in some:
+    def _together(self, hosts: Sequence[_HostState], started: datetime) -> int:
+        for host in hosts:
             self._begin(host, started)
         new = 0
-        for host, change in _in_turns(some):
+        for host, change in _in_turns(hosts):
             self._apply(host, change, started)
             new += new_bytes(change)
-        for host in some:
+        for host in hosts:
             self._record(host, started)
         commit(self._pool.path)
-        for host in some:
+        for host in hosts:
             self._finalise(host, started)
         return new
 
@@ -292,10 +292,10 @@ class NightWriter:
         host.newest = record.name
 
 
-def _in_turns(some: Sequence[_HostState]) -> Iterator[tuple[_HostState, Change]]:
+def _in_turns(hosts: Sequence[_HostState]) -> Iterator[tuple[_HostState, Change]]:
     """One change of each host after the other, until none has any left."""
-    for number in range(max((len(host.changes) for host in some), default=0)):
-        yield from ((host, host.changes[number]) for host in some if number < len(host.changes))
+    for number in range(max((len(host.changes) for host in hosts), default=0)):
+        yield from ((host, host.changes[number]) for host in hosts if number < len(host.changes))
 
 
 def _write_all(fd: int, data: memoryview) -> None:

@@ -45,24 +45,24 @@ class _Night(NamedTuple):
 
 def learned(hosts: Sequence[str], backups: Iterable[Backup]) -> Fleet:
     """The models of these hosts. `backups`: theirs with detail, oldest first; those of others are passed over."""
-    found: dict[str, list[_Night]] = {name: [] for name in hosts}
+    nights_by_host: dict[str, list[_Night]] = {name: [] for name in hosts}
     for backup in backups:
-        if backup.host in found and (backup.outcome or backup.state) == COMPLETE and (night := _night(backup)):
-            found[backup.host].append(night)
-            del found[backup.host][: -_NEWEST - 1]
-    known = {name: _host(name, nights) for name, nights in found.items() if len(nights) > FEWEST}
-    usual = _usual(list(known.values()))
-    assumed = {name: _assumed(name, nights, usual) for name, nights in found.items() if name not in known}
-    return Fleet(tuple((known | assumed)[name] for name in hosts), tuple(assumed))
+        if backup.host in nights_by_host and (backup.outcome or backup.state) == COMPLETE and (night := _night(backup)):
+            nights_by_host[backup.host].append(night)
+            del nights_by_host[backup.host][: -_NEWEST - 1]
+    models = {name: _host(name, nights) for name, nights in nights_by_host.items() if len(nights) > FEWEST}
+    usual = _usual(list(models.values()))
+    assumed = {name: _assumed(name, nights, usual) for name, nights in nights_by_host.items() if name not in models}
+    return Fleet(tuple((models | assumed)[name] for name in hosts), tuple(assumed))
 
 
-def _night(one: Backup) -> _Night | None:
-    if not one.files or not one.bytes:
+def _night(backup: Backup) -> _Night | None:
+    if not backup.files or not backup.bytes:
         return None
-    paths = one.detail.get("paths")
+    paths = backup.detail.get("paths")
     numbers = [path.get("numbers", {}) for path in paths if isinstance(path, Mapping)] if isinstance(paths, list) else []
     created, deleted, transferred, matched = (_sum(numbers, key) for key in ("created", "deleted", "transferred", "matched"))
-    return _Night(one.files, one.bytes, created, deleted, transferred, one.new_bytes or 0, matched)
+    return _Night(backup.files, backup.bytes, created, deleted, transferred, backup.new_bytes or 0, matched)
 
 
 def _sum(of_paths: Iterable[Mapping[str, Any]], key: str) -> int:
@@ -106,24 +106,24 @@ def _bias(times: float) -> float:
 def _nightly(literal: Sequence[int]) -> tuple[float, ...]:
     """Returns each night's share of an average one. Their mean is 1, unless one night was out of all proportion."""
     mean = fmean(literal)
-    return tuple(min(one / mean, _MOST_TIMES) for one in literal) if mean else (1.0,)
+    return tuple(min(value / mean, _MOST_TIMES) for value in literal) if mean else (1.0,)
 
 
-def _usual(known: Sequence[HostModel]) -> HostModel:
+def _usual(models: Sequence[HostModel]) -> HostModel:
     """A host of medians, its changes in proportion to its files."""
-    if not known:
+    if not models:
         return TYPICAL
-    files = max(round(median(host.files for host in known)), 1)
+    files = max(round(median(host.files for host in models)), 1)
     return replace(
         TYPICAL,
         files=files,
-        mean_size=median(host.mean_size for host in known),
-        created=median(host.created / host.files for host in known) * files,
-        created_size=median(host.created_size for host in known),
-        deleted=median(host.deleted / host.files for host in known) * files,
-        changed=median(host.changed / host.files for host in known) * files,
-        bias=median(host.bias for host in known),
-        rewritten=median(host.rewritten for host in known),
+        mean_size=median(host.mean_size for host in models),
+        created=median(host.created / host.files for host in models) * files,
+        created_size=median(host.created_size for host in models),
+        deleted=median(host.deleted / host.files for host in models) * files,
+        changed=median(host.changed / host.files for host in models) * files,
+        bias=median(host.bias for host in models),
+        rewritten=median(host.rewritten for host in models),
     )
 
 

@@ -257,8 +257,8 @@ def _is_full(error: Exception, mount: Path) -> bool:
     return (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EROFS)) or "ro" in mount_of(mount).super_options
 
 
-def _sum(allocation: Allocation, what: str, kind: str) -> int:
-    return sum(getattr(space, what) for space in allocation.spaces if space.type == kind)
+def _sum(allocation: Allocation, field: str, kind: str) -> int:
+    return sum(getattr(space, field) for space in allocation.spaces if space.type == kind)
 
 
 def _kept_at_least(plan: RehearsalPlan, variant: Variant, host: str) -> int:

@@ -86,13 +86,13 @@ def _spare(device: Path, named: str, erase: str | None, filesystem: str | None) 
     with ClosingFd(fd):
         size = os.lseek(fd, 0, os.SEEK_END)
     finished = run(["blkid", "--probe", "--cache-file", os.devnull, "--output", "export", str(device)], check=False)
-    known = dict(line.split("=", 1) for line in finished.stdout.splitlines() if "=" in line)
-    if filesystem and filesystem in (known.get("UUID"), known.get("UUID_SUB")):
+    properties = dict(line.split("=", 1) for line in finished.stdout.splitlines() if "=" in line)
+    if filesystem and filesystem in (properties.get("UUID"), properties.get("UUID_SUB")):
         raise UsageError(f"{device} belongs to the pool", "a rehearsal never works on the pool")
     if finished.returncode != _NOTHING:
-        what = known.get("TYPE") or known.get("PTTYPE") or "something"
+        content = properties.get("TYPE") or properties.get("PTTYPE") or "something"
         if erase is None:
-            raise UsageError(f"{device} is not empty: {what}", f"if it is no longer needed, add: --erase {named}")
+            raise UsageError(f"{device} is not empty: {content}", f"if it is no longer needed, add: --erase {named}")
         if erase != named:
             raise UsageError(f"--erase names {erase}, but --on names {named}", "give the same device to both")
     return Place(MEMORY if MEMORY.is_dir() else DISK, device, size)
@@ -243,7 +243,7 @@ def _named(bases: Iterable[Path]) -> set[Path]:
 
 def _top(path: Path) -> Path | None:
     """The folder of a rehearsal that a path lies in."""
-    return next((one for one in (path, *path.parents) if one.name.startswith(PREFIX)), None)
+    return next((folder for folder in (path, *path.parents) if folder.name.startswith(PREFIX)), None)
 
 
 def _loops() -> Iterator[tuple[str, Path]]:

@@ -83,8 +83,8 @@ def _balancing(config: Config, allocation: Allocation) -> RehearsedBalance:
 
 
 def _compression(options: Iterable[str]) -> str:
-    found = [word.partition("=")[2] for word in options if word.startswith(("compress=", "compress-force="))]
-    return found[-1] if found else "none"
+    compressions = [word.partition("=")[2] for word in options if word.startswith(("compress=", "compress-force="))]
+    return compressions[-1] if compressions else "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,8 +107,8 @@ def parse_variant(text: str, base: VariantSettings) -> Variant:
         word, equals, value = (part.strip() for part in pair.partition("="))
         key = KEYS.get(word)
         if key is None:
-            known = f"the keys are {', '.join(KEYS)}"
-            raise UsageError(f"variant {text!r}: there is no key {word!r}", did_you_mean(word, KEYS, known))
+            hint = f"the keys are {', '.join(KEYS)}"
+            raise UsageError(f"variant {text!r}: there is no key {word!r}", did_you_mean(word, KEYS, hint))
         if not equals:
             raise UsageError(f"variant {text!r}: {word} has no value", f"write {word}=VALUE: {key.values}")
         if word in changed:

@@ -109,8 +109,8 @@ def command(
         done, failed, status = _repaired(context, todo, cancellation, as_json=as_json)
     if as_json:
         made = {(repair_done.plan.backup.host, repair_done.plan.backup.name): repair_done for repair_done in done}
-        said = [_fields(plan, made.get((plan.backup.host, plan.backup.name))) for plan in plans]
-        echo_json({"dry_run": False, "backups": [*said, *unplanned], "failed": failed})
+        objects = [_fields(plan, made.get((plan.backup.host, plan.backup.name))) for plan in plans]
+        echo_json({"dry_run": False, "backups": [*objects, *unplanned], "failed": failed})
     return cancellation.exit_status(status or (Exit.ATTENTION if is_left else Exit.OK))
 
 
@@ -217,22 +217,24 @@ def _show(plans: Sequence[RepairPlan], unreadable: Sequence[tuple[str, str]]) ->
         if not unreadable:
             prose("there is no damage to repair")
         return
-    known: dict[str, list[str]] = {}
+    names_by_host: dict[str, list[str]] = {}
     for plan in plans:
-        known.setdefault(plan.backup.host, []).append(plan.backup.name)
+        names_by_host.setdefault(plan.backup.host, []).append(plan.backup.name)
     files = sorted((_line(plan, file), plan.backup.name) for plan in plans for file in plan.files)
     rows = []
-    for (host, path, source, proof), some in groupby(files, key=lambda file: file[0]):
-        rows.append((printable(host), printable(path), ranges((name for _, name in some), known[host]), printable(source), proof))
+    for (host, path, source, proof), group in groupby(files, key=lambda file: file[0]):
+        rows.append(
+            (printable(host), printable(path), ranges((name for _, name in group), names_by_host[host]), printable(source), proof)
+        )
     click.echo(table(rows, _HEADERS))
 
 
-def _line(plan: RepairPlan, one: DamagedCopy) -> tuple[str, str, str, str]:
+def _line(plan: RepairPlan, copy: DamagedCopy) -> tuple[str, str, str, str]:
     if plan.repaired_in:
-        return plan.backup.host, fsdecode(one.path), f"repaired in {plan.repaired_in}", ""
-    if one.fate == FileFate.REPAIRED and one.copy:
-        return plan.backup.host, fsdecode(one.path), one.copy.name, _PROVEN[one.copy.proof]
-    return plan.backup.host, fsdecode(one.path), "-", _LEFT[one.fate]
+        return plan.backup.host, fsdecode(copy.path), f"repaired in {plan.repaired_in}", ""
+    if copy.fate == FileFate.REPAIRED and copy.copy:
+        return plan.backup.host, fsdecode(copy.path), copy.copy.name, _PROVEN[copy.copy.proof]
+    return plan.backup.host, fsdecode(copy.path), "-", _LEFT[copy.fate]
 
 
 def _lost_fields(host: str, name: str) -> dict[str, Any]:

@@ -54,11 +54,11 @@ class RecordedSums:
         """Returns True if anything is recorded."""
         return self.plain is not None or self.digest is not None
 
-    def are_those_of(self, found: FileRead) -> bool:
+    def are_those_of(self, file_read: FileRead) -> bool:
         """Returns True if that file was read completely and matches the record. The checksum made by the run takes precedence."""
-        if found.bad is not None:
+        if file_read.bad is not None:
             return False
-        return found.plain == self.plain if self.plain is not None else found.digest == self.digest
+        return file_read.plain == self.plain if self.plain is not None else file_read.digest == self.digest
 
 
 def read_whole(fd: int, entry: Entry, sums: RecordedSums, goes_on: Callable[[], bool]) -> FileRead | None:
@@ -80,16 +80,16 @@ def equal_where_readable(bad: int, good: int, size: int, goes_on: Callable[[], b
     for fd in (bad, good):  # what is data in only one of them, too
         for start, end in data_runs(fd, size):
             for place in range(start, end, PIECE):
-                found = _equal_piece(bad, good, place, min(PIECE, end - place)) if goes_on() else None
-                if found is None:
+                equal_bytes = _equal_piece(bad, good, place, min(PIECE, end - place)) if goes_on() else None
+                if equal_bytes is None:
                     return None
-                equal += found if fd == bad else 0
+                equal += equal_bytes if fd == bad else 0
     return equal
 
 
 def _equal_piece(bad: int, good: int, place: int, length: int) -> int | None:
     try:
-        there = os.pread(bad, length, place)
+        readable = os.pread(bad, length, place)
     except OSError as error:
         if error.errno not in DAMAGED:
             raise
@@ -97,12 +97,12 @@ def _equal_piece(bad: int, good: int, place: int, length: int) -> int | None:
             return 0
         parts = [_equal_piece(bad, good, at, min(_BLOCK, place + length - at)) for at in range(place, place + length, _BLOCK)]
         return None if None in parts else sum(part or 0 for part in parts)
-    if not there or os.pread(good, len(there), place) != there:
+    if not readable or os.pread(good, len(readable), place) != readable:
         return None
-    if len(there) == length:
+    if len(readable) == length:
         return length
-    rest = _equal_piece(bad, good, place + len(there), length - len(there))  # it was short before a block that cannot be read
-    return None if rest is None else len(there) + rest
+    rest = _equal_piece(bad, good, place + len(readable), length - len(readable))  # it was short before a block that cannot be read
+    return None if rest is None else len(readable) + rest
 
 
 class FileFate(StrEnum):
@@ -221,7 +221,7 @@ class RepairPlanner:
     def plan(self, backup: Restorable) -> RepairPlan:
         """Raises OSError that is not damage, OperatorError when the backup is being deleted, and Cancelled."""
         rows = sorted((damage for damage in self._damages if damage.name == backup.name), key=lambda damage: damage.path)
-        done = next((one.name for one in self.backups if _is_copy_of(one, backup)), None)
+        done = next((candidate.name for candidate in self.backups if _is_copy_of(candidate, backup)), None)
         with lock_for_reading(backup.path), Tree(backup.path) as tree, Checksums(self._site.pool.host(self._host)) as checksums:
             found_by = {
                 path: {damage.found_by for damage in damages} for path, damages in groupby(rows, key=lambda row: fsencode(row.path))
@@ -240,16 +240,16 @@ class RepairPlanner:
 
     def _recorded(self, backup: Restorable, entries: Sequence[Entry]) -> dict[Key, bytes]:
         """Returns what the runs recorded of these files, by key: one name of each, in the backup that fetched it."""
-        found: dict[Key, bytes] = {}
-        for one in (backup, *(other for other in self.backups if other.name != backup.name)):
-            sums = self._sums(one.path) if len(found) < len({key(entry) for entry in entries}) else {}
-            some = [entry for entry in entries if entry.path in sums and key(entry) not in found]
-            with suppress(OSError), Tree(one.path) as tree:
-                for entry in some:
-                    there = entry if one is backup else _plain_file(tree, entry.path)
-                    if there and key(there) == key(entry):
-                        found[key(entry)] = sums[entry.path]
-        return found
+        sums_by_key: dict[Key, bytes] = {}
+        for other_backup in (backup, *(other for other in self.backups if other.name != backup.name)):
+            sums = self._sums(other_backup.path) if len(sums_by_key) < len({key(entry) for entry in entries}) else {}
+            missing_entries = [entry for entry in entries if entry.path in sums and key(entry) not in sums_by_key]
+            with suppress(OSError), Tree(other_backup.path) as tree:
+                for entry in missing_entries:
+                    same_entry = entry if other_backup is backup else _plain_file(tree, entry.path)
+                    if same_entry and key(same_entry) == key(entry):
+                        sums_by_key[key(entry)] = sums[entry.path]
+        return sums_by_key
 
     def _file(self, backup: Restorable, tree: Tree, entry: Entry, before: ReadBefore | None, summed: bytes | None) -> DamagedCopy:
         expected = RecordedSums.of(summed, before.digest if before else NO_DIGEST)
@@ -265,9 +265,9 @@ class RepairPlanner:
         if is_right:
             return DamagedCopy(entry.path, FileFate.WHOLE, entry.inode)
         unproven: GoodCopy | None = None
-        for copy, there in self._candidates(backup, entry, expected):
+        for copy, candidate in self._candidates(backup, entry, expected):
             with copy.tree() as other:
-                file_read = self._read(other, there, expected)
+                file_read = self._read(other, candidate, expected)
                 if file_read is None or file_read.bad is not None:
                     continue
                 if expected.are_known:
@@ -300,7 +300,7 @@ class RepairPlanner:
         """Returns how the other file agrees with the readable part of the damaged one; None if it differs."""
         with ExitStack() as held:
             held.enter_context(self._own.counting())
-            bad, good = (held.enter_context(ClosingFd(one.open_file(entry.path))) for one in (tree, other))
+            bad, good = (held.enter_context(ClosingFd(each_tree.open_file(entry.path))) for each_tree in (tree, other))
             equal = equal_where_readable(bad, good, entry.size, self._goes_on)
         if not self._goes_on():
             raise Cancelled
@@ -312,25 +312,25 @@ class RepairPlanner:
         """Yields other files at that path, of that size; without a recorded checksum also of that time. Those of the same time
         come first.
         """
-        found = list(self._others(backup, entry))
+        candidates = list(self._others(backup, entry))
         if not expected.are_known:
-            found = [one for one in found if one[1].mtime == entry.mtime]
+            candidates = [pair for pair in candidates if pair[1].mtime == entry.mtime]
         tried = {key(entry)}
-        for copy, there in sorted(found, key=lambda one: one[1].mtime != entry.mtime):
+        for copy, candidate in sorted(candidates, key=lambda pair: pair[1].mtime != entry.mtime):
             if copy.backup is None or copy.key not in tried:
                 tried.add(copy.key)
-                yield copy, there
+                yield copy, candidate
 
     def _others(self, backup: Restorable, entry: Entry) -> Iterator[tuple[GoodCopy, Entry]]:
-        named = [(one.path, one.name) for one in self.backups if one.name != backup.name]
+        named = [(other.path, other.name) for other in self.backups if other.name != backup.name]
         for place, name in [*named, *((folder, None) for folder in self._folders)]:
             if name and (name, entry.path) in self._bad:
                 continue
             copy = GoodCopy(place, name, entry.path, b"", RepairProof.TIME, NO_DIGEST)
             with suppress(OSError, ValueError), copy.tree() as tree:
-                there = tree.stat(entry.path)
-                if there.kind == "file" and there.size == entry.size:
-                    yield replace(copy, key=key(there)), there
+                other_entry = tree.stat(entry.path)
+                if other_entry.kind == "file" and other_entry.size == entry.size:
+                    yield replace(copy, key=key(other_entry)), other_entry
 
 
 def _plain_file(tree: Tree, path: bytes) -> Entry | None:
@@ -349,6 +349,6 @@ def _with_other_names(files: Sequence[DamagedCopy]) -> Iterator[DamagedCopy]:
         yield replace(repaired[file.inode], path=file.path) if file.inode in repaired and file.fate != FileFate.REPAIRED else file
 
 
-def _is_copy_of(one: Restorable, backup: Restorable) -> bool:
-    made_of = one.record.repaired or {}
+def _is_copy_of(candidate: Restorable, backup: Restorable) -> bool:
+    made_of = candidate.record.repaired or {}
     return made_of.get("of") == backup.name and made_of.get("of_uuid") == backup.record.uuid

@@ -101,8 +101,8 @@ def _start(context: ExpiryContext, backup: Restorable) -> datetime:
     """
     moment, taken = backup.started + timedelta(seconds=1), names_of(context.pool, backup.host)
     while (name := backup_name(moment)) in taken:
-        found = own_backup(context.pool.host(backup.host) / name, backup.host)
-        if found is None or not found[1].repaired:
+        final_backup = own_backup(context.pool.host(backup.host) / name, backup.host)
+        if final_backup is None or not final_backup[1].repaired:
             raise StateConflict(f"{backup.host} {name} is too near for a copy to stand between", "repair a later one")
         moment += timedelta(seconds=1)
     return moment
@@ -125,16 +125,18 @@ def _require_no_other_work(context: ExpiryContext, host: str) -> None:
 def _make(context: ExpiryContext, plan: RepairPlan) -> str:
     backup = plan.backup
     with lock_for_reading(backup.path), syncing(context.pool.path) as disk:
-        found = own_backup(backup.path, backup.host)
-        if found is None or not found[0].read_only or found[1].uuid != backup.record.uuid:
+        final_backup = own_backup(backup.path, backup.host)
+        if final_backup is None or not final_backup[0].read_only or final_backup[1].uuid != backup.record.uuid:
             raise StateConflict(f"{backup.host} {backup.name} is another one than it was", "run it again")
         start = _start(context, backup)
-        prepared = working.make_work_subvolume(context.pool, HostConfig(backup.host), FinalBackup(backup.path, *found), start)
+        prepared = working.make_work_subvolume(
+            context.pool, HostConfig(backup.host), FinalBackup(backup.path, *final_backup), start
+        )
         try:
             quota.join(context.pool, backup.host, prepared.id)
             with Tree(prepared.path) as tree:
-                for one in plan.repairs:
-                    _replace(tree, one)
+                for damaged in plan.repairs:
+                    _replace(tree, damaged)
             record = _record(context, plan, replace(backup.record, uuid=prepared.uuid, started=start, ancestors=prepared.ancestors))
             write_record(prepared.path, replace(record, state=RUNNING, settings=settings_of(HostConfig(backup.host))))
             _enter_damages(context, plan, backup_name(start))
@@ -150,8 +152,8 @@ def _make(context: ExpiryContext, plan: RepairPlan) -> str:
 
 def _record(context: ExpiryContext, plan: RepairPlan, first: Record) -> Record:
     """Returns the record of the damaged backup without the numbers of a transfer, because nothing came from the host."""
-    unproven = sum(one.copy is not None and one.copy.proof != RepairProof.CHECKSUM for one in plan.repairs)
-    said = f"a repaired copy of {plan.backup.name}: {counted(len(plan.repairs), 'damaged file')} replaced"
+    unproven = sum(damaged.copy is not None and damaged.copy.proof != RepairProof.CHECKSUM for damaged in plan.repairs)
+    warning = f"a repaired copy of {plan.backup.name}: {counted(len(plan.repairs), 'damaged file')} replaced"
     return replace(
         first,
         name=None,
@@ -159,7 +161,7 @@ def _record(context: ExpiryContext, plan: RepairPlan, first: Record) -> Record:
         base_uuid=plan.backup.record.uuid,
         finished=context.now,
         paths=tuple(replace(path, numbers=_counted(path.numbers), seconds=0.0) for path in first.paths),
-        warnings=(*first.warnings, said + (f", {unproven} of them without proof of their content" if unproven else "")),
+        warnings=(*first.warnings, warning + (f", {unproven} of them without proof of their content" if unproven else "")),
         version=__version__,
         written=None,
         imported=None,
@@ -185,31 +187,31 @@ def _enter_damages(context: ExpiryContext, plan: RepairPlan, name: str) -> None:
 
 
 @Checkpoint("damaged file replaced")
-def _replace(tree: Tree, one: DamagedCopy) -> None:
+def _replace(tree: Tree, damaged: DamagedCopy) -> None:
     """Gives the file in `.working` its content; owner, mode, times, attributes and its other names stay."""
-    assert one.copy is not None
-    names = components(one.path)
+    assert damaged.copy is not None
+    names = components(damaged.path)
     flags = os.O_RDWR | os.O_NONBLOCK | FILE
     with tree.folder(joined(names[:-1])) as folder, ClosingFd(os.open(names[-1], flags, dir_fd=folder)) as fd:
         before = os.fstat(fd)
-        if not stat.S_ISREG(before.st_mode) or before.st_ino != one.inode:
-            raise StateConflict(f"{os.fsdecode(one.path)} is another file than it was", "run it again")
+        if not stat.S_ISREG(before.st_mode) or before.st_ino != damaged.inode:
+            raise StateConflict(f"{os.fsdecode(damaged.path)} is another file than it was", "run it again")
         attributes = {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
-        _fill(fd, one.copy, before.st_size)
-        _require_content(fd, one)
+        _fill(fd, damaged.copy, before.st_size)
+        _require_content(fd, damaged)
         os.fchmod(fd, stat.S_IMODE(before.st_mode))  # a write takes setuid bits and file capabilities away
         for name in set(attributes) - set(os.listxattr(fd)):
             os.setxattr(fd, name, attributes[name])
         os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def _require_content(fd: int, one: DamagedCopy) -> None:
+def _require_content(fd: int, damaged: DamagedCopy) -> None:
     """Raises StateConflict if the source has changed: a given folder may change at any time, a backup does not."""
-    assert one.copy is not None
-    if one.copy.backup is None:
-        file_read = read_whole(os.dup(fd), entry_of(one.path, os.fstat(fd), None), RecordedSums(None, None), lambda: True)
-        if file_read is None or file_read.digest != one.copy.digest:
-            raise StateConflict(f"{one.copy.name}: {os.fsdecode(one.path)} was changed meanwhile", "run it again")
+    assert damaged.copy is not None
+    if damaged.copy.backup is None:
+        file_read = read_whole(os.dup(fd), entry_of(damaged.path, os.fstat(fd), None), RecordedSums(None, None), lambda: True)
+        if file_read is None or file_read.digest != damaged.copy.digest:
+            raise StateConflict(f"{damaged.copy.name}: {os.fsdecode(damaged.path)} was changed meanwhile", "run it again")
 
 
 def _fill(fd: int, copy: GoodCopy, size: int) -> None:
@@ -239,9 +241,9 @@ def _carry_notes(context: ExpiryContext, plan: RepairPlan, name: str) -> None:
     """Copies the hold and the acceptance of the damaged backup."""
     folder = context.pool.host(plan.backup.host)
     notes = before = read_notes(folder)
-    for what in (HOLD, ACCEPTED):
-        if (note := notes.note(plan.backup.name, what)) and not notes.note(name, what):
-            notes = notes.with_note(name, what, note)
+    for note_key in (HOLD, ACCEPTED):
+        if (note := notes.note(plan.backup.name, note_key)) and not notes.note(name, note_key):
+            notes = notes.with_note(name, note_key, note)
     if notes != before:
         write_notes(folder, notes)
         if row := row_of(context.pool, plan.backup.host, name):
@@ -251,8 +253,8 @@ def _carry_notes(context: ExpiryContext, plan: RepairPlan, name: str) -> None:
 
 def _is_proven(context: ExpiryContext, host: str, copy: str) -> bool:
     """Returns True if all that was replaced in the copy has the recorded content; an earlier repair may have made it."""
-    found = own_backup(context.pool.host(host) / copy, host)
-    return found is not None and (found[1].repaired or {}).get("unproven") == 0
+    final_backup = own_backup(context.pool.host(host) / copy, host)
+    return final_backup is not None and (final_backup[1].repaired or {}).get("unproven") == 0
 
 
 def _give_up(context: ExpiryContext, plan: RepairPlan, name: str) -> str:
@@ -264,16 +266,16 @@ def _give_up(context: ExpiryContext, plan: RepairPlan, name: str) -> str:
     seen = look_again(
         context.pool, context.config, host, {backup.name: backup.state for backup in context.catalogue.backups(host) if backup.name}
     )
-    found = {candidate.name: candidate for candidate in seen.facts.candidates}
+    candidates = {candidate.name: candidate for candidate in seen.facts.candidates}
     stays = ""
-    if old not in found:
+    if old not in candidates:
         stays = seen.unreadable.get(old, "it is not known any more")
-    elif found[old].asked and found[old].expired:
+    elif candidates[old].asked and candidates[old].expired:
         return ""
     elif not _is_proven(context, host, name):
         stays = "not all of the copies are proven"
-    elif found[old].common:
-        stays = f"it is what the replica {found[old].common} has in common with this pool"
+    elif candidates[old].common:
+        stays = f"it is what the replica {candidates[old].common} has in common with this pool"
     else:
         try:
             require_sane_clock(context, asked)

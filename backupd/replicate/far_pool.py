@@ -123,21 +123,21 @@ class FarPool:
         self._frames = AnswerReader(program.output, self._count, why_ended=self._said)
         self.bytes = 0
         try:
-            said = self._one({**(says or {}), "verb": "hello"})
+            answer = self._one({**(says or {}), "verb": "hello"})
         except OtherAsks as error:  # it has complained of our request in its own words
             raise FarPoolMissing(error.message, _RECEIVES) from None
         except OperatorError as error:
             words = self._said()
             raise FarPoolMissing(words or error.message, unreached_hint(self._program.said()) if words else _NOT_OURS) from None
-        if said.get("protocol") != PROTOCOL or not isinstance(said.get("pool"), str):
-            raise FarPoolMissing(f"it speaks another protocol ({said.get('protocol')!r})", "use the same btrkeep on both")
-        self.id, self.version = said["pool"], printable(str(said.get("version")))[:40]
-        self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
-        self.now = time_in(said)
+        if answer.get("protocol") != PROTOCOL or not isinstance(answer.get("pool"), str):
+            raise FarPoolMissing(f"it speaks another protocol ({answer.get('protocol')!r})", "use the same btrkeep on both")
+        self.id, self.version = answer["pool"], printable(str(answer.get("version")))[:40]
+        self.stream = answer["stream"] if answer.get("stream") in (1, 2) else 1
+        self.now = time_in(answer)
         """What its clock said just now; None: what it sent is not a time."""
         self.waits: Callable[[str], None] = lambda _: None
         """Is given why the other server sends nothing yet."""
-        self.free, self.used = size_in(said, "free"), size_in(said, "used")
+        self.free, self.used = size_in(answer, "free"), size_in(answer, "used")
         """Bytes of data that fit there, and that are used there; None: it could not read them."""
         self._frames.patience = patience
         self._pulse = PULSE if self._is_pushed else None
@@ -152,8 +152,8 @@ class FarPool:
         """Yields the hosts of the other pool that have something to fetch. Raises ConnectionBroken, Refused."""
         self._ask({"verb": "list"})
         backups = words = 0
-        for number, said in enumerate(self._frames.objects()):
-            host = host_in(said)
+        for number, host_object in enumerate(self._frames.objects()):
+            host = host_in(host_object)
             backups += len(host.backups)
             words += sum(len(word) + _A_WORD for word in words_of(host))
             if number >= _MOST_HOSTS or backups > _MOST_LISTED or words > _MOST_WORDS:  # all of it is in memory
@@ -171,13 +171,13 @@ class FarPool:
             kind, content = next(answer, (b"", b""))
             if kind != OBJECT:
                 raise ConnectionBroken("the other server did not announce its stream")
-            said = parse_object(content)
-            if "waits" not in said:
-                return announced_in(said, version), self._pieces(answer)
+            first_frame = parse_object(content)
+            if "waits" not in first_frame:
+                return announced_in(first_frame, version), self._pieces(answer)
             if (now := time.monotonic()) > end:
                 raise ConnectionBroken(f"the other server has waited for more than {format_duration(_LONGEST_WAIT)}")
             if now >= next_told:  # it can say so a million times a second, each time in other words
-                self.waits(printable(str(said["waits"]))[:_LONGEST_REASON])
+                self.waits(printable(str(first_frame["waits"]))[:_LONGEST_REASON])
                 next_told = now + _WAITS_EVERY
             self._frames.begin_span()
             self._frames.pulse = self._pulse
@@ -260,10 +260,10 @@ class FarPool:
 
     def _one(self, asked: dict[str, Any]) -> dict[str, Any]:
         self._ask(asked)
-        found = list(self._frames.objects())
-        if len(found) != 1:
+        answers = list(self._frames.objects())
+        if len(answers) != 1:
             raise ConnectionBroken("the other server did not identify itself")
-        return found[0]
+        return answers[0]
 
     def _said(self) -> str:
         """The program's last error, else its last line, when it has had the time to say it."""

@@ -95,7 +95,7 @@ class Finisher:
 
     def is_well(self, host: str) -> bool:
         """Returns False if work of that host has failed; waits for its end."""
-        self._wait_until(lambda: not self._working[host] and all(host != one for one, _ in self._waiting))
+        self._wait_until(lambda: not self._working[host] and all(host != other_host for other_host, _ in self._waiting))
         return host not in self._failed
 
     def _hurry(self) -> None:
@@ -111,12 +111,12 @@ class Finisher:
 
     def _run(self) -> None:
         """Begins what is to be done together. It does not wait for its end: a host that hangs would hold up the others."""
-        while some := self._next():
-            for thread, one in [(threading.Thread(target=self._one, args=one), one) for one in some]:
+        while tasks := self._next():
+            for thread, task in [(threading.Thread(target=self._one, args=pending), pending) for pending in tasks]:
                 try:
                     start(thread)
                 except NoThread:
-                    self._one(*one)
+                    self._one(*task)
         self.wait()
 
     def _next(self) -> list[tuple[str, Callable[[], None]]]:
@@ -126,10 +126,10 @@ class Finisher:
                 if self._ends and not self._waiting:
                     return []
                 self._changed.wait(max(0.0, self._since + _LONGEST - time.monotonic()) if self._waiting else None)
-            some, self._waiting, self._hurries = self._waiting, [], False
-            self._working.update(host for host, _ in some)
+            tasks, self._waiting, self._hurries = self._waiting, [], False
+            self._working.update(host for host, _ in tasks)
             self._changed.notify_all()
-            return some
+            return tasks
 
     def _is_time(self) -> bool:
         is_long = time.monotonic() - self._since >= _LONGEST

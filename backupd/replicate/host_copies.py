@@ -201,8 +201,8 @@ class HostCopies:
     def _lock(self, held: ExitStack) -> None:
         """Takes the host's lock, which `held` gives back; nothing is left of an earlier time then."""
         context, host = self.context, self.host
-        what, since = f"replication of {host}", format_time(context.now)
-        held.enter_context(take_lock(context.pool.host_lock(host), what, since))
+        purpose, since = f"replication of {host}", format_time(context.now)
+        held.enter_context(take_lock(context.pool.host_lock(host), purpose, since))
         context.pool.host(host).mkdir(mode=0o700, exist_ok=True)
         require_marked(context, self.far, host)
         held.callback(drop_empty_mark, context.pool, host)
@@ -305,8 +305,8 @@ def _require_parent(pool: Pool, host: str, parent: FarBackup | None) -> None:
     if parent is None:
         return
     folder, hint = pool.host(host), "fetch again: the next one takes another backup that both pools have"
-    found = own_backup(folder / parent.name, host)
-    if found is None or not found[0].read_only or found[1].uuid != parent.uuid:
+    final_backup = own_backup(folder / parent.name, host)
+    if final_backup is None or not final_backup[0].read_only or final_backup[1].uuid != parent.uuid:
         raise OperatorError(f"{host}@{parent.name} is not here any more", hint)
-    if not is_original(folder / parent.name, found[0], read_notes(folder), parent.name):
+    if not is_original(folder / parent.name, final_backup[0], read_notes(folder), parent.name):
         raise OperatorError(f"{host}@{parent.name} was changed after it was final", hint)

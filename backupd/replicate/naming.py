@@ -112,8 +112,8 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
     Raises NotReceived when what is there is no copy of it, is being read, or cannot be dropped by the kernel, or when what came is
     another backup than it was.
     """
-    there = describe(final)
-    if there is None or not _is_copy_of(final, there, expected):
+    existing = describe(final)
+    if existing is None or not _is_copy_of(final, existing, expected):
         raise NotReceived(f"{final} is not a copy of it any more", "check what it is, and move it away")
     with opened(final) as fd:
         if not has_readable_tree(fd):
@@ -149,10 +149,10 @@ def _is_copy_of(final: Path, subvolume: Subvolume, expected: Expected) -> bool:
     if not read_notes(final.parent).is_altered(expected.name):
         return False
     try:
-        found = own_backup(final, expected.host)
+        final_backup = own_backup(final, expected.host)
     except UnreadableRecord:
         return False
-    return found is not None and found[1].uuid == expected.uuid
+    return final_backup is not None and final_backup[1].uuid == expected.uuid
 
 
 def require_alone(folder: Path, names: Collection[str], host: str) -> None:
@@ -283,8 +283,11 @@ def still_damaged(pool: Pool, host: str, name: str, now: datetime) -> list[Damag
 
 
 def _rows(pool: Pool, host: str, name: str, bad: list[FoundDamage], now: datetime) -> Iterator[Damage]:
-    found: Iterable[tuple[str, list[FoundDamage]]] = [(name, bad), *(backups_that_share(pool, host, name, bad) if bad else ())]
-    for backup, files in found:
+    damages_by_backup: Iterable[tuple[str, list[FoundDamage]]] = [
+        (name, bad),
+        *(backups_that_share(pool, host, name, bad) if bad else ()),
+    ]
+    for backup, files in damages_by_backup:
         for file in files:
             yield Damage(host, backup, os.fsdecode(file.path), file.start, 0, "verify", now)
 
@@ -318,7 +321,7 @@ def changed_since(pool: Pool, host: str, copy: Path, came: Path, pulse: Pulse = 
     with suppress(OSError, UnreadableRecord):  # of the copy: it may be all that is damaged
         if RECORD.encode() not in changed and read(copy) != read(came):
             return "its record"
-    damaged = {os.fsencode(one.path) for one in _recorded_damages(pool, host, copy.name)}
+    damaged = {os.fsencode(damage.path) for damage in _recorded_damages(pool, host, copy.name)}
     by_hand = {b"/" + path.partition(b"/")[2] for path in changed if path.partition(b"/")[0] == DATA.encode()}
     with Tree(came) as new:
         try:
@@ -373,9 +376,9 @@ def _names(old: Tree, new: Tree, damaged: set[bytes], pulse: Pulse) -> Iterator[
 
 def _contents(old: Tree, new: Tree, damaged: set[bytes], pulse: Pulse) -> Iterator[bytes]:
     """Yields files with another content."""
-    for one in walk(old, b"/", lambda _path, _error: None):
-        entry = one.entry
-        if one.left or entry.kind != "file" or entry.path in damaged:
+    for walk_entry in walk(old, b"/", lambda _path, _error: None):
+        entry = walk_entry.entry
+        if walk_entry.left or entry.kind != "file" or entry.path in damaged:
             continue
         pulse()
         try:

@@ -214,8 +214,8 @@ class RunningRecord:
         if self._is.planned:
             self._keep(None)
 
-    def _keep(self, found: RunningFetch | None) -> None:
+    def _keep(self, running: RunningFetch | None) -> None:
         try:
-            note_running(self._catalogue, self._replica, found)
+            note_running(self._catalogue, self._replica, running)
         except CatalogueBusy:
             return

@@ -133,10 +133,10 @@ def _is_marked(pool: Pool, host: str) -> bool:
     return read_notes(pool.host(host)).replica is not None
 
 
-def _near(pool: Pool, host: str, found: list[NearBackup]) -> NearHost:
+def _near(pool: Pool, host: str, near_backups: list[NearBackup]) -> NearHost:
     notes = read_notes(pool.host(host))
-    found = [replace(backup, is_original=notes.is_original(backup.name)) for backup in found]
-    return NearHost(found, mark_of(notes), notes.forgotten is not None, frozenset(notes.deleted), known=True)
+    near_backups = [replace(backup, is_original=notes.is_original(backup.name)) for backup in near_backups]
+    return NearHost(near_backups, mark_of(notes), notes.forgotten is not None, frozenset(notes.deleted), known=True)
 
 
 def lacking_room(config: Config, far: FarPool) -> str:
@@ -209,12 +209,12 @@ def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: 
 
     Long reasons are cut. Raises NotesFull when the other pool's notes would take more than half of the file.
     """
-    found = {key: note for key in (HOLD, ACCEPTED) if (note := announced.notes.get(key)) and _is_note(note)}
-    if not found:
+    kept_notes = {key: note for key in (HOLD, ACCEPTED) if (note := announced.notes.get(key)) and _is_note(note)}
+    if not kept_notes:
         return
     folder = pool.host(host)
     before = notes = read_notes(folder)
-    for key, note in found.items():
+    for key, note in kept_notes.items():
         if before.note(name, key):  # the other server must not end it
             continue
         if key == HOLD and not replica.take_holds:

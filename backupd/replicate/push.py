@@ -166,10 +166,10 @@ class Push:
 
     def _before_backup(self) -> None:
         """Gives way to a night, an expiry and a balance of this pool, and tells the other server, which would give up otherwise."""
-        told = 0.0
+        last_told = 0.0
         while not self._cancellation and (who := at_work(self._sender.pool.locks)):
-            if time.monotonic() - told >= _TELL:
-                told = time.monotonic()
+            if time.monotonic() - last_told >= _TELL:
+                last_told = time.monotonic()
                 self._wait_told(who)
                 write_all(self._sender.out, object_frame({"waits": who}))
             if self._asks.poll(0):
@@ -214,5 +214,5 @@ class Push:
         self.summary.error, self.summary.is_ended = _reason(asked["error"]), True
 
 
-def _reason(said: Any) -> str:
-    return printable(str(said))[:_LONGEST_REASON]
+def _reason(text: Any) -> str:
+    return printable(str(text))[:_LONGEST_REASON]

@@ -61,8 +61,8 @@ _KNOWS_NEWEST = 6  # btrfs-progs 6.0 and later
 @cache
 def newest_received() -> int:
     """The newest version of the stream that the program `btrfs` receives here, whatever the kernel sends."""
-    said = re.search(r" v(\d+)\.", run(("btrfs", "--version"), check=False).stdout)
-    return NEWEST if said and int(said[1]) >= _KNOWS_NEWEST else 1
+    version = re.search(r" v(\d+)\.", run(("btrfs", "--version"), check=False).stdout)
+    return NEWEST if version and int(version[1]) >= _KNOWS_NEWEST else 1
 
 
 def receive_command(pool: Pool, host: str, calls: int | None) -> tuple[str, ...]:
@@ -187,9 +187,9 @@ class Receiving:
         when two pools of this filesystem fetch the same host, or when it replaces a damaged one.
         """
         last = self._came[-1]
-        known = marked_copies(self._pool.path, last.expected.uuid)
+        copies = marked_copies(self._pool.path, last.expected.uuid)
         own = describe(last.path)
-        return any(own is None or id_ != own.id for id_ in known)
+        return any(own is None or subvolid != own.id for subvolid in copies)
 
     def _parent(self, parent: FarBackup | None) -> tuple[Path | None, str | None]:
         """Returns where the parent of a difference lies, and the UUID by which `btrfs receive` finds it if not by its own."""
@@ -260,10 +260,10 @@ class Receiving:
             self._program.kill()  # at once: the cell was made long ago
             return error
         heard = self._program.said()
-        said = [line for line in heard if line.startswith(("ERROR", PROGRAM))]
+        errors = [line for line in heard if line.startswith(("ERROR", PROGRAM))]
         if not status:
             return None
-        why = printable(said[0].removeprefix("ERROR: "))[:_LONGEST_REASON] if said else f"exit status {status}"
+        why = printable(errors[0].removeprefix("ERROR: "))[:_LONGEST_REASON] if errors else f"exit status {status}"
         return NotReceived(f"btrfs receive: {why}", HINTS[receive_cause(heard, is_read_only=self._disk.is_read_only)])
 
 

@@ -60,15 +60,15 @@ def replicate(
         summary.failed.append(left)
         context.observer(left)
     blocked = {name for obstacle in plan.obstacles for name in (obstacle.host, obstacle.former_name) if name}
-    known = common_with(context.pool, context.replica.name)
-    if not known and plan.count and (words := lacking_room(context.config, far)):
+    common_before = common_with(context.pool, context.replica.name)
+    if not common_before and plan.count and (words := lacking_room(context.config, far)):
         context.observer.notice(f"this is the first fetch, and {words}: all of it may not fit")
-    others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked or host in plan.gone}
+    others = {host: name for host, name in common_before.items() if plan.is_of_some or host in blocked or host in plan.gone}
     work = _Work(context, plan, listed, summary, {**others, **plan.common}, far)
     work.run()
     common, copied = work.note_common(), _copied(context, plan, listed, summary)
-    renamed = {obstacle.host: old for obstacle in plan.obstacles if (old := obstacle.former_name) and old in known}
-    common |= {new: known[old] for new, old in renamed.items()}
+    renamed = {obstacle.host: old for obstacle in plan.obstacles if (old := obstacle.former_name) and old in common_before}
+    common |= {new: common_before[old] for new, old in renamed.items()}
     copied |= {new: copied[old] for new, old in renamed.items() if old in copied}
     if work.is_far_well or not context.cancellation:  # who stops it waits for no further connection
         fetched = context.now if _is_fetch(plan, summary) else None
@@ -104,13 +104,13 @@ def _copied(
     """Records the names of all backups that both pools have now, by host, and returns them. Hosts that were not checked, or that
     the other pool does not list any more, keep what was recorded.
     """
-    found = {host: set(names) for host, names in plan.present.items()}
+    names_by_host = {host: set(names) for host, names in plan.present.items()}
     for fetched in summary.fetched:
-        found.setdefault(fetched.host, set()).add(fetched.name)
+        names_by_host.setdefault(fetched.host, set()).add(fetched.name)
     blocked = {obstacle.host for obstacle in plan.obstacles}
     before = copied_to(context.pool, context.replica.name)
     copied = {host: names for host, names in before.items() if host not in listed or host in blocked}
-    copied |= {host: sorted(names) for host, names in found.items()}
+    copied |= {host: sorted(names) for host, names in names_by_host.items()}
     try:
         write_copied(context.pool, context.replica.name, copied)
     except (OSError, OperatorError) as error:  # it is for the dashboard alone

@@ -53,10 +53,10 @@ def read_seed(folder: Path) -> dict[str, Any]:
     path = folder / SEED
     try:
         with _opened(path) as file:
-            found = json.loads(file.read(_LONGEST))
-        if found["format"] > _FORMAT:
+            document = json.loads(file.read(_LONGEST))
+        if document["format"] > _FORMAT:
             raise SeedDamaged(f"{path} is of a newer btrkeep", "use the same on both servers")
-        return dict(found)
+        return dict(document)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -100,9 +100,9 @@ def write_parts(folder: Path, pieces: Iterable[bytes], length: int, tell: Callab
             left = memoryview(piece)
             while left:
                 part = part or _Part(part_file(folder, len(parts) + 1))
-                some = left[: length - part.length]
-                part.write(some)
-                left = left[len(some) :]
+                block = left[: length - part.length]
+                part.write(block)
+                left = left[len(block) :]
                 if part.length == length:
                     parts.append(part.whole())
                     part = None
@@ -157,16 +157,16 @@ class _Part:
 
 def end_host(folder: Path, listed: Mapping[str, Any], announced: Mapping[str, Any], parts: Iterable[SeedPart]) -> None:
     """Writes what a host's parts are, once they are all there: `listed` as the sender lists the host, `announced` what it says."""
-    said = {"format": _FORMAT, "listed": listed, "announced": announced, "parts": [asdict(part) for part in parts]}
-    write_atomically(folder / SEED, json.dumps(said) + "\n")
+    document = {"format": _FORMAT, "listed": listed, "announced": announced, "parts": [asdict(part) for part in parts]}
+    write_atomically(folder / SEED, json.dumps(document) + "\n")
 
 
 def has_host(folder: Path, uuid: str) -> bool:
     """Returns True if the folder has all of that very backup, as far as lengths tell."""
     try:
-        said = _read_host(folder)
-        return bool(said["listed"]["backups"][0][1] == uuid) and all(
-            part_file(folder, number).stat().st_size == part["length"] for number, part in enumerate(said["parts"], 1)
+        document = _read_host(folder)
+        return bool(document["listed"]["backups"][0][1] == uuid) and all(
+            part_file(folder, number).stat().st_size == part["length"] for number, part in enumerate(document["parts"], 1)
         )
     except (OSError, SeedDamaged):
         return False
@@ -174,29 +174,29 @@ def has_host(folder: Path, uuid: str) -> bool:
 
 def _read_host(folder: Path) -> dict[str, Any]:
     """Reads the seed.json of a host, and checks its shape. Raises SeedDamaged, FileNotFoundError."""
-    said = read_seed(folder)
+    document = read_seed(folder)
     try:
-        host, backup = dict(said["listed"]), said["listed"]["backups"][0]
-        known = host and isinstance(backup[1], str) and dict(said["announced"])
-        parts = [SeedPart(int(part["length"]), str(part["sha256"])) for part in said["parts"]]
+        host, backup = dict(document["listed"]), document["listed"]["backups"][0]
+        is_known = host and isinstance(backup[1], str) and dict(document["announced"])
+        parts = [SeedPart(int(part["length"]), str(part["sha256"])) for part in document["parts"]]
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise SeedDamaged(f"{folder / SEED} is invalid: {error!r}", "make the seed again") from None
-    if not (known and parts):
+    if not (is_known and parts):
         raise SeedDamaged(f"{folder / SEED} is invalid", "make the seed again")
-    return said
+    return document
 
 
 def unusable_hosts(folder: Path) -> dict[str, str]:
     """Returns the hosts that cannot be fetched from a seed, with the reasons: what was written was cut off, or is damaged."""
-    found = {}
+    unusable = {}
     for host in _hosts(folder):
         try:
             _read_host(host)
         except FileNotFoundError:
-            found[host.name] = "it was not written to its end: the same `--seed-to` on the first server goes on"
+            unusable[host.name] = "it was not written to its end: the same `--seed-to` on the first server goes on"
         except SeedDamaged as error:
-            found[host.name] = error.message
-    return found
+            unusable[host.name] = error.message
+    return unusable
 
 
 def _hosts(folder: Path) -> list[Path]:
@@ -212,12 +212,12 @@ class SeedSender:
     def __init__(self, folder: Path, out: int) -> None:
         self._folder, self._out = folder, out
         try:
-            said = read_seed(folder).get("pool")
+            pool_id = read_seed(folder).get("pool")
         except FileNotFoundError:
             raise SeedDamaged(f"{folder} is not a seed", "`backupd replicate --seed-to` on the first server makes one") from None
-        if not isinstance(said, str):
+        if not isinstance(pool_id, str):
             raise SeedDamaged(f"{folder / SEED} names no pool", "`backupd replicate --seed-to` on the first server makes a seed")
-        self._pool = said
+        self._pool = pool_id
         self.verbs: Verbs = {
             "hello": self._hello,
             "list": self._list,
@@ -226,8 +226,8 @@ class SeedSender:
         }
 
     def _hello(self, _: Mapping[str, Any]) -> None:
-        said = {"protocol": PROTOCOL, "version": __version__, "pool": self._pool, "stream": STREAM}
-        write_all(self._out, object_frame(said))
+        answer = {"protocol": PROTOCOL, "version": __version__, "pool": self._pool, "stream": STREAM}
+        write_all(self._out, object_frame(answer))
 
     def _list(self, _: Mapping[str, Any]) -> None:
         without = unusable_hosts(self._folder)
@@ -240,16 +240,16 @@ class SeedSender:
         if name_fault(host):
             raise SeedDamaged("there is no such host")
         folder = self._folder / host
-        said = _read_host(folder)
-        if said["listed"]["backups"][0][1] != asked["uuid"] or asked.get("parent"):
+        document = _read_host(folder)
+        if document["listed"]["backups"][0][1] != asked["uuid"] or asked.get("parent"):
             raise SeedDamaged(f"the seed has another backup of {host}")
-        write_all(self._out, object_frame(said["announced"]))
-        for number, part in enumerate(said["parts"], 1):
+        write_all(self._out, object_frame(document["announced"]))
+        for number, part in enumerate(document["parts"], 1):
             for piece in _checked(part_file(folder, number), part):
                 write_all(self._out, frame(PIECE, piece))
 
 
-def _checked(path: Path, said: Mapping[str, Any]) -> Iterator[bytes]:
+def _checked(path: Path, part: Mapping[str, Any]) -> Iterator[bytes]:
     """Yields the part's bytes. Raises SeedDamaged at its end when they are not those that were written."""
     digest, length = hashlib.sha256(), 0
     try:
@@ -260,7 +260,7 @@ def _checked(path: Path, said: Mapping[str, Any]) -> Iterator[bytes]:
                 yield piece
     except OSError as error:
         raise SeedDamaged(f"{path}: {error.strerror}", "carry it again") from None
-    if (length, digest.hexdigest()) != (said["length"], said["sha256"]):
+    if (length, digest.hexdigest()) != (part["length"], part["sha256"]):
         raise SeedDamaged(
             f"{path} is not what was written: carry it again, or remove {path.parent.name} from the seed and make it again"
         )

@@ -117,15 +117,15 @@ class BackupSender:
         return {"hello": self._hello, "list": self._list, "send": self._send, "common": self._common}
 
     def _hello(self, _: Mapping[str, Any]) -> None:
-        said: dict[str, Any] = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
+        answer: dict[str, Any] = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
         with suppress(OSError):  # it only helps the other server to say before the first fetch whether all of it fits
             room = read_room(self.pool.path)
-            said |= {"free": room.available, "used": max(0, room.total - room.available)}
-        write_all(self.out, object_frame({**said, "now": format_time(datetime.now(UTC))}))
+            answer |= {"free": room.available, "used": max(0, room.total - room.available)}
+        write_all(self.out, object_frame({**answer, "now": format_time(datetime.now(UTC))}))
 
     def _list(self, _: Mapping[str, Any]) -> None:
         """One object for each host that has something to send: its backups, oldest first, each as name, UUID, state and hold."""
-        found: dict[str, list[list[Any]]] = {
+        backups_by_host: dict[str, list[list[Any]]] = {
             host: [] for host in hosts_of(self.pool) if not name_fault(host) and self._may_know(host)
         }
         changes, unread = self._changes(), list[tuple[str, str]]()
@@ -133,15 +133,21 @@ class BackupSender:
         rows = set[tuple[str, str]]()
         for row in self._rows(unread):
             rows.add((row.host, row.name or ""))
-            if row.state in SENT and row.name and row.uuid and row.host in found and self._is_original(row, changes, seals_of):
+            if (
+                row.state in SENT
+                and row.name
+                and row.uuid
+                and row.host in backups_by_host
+                and self._is_original(row, changes, seals_of)
+            ):
                 until = format_time(row.held_until) if row.held_until else None
                 hold = None if row.held_why is None else [until, row.held_why]
-                found[row.host].append([row.name, row.uuid, row.state, *([hold] if hold else [])])
+                backups_by_host[row.host].append([row.name, row.uuid, row.state, *([hold] if hold else [])])
         if self.catalogue:  # one that was made again has no row of what cannot be read
             lost = dict.fromkeys((damage.host, damage.name) for damage in self.catalogue.damages() if damage.path == WHOLE)
             unread += [backup for backup in lost if backup not in rows and is_lost(self.pool.host(backup[0]) / backup[1])]
         uuids = origins(self.pool.path) if unread else {}
-        for host, backups in found.items():
+        for host, backups in backups_by_host.items():
             try:
                 notes = read_notes(self.pool.host(host))
             except UnreadableRecord:
@@ -193,9 +199,9 @@ class BackupSender:
         self.before_backup()  # first: an expiry that it waits for may delete what is asked for
         version = max(1, min(int(asked.get("stream", 1)), newest_stream()))
         with self._naming_unreadable(asked):
-            chosen, parent, said = self._asked(asked)
+            chosen, parent, announcement = self._asked(asked)
             with lock_for_reading(chosen.path), lock_for_reading(parent.path if parent else chosen.path):
-                write_all(self.out, object_frame({**said, "stream": version}))
+                write_all(self.out, object_frame({**announcement, "stream": version}))
                 self._stream(chosen.path, parent.subvolume.id if parent else None, version)
 
     @contextmanager
@@ -220,14 +226,14 @@ class BackupSender:
         notes = self._notes(host)
         chosen = self._backup(host, str(asked["name"]), str(asked["uuid"]), notes)
         parent = self._backup(host, str(asked["parent"]), str(asked["parent_uuid"]), notes) if asked.get("parent") else None
-        said = {
+        announcement = {
             "uuid": chosen.record.uuid,
             "state": effective_state(chosen.record, notes),
             "notes": {key: notes.note(chosen.path.name, key) for key in (HOLD, "accepted")},
             "bytes": chosen.record.new_bytes if parent else chosen.record.total("bytes"),
             "total": chosen.record.total("bytes"),
         }
-        return chosen, parent, said
+        return chosen, parent, announcement
 
     def _notes(self, host: str) -> Notes:
         if name_fault(host) or not self._may_know(host):
@@ -237,14 +243,14 @@ class BackupSender:
     def _backup(self, host: str, name: str, uuid: str, notes: Notes) -> FinalBackup:
         """The backup, if it is the very one. Raises SendRefused."""
         path = self.pool.host(host) / name
-        found = own_backup(path, host) if parse_backup_name(name) else None
-        if not found or not found[0].read_only or found[1].uuid != uuid:
+        final_backup = own_backup(path, host) if parse_backup_name(name) else None
+        if not final_backup or not final_backup[0].read_only or final_backup[1].uuid != uuid:
             raise SendRefused(f"{host}@{name} is not here any more, or is another one")
-        if not is_original(path, found[0], notes, name):
+        if not is_original(path, final_backup[0], notes, name):
             raise SendRefused(f"{host}@{name} was changed after it was final, so it is not sent; `backupd list {host}` there")
-        if effective_state(found[1], notes) not in SENT:
+        if effective_state(final_backup[1], notes) not in SENT:
             raise SendRefused(f"{host}@{name} expires")
-        return FinalBackup(path, *found)
+        return FinalBackup(path, *final_backup)
 
     def _stream(self, path: Path, parent: int | None, version: int) -> None:
         """The kernel writes into a pipe, and the pieces go out of it.
@@ -302,9 +308,9 @@ class BackupSender:
         return not self.hosts or any(fnmatchcase(host, pattern) for pattern in self.hosts)
 
     def _common(self, asked: Mapping[str, Any]) -> None:
-        said = asked["hosts"]
+        given = asked["hosts"]
         replica, copied = self.replica or str(asked["replica"]), asked.get("copied")
-        hosts = self._merged(common_with(self.pool, replica), said) if isinstance(said, dict) else said
+        hosts = self._merged(common_with(self.pool, replica), given) if isinstance(given, dict) else given
         write_common(self.pool, replica, hosts, fetched=self._fetched(asked))
         if isinstance(copied, dict):  # too long a list is not sent
             with suppress(OSError):  # it is for the dashboard alone, and what it is asked for is done
@@ -319,23 +325,23 @@ class BackupSender:
         fetch = asked["fetch"]
         if fetch is None:
             return None
-        said = time_in(fetch) if self.pool.rehearsal and isinstance(fetch, dict) else None
-        return said or datetime.now(UTC)
+        remote_time = time_in(fetch) if self.pool.rehearsal and isinstance(fetch, dict) else None
+        return remote_time or datetime.now(UTC)
 
-    def _merged(self, known: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    def _merged(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the announced hosts that the other server may know, and all others as they were recorded."""
-        others = {host: its for host, its in known.items() if not self._may_know(host)}
-        return others | {host: its for host, its in said.items() if self._may_know(host)}
+        others = {host: copies for host, copies in ours.items() if not self._may_know(host)}
+        return others | {host: copies for host, copies in theirs.items() if self._may_know(host)}
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        request = json.loads(line)
     except RecursionError:
         raise ValueError("nested without end") from None
-    if not isinstance(found, dict):
+    if not isinstance(request, dict):
         raise TypeError("no object")
-    return found
+    return request
 
 
 def request_lines(fd: int, is_over: Callable[[], bool] = lambda: False) -> Iterator[bytes]:

@@ -109,26 +109,26 @@ class StreamGuard:
 
         A command whose checksum was wrong keeps a wrong one.
         """
-        found = _attributes(payload)
+        attributes = _attributes(payload)
         if not self._named:
-            self._require_subvolume(number, found)
+            self._require_subvolume(number, attributes)
             self._named = True
-            found[_PATH] = self.name
-        if self.parent_mark and not _is_not(found.get(_CLONE_UUID), str(self.parent)):
-            found[_CLONE_UUID] = UUID(self.parent_mark).bytes
-        content = b"".join(_ATTRIBUTE.pack(kind, len(value)) + value for kind, value in found.items())
+            attributes[_PATH] = self.name
+        if self.parent_mark and not _is_not(attributes.get(_CLONE_UUID), str(self.parent)):
+            attributes[_CLONE_UUID] = UUID(self.parent_mark).bytes
+        content = b"".join(_ATTRIBUTE.pack(kind, len(value)) + value for kind, value in attributes.items())
         checksum ^= _checksum(number, payload) ^ _checksum(number, content)
         return _COMMAND.pack(len(content), number, checksum) + content
 
-    def _require_subvolume(self, number: int, found: Mapping[int, bytes]) -> None:
+    def _require_subvolume(self, number: int, attributes: Mapping[int, bytes]) -> None:
         """Raises BadStream unless it is the subvolume that was asked for."""
         if number != (_SNAPSHOT if self.parent else _SUBVOL):
             raise BadStream("the stream does not begin with the subvolume that was asked for")
-        if _is_not(found.get(_UUID), self.uuid):
+        if _is_not(attributes.get(_UUID), self.uuid):
             raise BadStream("the stream is of another subvolume")
-        if self.parent and _is_not(found.get(_CLONE_UUID), self.parent):
+        if self.parent and _is_not(attributes.get(_CLONE_UUID), self.parent):
             raise BadStream("the stream is a difference to another subvolume")
-        if _PATH not in found:
+        if _PATH not in attributes:
             raise BadStream("the stream's subvolume has no name")
 
 
@@ -137,17 +137,17 @@ def _is_not(value: bytes | None, uuid: str) -> bool:
 
 
 def _attributes(payload: bytes) -> dict[int, bytes]:
-    found, at = {}, 0
+    attributes, at = {}, 0
     while at < len(payload):
         if len(payload) - at < _ATTRIBUTE.size:
             raise BadStream("the stream is damaged")
         kind, length = _ATTRIBUTE.unpack_from(payload, at)
         at += _ATTRIBUTE.size
-        if len(payload) - at < length or kind in found:
+        if len(payload) - at < length or kind in attributes:
             raise BadStream("the stream is damaged")
-        found[kind] = payload[at : at + length]
+        attributes[kind] = payload[at : at + length]
         at += length
-    return found
+    return attributes
 
 
 def _checksum(number: int, payload: bytes) -> int:

@@ -67,20 +67,20 @@ def frame(kind: bytes, content: bytes) -> bytes:
     return _HEAD.pack(kind, len(content)) + content
 
 
-def object_frame(found: Mapping[str, Any], kind: bytes = OBJECT) -> bytes:
+def object_frame(document: Mapping[str, Any], kind: bytes = OBJECT) -> bytes:
     """A frame of an object."""
-    return frame(kind, json.dumps(found).encode())
+    return frame(kind, json.dumps(document).encode())
 
 
 def parse_object(content: bytes) -> dict[str, Any]:
     """The object. Raises ConnectionBroken."""
     try:
-        found = json.loads(content)
+        document = json.loads(content)
     except _NOT_UNDERSTOOD as error:
         raise ConnectionBroken(f"the other server sent invalid JSON: {error!r}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ConnectionBroken("the other server sent JSON that is not an object")
-    return found
+    return document
 
 
 class AnswerReader:
@@ -255,23 +255,23 @@ class Announced:
     total: int | None = None
 
 
-def size_in(said: Mapping[str, Any], name: str) -> int | None:
+def size_in(answer: Mapping[str, Any], name: str) -> int | None:
     """Returns a number of bytes that the other server gave; None if it gave none that is possible."""
-    size = said.get(name)
+    size = answer.get(name)
     return size if type(size) is int and 0 <= size < _LARGEST_SIZE else None
 
 
-def time_in(said: Mapping[str, Any]) -> datetime | None:
+def time_in(answer: Mapping[str, Any]) -> datetime | None:
     """Returns the time of the other server's clock."""
     try:
-        return parse_time(str(said.get("now")))
+        return parse_time(str(answer.get("now")))
     except ValueError:
         return None
 
 
-def host_in(said: dict[str, Any]) -> FarHost:
+def host_in(answer: dict[str, Any]) -> FarHost:
     """Returns the host of which the other server tells. Raises ConnectionBroken for what names no host and no backups."""
-    name, was, backups = said.get("host"), said.get("was"), said.get("backups")
+    name, was, backups = answer.get("host"), answer.get("was"), answer.get("backups")
     if not isinstance(name, str) or name_fault(name) or not isinstance(was, list) or not isinstance(backups, list):
         raise ConnectionBroken("the other server sent an invalid host entry")
     if len(backups) > _MOST_BACKUPS or not all(isinstance(old, str) for old in was):
@@ -283,7 +283,7 @@ def host_in(said: dict[str, Any]) -> FarHost:
         far_backups.append(FarBackup(backup[0], backup[1], intern(backup[2])))
         if len(backup) > 3:
             held[backup[0]] = (backup[3][0], backup[3][1])
-    copy_of = said.get("copy_of")
+    copy_of = answer.get("copy_of")
     return FarHost(name, tuple(was), tuple(far_backups), held, copy_of if isinstance(copy_of, str) else None)
 
 
@@ -296,21 +296,21 @@ def words_of(host: FarHost) -> Iterator[str]:
         yield why
 
 
-def _is_backup(one: Any) -> bool:
-    if not isinstance(one, list) or len(one) not in (3, 4) or not all(isinstance(text, str) for text in one[:3]):
+def _is_backup(item: Any) -> bool:
+    if not isinstance(item, list) or len(item) not in (3, 4) or not all(isinstance(text, str) for text in item[:3]):
         return False
-    if parse_backup_name(one[0]) is None or len(one[1]) != 36 or not one[1].isascii() or one[2] not in ("complete", "suspect"):
+    if parse_backup_name(item[0]) is None or len(item[1]) != 36 or not item[1].isascii() or item[2] not in ("complete", "suspect"):
         return False
-    hold = one[3] if len(one) == 4 else [None, ""]
+    hold = item[3] if len(item) == 4 else [None, ""]
     return isinstance(hold, list) and len(hold) == 2 and isinstance(hold[1], str) and isinstance(hold[0], str | None)
 
 
-def announced_in(said: dict[str, Any], version: int) -> Announced:
+def announced_in(answer: dict[str, Any], version: int) -> Announced:
     """Returns what the other server says of a stream, of that version at most. Raises ConnectionBroken."""
-    notes = said.get("notes")
+    notes = answer.get("notes")
     if not isinstance(notes, dict) or len(json.dumps(notes)) > _KEPT_NOTES:
         raise ConnectionBroken("the other server sent an invalid description of a backup")
     kept = {key: dict(note) for key, note in notes.items() if isinstance(note, dict)}
-    stream = said.get("stream")
+    stream = answer.get("stream")
     stream = stream if type(stream) is int and 0 < stream <= version else 1
-    return Announced(kept, size_in(said, "bytes"), stream, size_in(said, "total"))
+    return Announced(kept, size_in(answer, "bytes"), stream, size_in(answer, "total"))

@@ -145,8 +145,8 @@ def _append(fd: int, action: UserAction) -> None:
 def read_actions(pool: Pool, host: str | None = None) -> Iterator[UserAction]:
     """Yields the recorded actions, newest first, of one host or of all. Skips lines that are damaged."""
     path = pool.path / MARKER / ACTIONS
-    for one in (path, _former(path)):
-        for line in reversed(_lines(one)):
+    for log_file in (path, _former(path)):
+        for line in reversed(_lines(log_file)):
             action = action_of(line)
             if action and host in (None, action.host):
                 yield action
@@ -157,8 +157,8 @@ def action_of(text: bytes | str | Mapping[str, Any]) -> UserAction | None:
     try:
         fields = text if isinstance(text, Mapping) else json.loads(text)
         host, backup = (str(fields[key]) if fields.get(key) is not None else None for key in ("host", "backup"))
-        what, by, why = str(fields["what"]), str(fields["by"]), str(fields.get("why") or "")
-        return UserAction(parse_time(fields["at"]), what, by, host, backup, why)
+        action, by, why = str(fields["what"]), str(fields["by"]), str(fields.get("why") or "")
+        return UserAction(parse_time(fields["at"]), action, by, host, backup, why)
     except NOT_UNDERSTOOD:
         return None
 

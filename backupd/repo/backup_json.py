@@ -170,19 +170,21 @@ class Record:
 
     def total(self, key: str) -> int | None:
         """Returns the sum of one of rsync's numbers over all paths, bounded like them; None if no path has it."""
-        found = [result.numbers[key] for result in self.paths if key in result.numbers]
-        return bounded(sum(found)) if found else None
+        numbers = [result.numbers[key] for result in self.paths if key in result.numbers]
+        return bounded(sum(numbers)) if numbers else None
 
     @property
     def skipped_deletions(self) -> tuple[Condition, ...]:
         """Returns the source paths in which files that the host has deleted may still be, and since when. A record of an earlier
         version has only its own night.
         """
-        found = {condition.key.path: condition for condition in self.lasting if condition.kind is ConditionKind.DELETIONS_SKIPPED}
+        conditions = {
+            condition.key.path: condition for condition in self.lasting if condition.kind is ConditionKind.DELETIONS_SKIPPED
+        }
         for result in self.paths:
-            if result.deletions_skipped and result.path not in found:
-                found[result.path] = Condition(ConditionKey(ConditionKind.DELETIONS_SKIPPED, result.path), self.started)
-        return tuple(found.values())
+            if result.deletions_skipped and result.path not in conditions:
+                conditions[result.path] = Condition(ConditionKey(ConditionKind.DELETIONS_SKIPPED, result.path), self.started)
+        return tuple(conditions.values())
 
     @property
     def left_out(self) -> tuple[Condition, ...]:
@@ -235,13 +237,17 @@ class Record:
 
 
 _FIELDS, _PATH_FIELDS = Record.__dataclass_fields__, PathResult.__dataclass_fields__
-_UNSET = {name: {} if one.default is MISSING else one.default for name, one in _FIELDS.items() if one.metadata == _LEFT_OUT}
+_UNSET = {
+    name: {} if attribute.default is MISSING else attribute.default
+    for name, attribute in _FIELDS.items()
+    if attribute.metadata == _LEFT_OUT
+}
 _TEXT, _NUMBER = (str, str | None), (int, float, int | None, float | None)
 _CHECKED: Mapping[type[Any], tuple[tuple[str, ...], ...]] = {
     of: (
-        tuple(one.name for one in fields(of) if one.type is str and one.default is MISSING),
-        tuple(one.name for one in fields(of) if one.type in _TEXT and one.default is not MISSING),
-        tuple(one.name for one in fields(of) if one.type in _NUMBER),
+        tuple(attribute.name for attribute in fields(of) if attribute.type is str and attribute.default is MISSING),
+        tuple(attribute.name for attribute in fields(of) if attribute.type in _TEXT and attribute.default is not MISSING),
+        tuple(attribute.name for attribute in fields(of) if attribute.type in _NUMBER),
     )
     for of in (Record, PathResult)
 }
@@ -264,16 +270,18 @@ def parse(text: str) -> Record:
                 f"backup.json is of a newer btrkeep: it has format {fields['format']}, this program knows {FORMAT}",
                 "use the newer btrkeep",
             )
-        known = {name: fields[name] for name in _FIELDS if name in fields}
-        known["started"] = parse_time(known["started"])
-        known["finished"] = parse_time(known["finished"]) if known.get("finished") else None
-        known["paths"] = tuple(_path_result(entry) for entry in known.get("paths", ()))
+        known_fields = {name: fields[name] for name in _FIELDS if name in fields}
+        known_fields["started"] = parse_time(known_fields["started"])
+        known_fields["finished"] = parse_time(known_fields["finished"]) if known_fields.get("finished") else None
+        known_fields["paths"] = tuple(_path_result(entry) for entry in known_fields.get("paths", ()))
         for name in ("warnings", "unread_bases"):
-            known[name] = tuple(known.get(name, ()))
-        known["ancestors"] = {str(name): number_of(generation) for name, generation in known.get("ancestors", {}).items()}
-        known["cause"] = cause_of(known.get("cause"))
-        known["lasting"] = conditions_of(known.get("lasting", ()))
-        return _checked(Record(**known))
+            known_fields[name] = tuple(known_fields.get(name, ()))
+        known_fields["ancestors"] = {
+            str(name): number_of(generation) for name, generation in known_fields.get("ancestors", {}).items()
+        }
+        known_fields["cause"] = cause_of(known_fields.get("cause"))
+        known_fields["lasting"] = conditions_of(known_fields.get("lasting", ()))
+        return _checked(Record(**known_fields))
     except NOT_UNDERSTOOD as error:
         raise UnreadableRecord(f"backup.json is invalid: {error!r}", "nothing is done with this backup") from None
 
@@ -297,13 +305,18 @@ def _checked(record: Record) -> Record:
 
 
 def _path_result(entry: Mapping[str, Any]) -> PathResult:
-    known = {name: entry[name] for name in _PATH_FIELDS if name in entry}
-    lists = {name: tuple(known.get(name, ())) for name in ("warnings", "samples")}
-    if known.get("left_out") is not None:
-        lists["left_out"] = tuple(known["left_out"])
-    numbers = {key: bounded(int(number)) for key, number in known.get("numbers", {}).items()}  # once they could be any
-    parsed = {**lists, "numbers": numbers, "outcome": PathOutcome(known["outcome"]), "cause": cause_of(known.get("cause"))}
-    return PathResult(**{**known, **parsed})
+    known_fields = {name: entry[name] for name in _PATH_FIELDS if name in entry}
+    lists = {name: tuple(known_fields.get(name, ())) for name in ("warnings", "samples")}
+    if known_fields.get("left_out") is not None:
+        lists["left_out"] = tuple(known_fields["left_out"])
+    numbers = {key: bounded(int(number)) for key, number in known_fields.get("numbers", {}).items()}  # once they could be any
+    parsed = {
+        **lists,
+        "numbers": numbers,
+        "outcome": PathOutcome(known_fields["outcome"]),
+        "cause": cause_of(known_fields.get("cause")),
+    }
+    return PathResult(**{**known_fields, **parsed})
 
 
 def read(subvolume: Path) -> Record | None:

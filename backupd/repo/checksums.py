@@ -58,20 +58,20 @@ def write_sums(subvolume: Path, sums: Mapping[bytes, bytes]) -> None:
 
 def read_sums(subvolume: Path) -> dict[bytes, bytes]:
     """Returns SHA-256 by path; nothing if the file is missing or cannot be read. Skips invalid lines."""
-    found: dict[bytes, bytes] = {}
+    sums: dict[bytes, bytes] = {}
     with suppress(OSError):
         fd = os.open(subvolume / SUMS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
             for line in file.read(_LARGEST).split(b"\n"):
                 if parts := _LINE.fullmatch(line):
                     escaped, digest, path = parts.groups()
-                    meant = re.sub(rb"\\[\\nr]", lambda one: _MEANT[one[0]], path) if escaped else path
-                    found[meant] = bytes.fromhex(digest.decode())
-    return found
+                    meant = re.sub(rb"\\[\\nr]", lambda match: _MEANT[match[0]], path) if escaped else path
+                    sums[meant] = bytes.fromhex(digest.decode())
+    return sums
 
 
 def _line(path: bytes, digest: bytes) -> bytes:
-    escaped = re.sub(rb"[\\\n\r]", lambda one: _ESCAPES[one[0]], path)
+    escaped = re.sub(rb"[\\\n\r]", lambda match: _ESCAPES[match[0]], path)
     return (b"\\" if escaped != path else b"") + digest.hex().encode() + b"  " + _DATA + escaped + b"\n"
 
 
@@ -155,20 +155,20 @@ class Checksums:
             self._at_hand = at_hand = (number, self._block(number))
         records = at_hand[1]
         place = bisect_left(records, key)
-        found = records[place] if place < len(records) else b""
-        return _parsed(found) if found[: _KEY.size] == key else None
+        record = records[place] if place < len(records) else b""
+        return _parsed(record) if record[: _KEY.size] == key else None
 
-    def write(self, found: Mapping[Key, ReadBefore], now: int | None) -> None:
+    def write(self, results: Mapping[Key, ReadBefore], now: int | None) -> None:
         """Adds these records; they are on disk when this returns. This open reader stays unchanged.
 
         Replaces a small file, or one with a long log, by one that has all records. Drops records that are too old at `now`
         (microseconds since 1970); None: drops nothing.
         """
-        if self._count > _FEW and len(self._logged) + len(found) <= _LONGEST_LOG:
-            _add(self._folder / CHECKSUMS_LOG, found)
+        if self._count > _FEW and len(self._logged) + len(results) <= _LONGEST_LOG:
+            _add(self._folder / CHECKSUMS_LOG, results)
             return
         since = now - _FORGOTTEN_AFTER if now is not None else 0
-        new = {key: read_before for key, read_before in {**self._logged, **found}.items() if read_before.at >= since}
+        new = {key: read_before for key, read_before in {**self._logged, **results}.items() if read_before.at >= since}
         old = (self._block(number) for number in range(len(self._blocks)))
         write_pieces_atomically(self._folder / CHECKSUMS, _pieces(old, new, since))
         (self._folder / CHECKSUMS_LOG).unlink(missing_ok=True)  # killed before: it says once more what the file says
@@ -190,28 +190,28 @@ def _logged(path: Path) -> dict[Key, ReadBefore]:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return {}
-    found: dict[Key, ReadBefore] = {}
+    results: dict[Key, ReadBefore] = {}
     with os.fdopen(fd, "rb") as file, suppress(OSError):  # damaged itself: what it knew is read anew
         while len(record := file.read(_LENGTH)) == _LENGTH:
             if read_before := _parsed(record):
-                found[record[: _KEY.size]] = read_before
-    return found
+                results[record[: _KEY.size]] = read_before
+    return results
 
 
 @Checkpoint("checksums.log added to")
-def _add(path: Path, found: Mapping[Key, ReadBefore]) -> None:
+def _add(path: Path, results: Mapping[Key, ReadBefore]) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "ab") as file:
         whole = os.fstat(fd).st_size // _LENGTH * _LENGTH
         os.ftruncate(fd, whole)  # behind half a record none would be found
-        file.writelines(_record(key, read_before) for key, read_before in found.items())
+        file.writelines(_record(key, read_before) for key, read_before in results.items())
         file.flush()
         os.fsync(fd)
 
 
-def _record(key: Key, one: ReadBefore) -> bytes:
-    flags = (_DAMAGED if one.damaged else 0) | (_DIFFERS if one.differs else 0)
-    body = key + _REST.pack(max(0, one.at), flags, one.digest)
+def _record(key: Key, read_before: ReadBefore) -> bytes:
+    flags = (_DAMAGED if read_before.damaged else 0) | (_DIFFERS if read_before.differs else 0)
+    body = key + _REST.pack(max(0, read_before.at), flags, read_before.digest)
     return body + _CHECK.pack(zlib.crc32(body))
 
 
@@ -231,9 +231,11 @@ def _pieces(blocks: Iterator[list[bytes]], new: Mapping[Key, ReadBefore], since:
     yield _MAGIC
     keys, start = sorted(new), 0
     for block in blocks:
-        there = {record[: _KEY.size]: record for record in block if record[: _KEY.size] not in new and _is_kept(record, since)}
-        end = bisect_right(keys, max(there), start) if there else start
-        yield _in_order(there, keys[start:end], new)
+        kept_records = {
+            record[: _KEY.size]: record for record in block if record[: _KEY.size] not in new and _is_kept(record, since)
+        }
+        end = bisect_right(keys, max(kept_records), start) if kept_records else start
+        yield _in_order(kept_records, keys[start:end], new)
         start = end
     for first in range(start, len(keys), _IN_PIECE):
         yield _in_order({}, keys[first : first + _IN_PIECE], new)
@@ -244,7 +246,7 @@ def _is_kept(record: bytes, since: int) -> bool:
     return read_before is not None and read_before.at >= since
 
 
-def _in_order(there: dict[Key, bytes], keys: Sequence[Key], new: Mapping[Key, ReadBefore]) -> bytes:
+def _in_order(block_records: dict[Key, bytes], keys: Sequence[Key], new: Mapping[Key, ReadBefore]) -> bytes:
     for key in keys:
-        there[key] = _record(key, new[key])
-    return b"".join(there[key] for key in sorted(there))
+        block_records[key] = _record(key, new[key])
+    return b"".join(block_records[key] for key in sorted(block_records))

@@ -78,8 +78,8 @@ def keep_seed(pool: Pool, replica: str, host: str, name: str) -> None:
 
 def _write_common(pool: Pool, replica: str, record: _Record) -> None:
     left = {host: names for host, names in record.seeds.items() if host not in record.hosts}
-    told = {"told": format_time(record.told)} if record.told else {}
-    _write(pool.path / MARKER / _FOLDER, replica, {"hosts": record.hosts} | ({"seeds": left} if left else {}) | told)
+    fields = {"told": format_time(record.told)} if record.told else {}
+    _write(pool.path / MARKER / _FOLDER, replica, {"hosts": record.hosts} | ({"seeds": left} if left else {}) | fields)
 
 
 def write_copied(pool: Pool, replica: str, hosts: Any) -> None:
@@ -120,7 +120,7 @@ def common_of_all(pool: Pool) -> dict[str, dict[str, str]]:
 
 def told_by_all(pool: Pool) -> dict[str, datetime]:
     """Returns when pools that fetch from this one have done so last, by replica. Raises UnreadableRecord."""
-    return {file.replica: told for file in _files(pool) if (told := _read(file.path).told)}
+    return {file.replica: last_told for file in _files(pool) if (last_told := _read(file.path).told)}
 
 
 def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
@@ -159,14 +159,14 @@ def common_backups(pool: Pool, *, with_seeds: bool) -> CommonBackups:
 
     Raises UnreadableRecord: it is unknown then what may be deleted.
     """
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    common: dict[str, dict[str, tuple[str, ...]]] = {}
     for file in _files(pool):
         record = _read(file.path)
         seeds = [(host, name) for host, names in record.seeds.items() for name in names]
         for host, name in [*record.hosts.items(), *(seeds if with_seeds else ())]:
-            of_host = found.setdefault(host, {})
+            of_host = common.setdefault(host, {})
             of_host[name] = (*of_host.get(name, ()), file.replica)
-    return found
+    return common
 
 
 def _write(folder: Path, replica: str, fields: Mapping[str, Any]) -> None:

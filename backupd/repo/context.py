@@ -52,10 +52,10 @@ def open_configured(config: Config) -> Pool:
 
         try:
             with Catalogue.open_readonly(config.pool.state) as catalogue:
-                known = catalogue.pool_id()
+                recorded_id = catalogue.pool_id()
         except OperatorError:
-            known = None
-        if known is None:
+            recorded_id = None
+        if recorded_id is None:
             raise
         hint = f"{mount_pool_words(config.pool.path)}; the catalogue in {config.pool.state} is of one that was here"
         raise PoolUnusable(error.message, hint) from None
@@ -67,11 +67,12 @@ def require_writable(pool: Pool) -> None:
         raise PoolUnusable(f"{pool.path} is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
 
 
-def require_catalogue_of(config: Config, pool: Pool, known: str | None) -> None:
+def require_catalogue_of(config: Config, pool: Pool, recorded_id: str | None) -> None:
     """Raises OperatorError when `known`, the pool that the catalogue names, is another one; None is a new catalogue."""
-    if known not in (None, pool.id):
+    if recorded_id not in (None, pool.id):
         raise OperatorError(
-            f"the catalogue in {config.pool.state} is of another pool ({known})", "set another `state`, or run `backupd rebuild`"
+            f"the catalogue in {config.pool.state} is of another pool ({recorded_id})",
+            "set another `state`, or run `backupd rebuild`",
         )
 
 

@@ -48,7 +48,7 @@ def enter_damages(
     pool: Pool,
     catalogue: Catalogue,
     hosts: Iterable[str],
-    found: Iterable[Damage],
+    damages: Iterable[Damage],
     is_gone: Callable[[Damage], bool] = lambda _: False,
 ) -> None:
     """Enters what was found, in place of what is gone, of these hosts: in the catalogue, then beside their backups.
@@ -57,14 +57,14 @@ def enter_damages(
     """
     every = sorted(set(hosts))
     gone = [damage for host in every for damage in catalogue.damages(host) if is_gone(damage)]
-    catalogue.change_damages(gone, found)
+    catalogue.change_damages(gone, damages)
     for host in every:
         folder = pool.host(host)
         try:
             with _locked(folder):
                 before = read_damaged(folder, host)
-                there = names_of(pool, host)
-                left = [damage for damage in before if damage.name in there and not is_gone(damage)]
+                names = names_of(pool, host)
+                left = [damage for damage in before if damage.name in names and not is_gone(damage)]
                 after = _ordered([*left, *(damage for damage in catalogue.damages(host) if damage.fate is None)])
                 if after != before:
                     _write(pool, folder, after)
@@ -100,10 +100,11 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _ordered(some: Iterable[Damage]) -> list[Damage]:
+def _ordered(unordered: Iterable[Damage]) -> list[Damage]:
     """As they are read again: each once, times to the second, as many as the file has room for."""
     rounded = {
-        (damage.name, os.fsencode(damage.path), damage.start): _parse(damage.host, damage.name, _fields(damage)) for damage in some
+        (damage.name, os.fsencode(damage.path), damage.start): _parse(damage.host, damage.name, _fields(damage))
+        for damage in unordered
     }
     every = [rounded[key] for key in sorted(rounded)]
     damages = every
@@ -122,29 +123,29 @@ def _first(places: list[Damage], most: int) -> list[Damage]:
     return [whole, *islice((place for place in places if place.path != "/"), most)]
 
 
-def _write(pool: Pool, folder: Path, some: Iterable[Damage]) -> None:
-    with_reserve(pool.path, lambda: replace_json_file(folder / DAMAGED, (_text(some),), _FORMAT))
+def _write(pool: Pool, folder: Path, damages: Iterable[Damage]) -> None:
+    with_reserve(pool.path, lambda: replace_json_file(folder / DAMAGED, (_text(damages),), _FORMAT))
 
 
-def _text(some: Iterable[Damage]) -> str:
-    backups = {name: [_fields(damage) for damage in group] for name, group in groupby(some, key=attrgetter("name"))}
+def _text(damages: Iterable[Damage]) -> str:
+    backups = {name: [_fields(damage) for damage in group] for name, group in groupby(damages, key=attrgetter("name"))}
     return json.dumps({"format": _FORMAT, "backups": backups}, indent=1) + "\n"
 
 
-def _fields(one: Damage) -> dict[str, Any]:
+def _fields(damage: Damage) -> dict[str, Any]:
     return {
-        "path": one.path,
-        "start": one.start,
-        "length": one.length,
-        "found_by": one.found_by,
-        "found_at": format_time(one.found_at),
+        "path": damage.path,
+        "start": damage.start,
+        "length": damage.length,
+        "found_by": damage.found_by,
+        "found_at": format_time(damage.found_at),
     }
 
 
 def _damages(host: str, fields: Mapping[str, Any]) -> list[Damage]:
     if int(fields["format"]) > _FORMAT:
         return []
-    return [_parse(host, str(name), one) for name, some in fields["backups"].items() for one in some]
+    return [_parse(host, str(name), damage) for name, damages in fields["backups"].items() for damage in damages]
 
 
 def _parse(host: str, name: str, fields: Mapping[str, Any]) -> Damage:
@@ -160,7 +161,7 @@ EveryDamage = Callable[[Pool, str, str], list[bytes]]
 
 
 def forgotten_damages(
-    pool: Pool, host: str, names: Collection[str], known: Iterable[Damage], every: EveryDamage | None = None
+    pool: Pool, host: str, names: Collection[str], new_damages: Iterable[Damage], every: EveryDamage | None = None
 ) -> list[Damage]:
     """Returns the damaged files of these backups that the pool records and that are not among `known`, those of the catalogue.
 
@@ -168,15 +169,17 @@ def forgotten_damages(
     """
     folder = pool.host(host)
     placed = [damage for damage in read_damaged(folder, host) if damage.name in names]
-    rows, files = {(damage.name, damage.path) for damage in known}, {(damage.name, damage.path) for damage in placed}
+    rows, files = {(damage.name, damage.path) for damage in new_damages}, {(damage.name, damage.path) for damage in placed}
     counts = Counter(name for name, _ in rows | files)
-    found = {name: verification for name, verification in read_verified(folder).items() if name in names}
-    for name, verification in found.items():
+    verifications = {name: verification for name, verification in read_verified(folder).items() if name in names}
+    for name, verification in verifications.items():
         if every and counts[name] <= len(verification.damaged) < verification.damages:
-            found[name] = replace(verification, damaged=(*verification.damaged, *map(os.fsdecode, every(pool, host, name))))
+            verifications[name] = replace(verification, damaged=(*verification.damaged, *map(os.fsdecode, every(pool, host, name))))
     compared = {name: comparison for name, comparison in read_compared(folder).backups.items() if name in names}
     unplaced = [
-        damage for damage in (*differing_of(host, compared), *damages_of(host, found)) if (damage.name, damage.path) not in files
+        damage
+        for damage in (*differing_of(host, compared), *damages_of(host, verifications))
+        if (damage.name, damage.path) not in files
     ]
     damages = [damage for damage in (*unplaced, *placed) if (damage.name, damage.path) not in rows]
     return list({(damage.name, damage.path, damage.start): damage for damage in damages}.values())

@@ -111,10 +111,14 @@ def _require_no_stub(path: Path) -> None:
 
 def own_final(path: Path, host: str) -> tuple[Subvolume, Record] | None:
     """Returns the same of a final backup of ours, None if it is none. An altered one may be writable. Raises UnreadableRecord."""
-    found = own_backup(path, host)
-    if not found or found[1].state not in FINAL:
+    final_backup = own_backup(path, host)
+    if not final_backup or final_backup[1].state not in FINAL:
         return None
-    return found if found[0].read_only or (path.name != WORKING and read_notes(path.parent).is_altered(path.name)) else None
+    return (
+        final_backup
+        if final_backup[0].read_only or (path.name != WORKING and read_notes(path.parent).is_altered(path.name))
+        else None
+    )
 
 
 def sealed_without_record(path: Path, host: str) -> FinalBackup | None:
@@ -180,7 +184,7 @@ def final_backups(pool: Pool, host: str, unread: list[str] | None = None, *, may
     for name in names:
         path = pool.host(host) / name
         try:
-            found = own_final(path, host)
+            final_backup = own_final(path, host)
         except records.UnreadableRecord as error:
             if not may_be_newer and isinstance(error, records.NewerRecord):
                 raise
@@ -192,8 +196,8 @@ def final_backups(pool: Pool, host: str, unread: list[str] | None = None, *, may
                 raise
             unread.append(name)
             continue
-        if found:
-            yield FinalBackup(path, *found)
+        if final_backup:
+            yield FinalBackup(path, *final_backup)
 
 
 def records_newest_first(pool: Pool, host: str, now: datetime, unread: list[str]) -> list[Record]:
@@ -262,10 +266,10 @@ def recover(pool: Pool, host: str) -> Record | None:
     """
     path = pool.working(host)
     subvolume = describe(path)
-    found = own_backup(path, host) if subvolume and subvolume.read_only else None
-    if not found:
+    final_backup = own_backup(path, host) if subvolume and subvolume.read_only else None
+    if not final_backup:
         return None
-    record = found[1]
+    record = final_backup[1]
     if record.state not in FINAL or not record.name:
         return None
     take_name(pool, path, record.name)

@@ -100,7 +100,7 @@ def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
             head = _head(file, pool)
             if head.id == catalogue.history_copy():
                 return BroughtBack()
-            found, passed_over = _rows(file, head)
+            rows, passed_over = _rows(file, head)
     except FileNotFoundError:
         return BroughtBack()
     except NewerCopy as error:
@@ -111,7 +111,7 @@ def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
         return BroughtBack(trouble=f"{path}: {error.strerror or error}")
     unknown = [*head.unknown, (head.written, _FOREVER)]
     try:
-        counts = catalogue.put_history(head.id, found, unknown, lambda pid, started: start_time(pid) == started)
+        counts = catalogue.put_history(head.id, rows, unknown, lambda pid, started: start_time(pid) == started)
     except OperatorError as error:
         return BroughtBack(trouble=f"{error.message} ({error.hint})")
     return BroughtBack(counts, passed_over, head.written)
@@ -235,18 +235,18 @@ def _head(file: "_opened", pool: Pool) -> Head:
 
 def _rows(file: "_opened", head: Head) -> tuple[dict[str, list[dict[str, Any]]], int]:
     """The rows by table, and how many there were that could not be one. Raises UnusableCopy when the end is missing."""
-    found: dict[str, list[dict[str, Any]]] = {table: [] for table in COLUMNS}
+    rows: dict[str, list[dict[str, Any]]] = {table: [] for table in COLUMNS}
     passed_over, lines = 0, iter(file)
     for count, line in enumerate(lines):
         if isinstance(line, dict):
             if line.get("rows") != count or next(lines, None) is not None:  # gzip's checksum is behind the last line
                 break
-            return found, passed_over
+            return rows, passed_over
         if count >= MOST_ROWS:
             raise UnusableCopy("the copy has more rows than any copy has")
         try:
             table, *values = line
-            found[table].append(values_of(table, head.columns[table], values))
+            rows[table].append(values_of(table, head.columns[table], values))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             log.info("a row of %s is passed over: %s", FILE, error)
             passed_over += 1

@@ -87,12 +87,12 @@ def _committed(subvolume: Path) -> Iterator[tuple[int, int]]:
     """Yields its open folder and the generation in which it was created. Commits first, because only committed data can be
     searched.
     """
-    found = describe(subvolume)
-    if found is None:
+    described = describe(subvolume)
+    if described is None:
         raise OperatorError(f"{subvolume} is not a subvolume")
     commit(subvolume)
     with ClosingFd(os.open(subvolume, FOLDER)) as root:
-        yield root, found.created
+        yield root, described.created
 
 
 def _names(root: int, since: int, at_least: int) -> Iterator[bytes]:

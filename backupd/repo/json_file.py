@@ -35,10 +35,10 @@ def text_of_file(path: Path) -> str:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         with os.fdopen(fd, "rb", closefd=False) as file:
-            found = file.read(LARGEST + 1)
-    if len(found) > LARGEST:
+            content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
         raise ValueError(f"it has more than {LARGEST >> 20} MiB")
-    return found.decode("utf-8")
+    return content.decode("utf-8")
 
 
 def read_json_file(path: Path, parse: Callable[[Any], T], nothing: T) -> T:

@@ -30,8 +30,8 @@ def remove_tree(folder: str | os.PathLike[str]) -> None:
     try:
         run(("rm", "--recursive", "--force", "--one-file-system", "--", os.fspath(folder)), timeout=None)
     except ProgramFailed as error:
-        said = error.finished.stderr.strip().splitlines() or [f"exit status {error.finished.returncode}"]
-        raise OSError(errno.ENOTEMPTY, f"it cannot be removed: {printable(said[0].removeprefix('rm: '))}", str(folder)) from None
+        errors = error.finished.stderr.strip().splitlines() or [f"exit status {error.finished.returncode}"]
+        raise OSError(errno.ENOTEMPTY, f"it cannot be removed: {printable(errors[0].removeprefix('rm: '))}", str(folder)) from None
 
 
 RECEIVING = ".receiving"

@@ -101,7 +101,7 @@ class Notes:
 
     def without(self, name: str, key: str | None = None) -> "Notes":
         """Returns the notes without that one; without a key, without any of that backup."""
-        left = {} if key is None else {one: value for one, value in self.backups.get(name, {}).items() if one != key}
+        left = {} if key is None else {note_key: value for note_key, value in self.backups.get(name, {}).items() if note_key != key}
         others = {other: notes for other, notes in self.backups.items() if other != name}
         return replace(self, backups={**others, name: left} if left else others)
 
@@ -143,10 +143,10 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
         {name: {key: dict(note) for key, note in of.items()} for name, of in fields["backups"].items()},
         tuple(str(name) for name in fields.get("was", ())),
         dict(fields["forgotten"]) if fields.get("forgotten") else None,
-        {str(name): dict(one) for name, one in fields.get("deleted", {}).items()},
+        {str(name): dict(note) for name, note in fields.get("deleted", {}).items()},
         dict(fields["replica"]) if fields.get("replica") else None,
         str(fields["machine"]) if fields.get("machine") else None,
-        tuple(dict(one) for one in fields.get("actions", ()))[-_ACTIONS:],
+        tuple(dict(action) for action in fields.get("actions", ()))[-_ACTIONS:],
     )
     for name in notes.backups:  # whoever reads the notes may rely on their times
         notes.expired_at(name)

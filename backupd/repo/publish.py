@@ -40,8 +40,8 @@ def tell_alive(pool: Pool, catalogue: Catalogue) -> None:
     """Publishes the bytes that each host wrote and that still exist, which the dashboard cannot read. Raises OSError,
     CatalogueBusy.
     """
-    found = quota.live_bytes(pool)
-    text = json.dumps(found, separators=(",", ":"), sort_keys=True) if found else None
+    sizes = quota.live_bytes(pool)
+    text = json.dumps(sizes, separators=(",", ":"), sort_keys=True) if sizes else None
     if text != catalogue.get_fact(ALIVE):
         catalogue.set_fact(ALIVE, text)
 
@@ -70,8 +70,8 @@ def known_copies(pool: Pool, before: KnownCopies) -> KnownCopies:
     Raises UnreadableRecord, OSError.
     """
     common = common_of_all(pool)
-    found = {host: _fetched_by(pool, host, before) for host in hosts_of(pool)} if common else {}
-    return KnownCopies({host: replica for host, replica in found.items() if replica}, common, told_by_all(pool))
+    replicas = {host: _fetched_by(pool, host, before) for host in hosts_of(pool)} if common else {}
+    return KnownCopies({host: replica for host, replica in replicas.items() if replica}, common, told_by_all(pool))
 
 
 def fetched_hosts(pool: Pool, catalogue: Catalogue, hosts: Collection[str]) -> dict[str, str]:
@@ -79,8 +79,8 @@ def fetched_hosts(pool: Pool, catalogue: Catalogue, hosts: Collection[str]) -> d
     replica. One that is not known as such is found when its turn comes.
     """
     before = copies_of(catalogue.get_fact(COPIES))
-    found = {host: _fetched_by(pool, host, before) for host in before.fetched.keys() & hosts}
-    return {host: replica for host, replica in found.items() if replica}
+    replicas = {host: _fetched_by(pool, host, before) for host in before.fetched.keys() & hosts}
+    return {host: replica for host, replica in replicas.items() if replica}
 
 
 def _tell_copied(pool: Pool, catalogue: Catalogue, replica: str) -> None:

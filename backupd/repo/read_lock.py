@@ -55,14 +55,14 @@ def is_read_by_others(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        found = True
+        is_read = True
     else:
-        found = False
+        is_read = False
     try:  # a conversion that fails may lose what was held
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         raise OperatorError("it is being deleted") from None
-    return found
+    return is_read
 
 
 def _locked(backup: Path, how: int) -> int | None:

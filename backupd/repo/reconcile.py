@@ -60,10 +60,10 @@ def row_of(pool: Pool, host: str, name: str, notes: Notes | None = None) -> Back
     `notes`: the host's, for who asks for many of its backups: to read them each time takes time with the square of their number.
     """
     path: Path = pool.host(host) / name
-    found = own_backup(path, host)
-    if not found:
+    final_backup = own_backup(path, host)
+    if not final_backup:
         return None
-    subvolume, record = found
+    subvolume, record = final_backup
     if name == WORKING:
         return backup_row(pool, replace(record, name=None, state=PARTIAL), PARTIAL, subvolume.id)  # whatever its record says
     if record.state not in FINAL:
@@ -159,7 +159,7 @@ class Reconciled:
     trouble: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        done = [f"{counted(self.counts[what], noun)} {rest}" for what, (noun, rest) in _WORDS.items() if self.counts[what]]
+        done = [f"{counted(self.counts[step], noun)} {rest}" for step, (noun, rest) in _WORDS.items() if self.counts[step]]
         return ", ".join([*done, *(f"left as it is: {text}" for text in self.trouble)])
 
     @property
@@ -188,15 +188,15 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
     killed = {run.host for run in dead}
     if dead:
         done.counts[_KILLED] = len(dead)
-    known: dict[str, set[str]] = {}
+    names_by_host: dict[str, set[str]] = {}
     for host, name in catalogue.names():
-        known.setdefault(host, set()).add(name or WORKING)
+        names_by_host.setdefault(host, set()).add(name or WORKING)
     noted: dict[str, list[StateFromNotes]] = {}
     for row in catalogue.states_from_notes():
         noted.setdefault(row.host, []).append(row)
-    for host in sorted({*hosts_of(pool), *known}):
+    for host in sorted({*hosts_of(pool), *names_by_host}):
         with _told(done.trouble, host):
-            if host in killed or _differs(pool, host, known.get(host, set()), noted.get(host, ())):
+            if host in killed or _differs(pool, host, names_by_host.get(host, set()), noted.get(host, ())):
                 _mend_locked(pool, catalogue, host, since, done)
     for host in _staged_hosts(pool):
         with _told(done.trouble, f"{MARKER}/new/{host}"):
@@ -211,17 +211,17 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
     return done
 
 
-def _differs(pool: Pool, host: str, known: set[str], noted: Sequence[StateFromNotes]) -> bool:
-    there = names_of(pool, host, known)
-    if there != known or (WORKING in there and _is_finished(pool, host)):
+def _differs(pool: Pool, host: str, row_names: set[str], noted: Sequence[StateFromNotes]) -> bool:
+    in_pool = names_of(pool, host, row_names)
+    if in_pool != row_names or (WORKING in in_pool and _is_finished(pool, host)):
         return True
-    return bool(_stale(read_notes(pool.host(host)), known, noted))
+    return bool(_stale(read_notes(pool.host(host)), row_names, noted))
 
 
-def _stale(notes: Notes, known: AbstractSet[str], noted: Sequence[StateFromNotes]) -> set[str]:
+def _stale(notes: Notes, row_names: AbstractSet[str], noted: Sequence[StateFromNotes]) -> set[str]:
     """Returns the names of rows that disagree with the host's notes."""
     rows = {row.name: row for row in noted if row.name}
-    return {name for name in known & (notes.backups.keys() | rows.keys()) if not agrees(rows.get(name), notes, name)}
+    return {name for name in row_names & (notes.backups.keys() | rows.keys()) if not agrees(rows.get(name), notes, name)}
 
 
 def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: Reconciled) -> None:
@@ -231,7 +231,7 @@ def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: 
         done.locked.append(host)
         return
     with lock:
-        done.counts.update({what: count for what, count in _mend(pool, catalogue, host).items() if count})
+        done.counts.update({step: count for step, count in _mend(pool, catalogue, host).items() if count})
 
 
 def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: Reconciled | None = None) -> Reconciled:
@@ -291,8 +291,8 @@ def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, states: Mapping
         if notes.is_original(name):
             rows.append((host, name, check.seal.ctransid))
     if seals != seals_before:
-        there = names_of(pool, host)
-        write_seals(folder, {name: seal for name, seal in seals.items() if name in there})
+        in_pool = names_of(pool, host)
+        write_seals(folder, {name: seal for name, seal in seals.items() if name in in_pool})
     if notes != notes_before:
         write_notes(folder, notes)
     for name in changed:
@@ -352,10 +352,10 @@ def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
     Rewrites the row of a `.working`, on which no run works any more.
     """
     recover(pool, host)
-    there, rows = names_of(pool, host), {row.name or WORKING: row for row in catalogue.backups(host)}
-    for name in rows.keys() - there:
+    in_pool, rows = names_of(pool, host), {row.name or WORKING: row for row in catalogue.backups(host)}
+    for name in rows.keys() - in_pool:
         catalogue.drop_backup(host, None if name == WORKING else name)
-    if WORKING in rows.keys() & there:
+    if WORKING in rows.keys() & in_pool:
         _add(pool, catalogue, host, WORKING)
     noted = [
         StateFromNotes(host, row.name, row.state, row.outcome, row.held_until, row.held_why, row.expired)
@@ -363,14 +363,14 @@ def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
         if row.name
     ]
     notes = read_notes(pool.host(host))
-    stale = _stale(notes, rows.keys() & there, noted)
+    stale = _stale(notes, rows.keys() & in_pool, noted)
     point_latest(pool, host)
-    added = [name for name in there - rows.keys() if _add(pool, catalogue, host, name, notes)]
+    added = [name for name in in_pool - rows.keys() if _add(pool, catalogue, host, name, notes)]
     if added:  # a base whose damage is forgotten hands it on to the next backup
         recall_looks(pool, catalogue, host, added)
     return {
         _ADDED: len(added),
-        _DROPPED: len(rows.keys() - there),
+        _DROPPED: len(rows.keys() - in_pool),
         _AMENDED: sum(_add(pool, catalogue, host, name, notes) for name in stale),
     }
 

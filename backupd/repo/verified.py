@@ -34,53 +34,59 @@ def read_verified(folder: Path) -> dict[str, Verification]:
     return read_json_file(folder / VERIFIED, _verifications, {})
 
 
-def write_verified(folder: Path, found: Mapping[str, Verification]) -> None:
+def write_verified(folder: Path, verifications: Mapping[str, Verification]) -> None:
     """Replaces the file as a whole. It names fewer damaged files if else it could not be read again. Raises OSError."""
-    replace_json_file(folder / VERIFIED, (_verified_text(found, most) for most in _FEWER_DAMAGED), _FORMAT)
+    replace_json_file(folder / VERIFIED, (_verified_text(verifications, most) for most in _FEWER_DAMAGED), _FORMAT)
 
 
-def _verified_text(found: Mapping[str, Verification], most: int) -> str:
+def _verified_text(verifications: Mapping[str, Verification], most: int) -> str:
     backups = {
         name: verification_fields(verification) | {"damaged": list(verification.damaged[:most])}
-        for name, verification in sorted(found.items())
+        for name, verification in sorted(verifications.items())
     }
     return json.dumps({"format": _FORMAT, "backups": backups}, indent=1) + "\n"
 
 
 def forget_verified(folder: Path, name: str) -> None:
     """Forgets the result of a backup, because another one has taken its place. Raises OSError."""
-    found = read_verified(folder)
-    if found.pop(name, None):
-        write_verified(folder, found)
+    verifications = read_verified(folder)
+    if verifications.pop(name, None):
+        write_verified(folder, verifications)
 
 
-def damages_of(host: str, found: Mapping[str, Verification]) -> Iterator[Damage]:
+def damages_of(host: str, verifications: Mapping[str, Verification]) -> Iterator[Damage]:
     """Yields damages for a new catalogue: the files named here. The next verification finds the exact ranges."""
-    for name, verification in found.items():
+    for name, verification in verifications.items():
         yield from (Damage(host, name, path, 0, 0, "verify", verification.at) for path in verification.damaged)
 
 
-def verified_row(host: str, name: str, found: Verification) -> VerifiedBackup:
+def verified_row(host: str, name: str, verification: Verification) -> VerifiedBackup:
     """Returns the row for the catalogue."""
-    return VerifiedBackup(host, name, found.begun, found.at, found.read, found.compared, found.whole)
+    return VerifiedBackup(
+        host, name, verification.begun, verification.at, verification.read, verification.compared, verification.whole
+    )
 
 
-def verification_fields(one: Verification) -> dict[str, Any]:
+def verification_fields(verification: Verification) -> dict[str, Any]:
     """Returns the result for JSON."""
     return {
-        "begun": format_time(one.begun),
-        "at": format_time(one.at),
-        "read": one.read,
-        "compared": one.compared,
-        "bytes": one.bytes,
-        "whole": format_time(one.whole) if one.whole else None,
-        "damages": one.damages,
-        "damaged": list(one.damaged),
+        "begun": format_time(verification.begun),
+        "at": format_time(verification.at),
+        "read": verification.read,
+        "compared": verification.compared,
+        "bytes": verification.bytes,
+        "whole": format_time(verification.whole) if verification.whole else None,
+        "damages": verification.damages,
+        "damaged": list(verification.damaged),
     }
 
 
 def _verifications(fields: Mapping[str, Any]) -> dict[str, Verification]:
-    return {str(name): _verification(one) for name, one in fields["backups"].items()} if fields["format"] == _FORMAT else {}
+    return (
+        {str(name): _verification(verification) for name, verification in fields["backups"].items()}
+        if fields["format"] == _FORMAT
+        else {}
+    )
 
 
 def _verification(fields: Mapping[str, Any]) -> Verification:
@@ -149,44 +155,44 @@ def read_compared(folder: Path) -> HostComparisons:
     return read_json_file(folder / COMPARED, _host_comparisons, HostComparisons())
 
 
-def write_compared(folder: Path, found: HostComparisons) -> None:
+def write_compared(folder: Path, comparisons: HostComparisons) -> None:
     """Replaces the file as a whole. It names fewer files that differ if else it could not be read again. Raises OSError."""
-    replace_json_file(folder / COMPARED, (_compared_text(found, most) for most in _FEWER_DIFFERING), _FORMAT)
+    replace_json_file(folder / COMPARED, (_compared_text(comparisons, most) for most in _FEWER_DIFFERING), _FORMAT)
 
 
-def _compared_text(found: HostComparisons, most: int) -> str:
+def _compared_text(comparisons: HostComparisons, most: int) -> str:
     backups = {
         name: comparison_fields(comparison) | {"differs": list(comparison.differs[:most])}
-        for name, comparison in sorted(found.backups.items())
+        for name, comparison in sorted(comparisons.backups.items())
     }
-    slices = {str(slices): _next_fields(next_slice) for slices, next_slice in sorted(found.slices.items())}
+    slices = {str(slices): _next_fields(next_slice) for slices, next_slice in sorted(comparisons.slices.items())}
     return json.dumps({"format": _FORMAT, "next": slices, "backups": backups}, indent=1) + "\n"
 
 
-def differing_of(host: str, found: Mapping[str, Comparison]) -> Iterator[Damage]:
+def differing_of(host: str, comparisons: Mapping[str, Comparison]) -> Iterator[Damage]:
     """Yields damages for a new catalogue, so that the next run fetches these files again."""
-    for name, comparison in found.items():
+    for name, comparison in comparisons.items():
         yield from (Damage(host, name, path, 0, 0, "source", comparison.at) for path in comparison.differs)
 
 
-def compared_row(host: str, name: str, one: Comparison) -> ComparedBackup:
+def compared_row(host: str, name: str, comparison: Comparison) -> ComparedBackup:
     """Returns the row for the catalogue."""
-    return ComparedBackup(host, name, one.at, one.files, one.alike, one.changed, one.differing)
+    return ComparedBackup(host, name, comparison.at, comparison.files, comparison.alike, comparison.changed, comparison.differing)
 
 
-def comparison_fields(one: Comparison | ComparedBackup) -> dict[str, Any]:
+def comparison_fields(comparison: Comparison | ComparedBackup) -> dict[str, Any]:
     """Returns the result for JSON."""
     return {
-        "at": format_time(one.at),
-        "files": one.files,
-        "alike": one.alike,
-        "changed": one.changed,
-        "differing": one.differing,
+        "at": format_time(comparison.at),
+        "files": comparison.files,
+        "alike": comparison.alike,
+        "changed": comparison.changed,
+        "differing": comparison.differing,
     }
 
 
-def _next_fields(one: NextSlice) -> dict[str, Any]:
-    return {"slice": one.number, "after": None if one.after is None else os.fsdecode(one.after)}
+def _next_fields(next_slice: NextSlice) -> dict[str, Any]:
+    return {"slice": next_slice.number, "after": None if next_slice.after is None else os.fsdecode(next_slice.after)}
 
 
 def _parse_next(fields: Mapping[str, Any]) -> NextSlice:
@@ -197,8 +203,8 @@ def _parse_next(fields: Mapping[str, Any]) -> NextSlice:
 def _host_comparisons(fields: Mapping[str, Any]) -> HostComparisons:
     if fields["format"] != _FORMAT:
         return HostComparisons()
-    backups = {str(name): _comparison(one) for name, one in fields["backups"].items()}
-    return HostComparisons({int(slices): _parse_next(one) for slices, one in fields["next"].items()}, backups)
+    backups = {str(name): _comparison(comparison) for name, comparison in fields["backups"].items()}
+    return HostComparisons({int(slices): _parse_next(next_slice) for slices, next_slice in fields["next"].items()}, backups)
 
 
 def _comparison(fields: Mapping[str, Any]) -> Comparison:

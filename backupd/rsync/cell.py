@@ -49,10 +49,10 @@ def confinement_hint() -> str:
 
 def filter_file(*, receives: bool = False) -> int:
     """Returns a descriptor from which bubblewrap reads the filter, of rsync or of a program that `receives`. Raises OSError."""
-    found = seccomp_filter(receives=receives)
-    assert found is not None
+    program_code = seccomp_filter(receives=receives)
+    assert program_code is not None
     file = os.memfd_create("seccomp")
-    os.write(file, found)
+    os.write(file, program_code)
     os.lseek(file, 0, os.SEEK_SET)
     return file
 
@@ -202,4 +202,6 @@ def program(
         """Returns a jump, counted from the next instruction."""
         return to if to >= 0 else len(code) + to - place - 1
 
-    return b"".join(_INSTRUCTION.pack(what, jump(at, true), jump(at, false), k) for at, (what, true, false, k) in enumerate(code))
+    return b"".join(
+        _INSTRUCTION.pack(instruction, jump(at, true), jump(at, false), k) for at, (instruction, true, false, k) in enumerate(code)
+    )

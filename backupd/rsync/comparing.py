@@ -136,8 +136,8 @@ def compare(
 
     Raises OperatorError if the host cannot be reached or prints too much; OutOfTime after its time limit.
     """
-    found = _items(folder, names, cancellation, seconds)
-    return None if found is None else {name: judged(found.get(name)) for name in names}
+    items = _items(folder, names, cancellation, seconds)
+    return None if items is None else {name: judged(items.get(name)) for name in names}
 
 
 def real_folders(folder: HostFolder, names: Collection[bytes], cancellation: Cancellation, *, seconds: float) -> set[bytes] | None:
@@ -145,8 +145,8 @@ def real_folders(folder: HostFolder, names: Collection[bytes], cancellation: Can
 
     Otherwise like `compare`. Without `--no-implied-dirs` each folder above a name counts as one.
     """
-    found = _items(folder, names, cancellation, seconds, "--no-implied-dirs")
-    return None if found is None else {name for name, item in found.items() if item.kind == "folder"}
+    items = _items(folder, names, cancellation, seconds, "--no-implied-dirs")
+    return None if items is None else {name for name, item in items.items() if item.kind == "folder"}
 
 
 def _items(
@@ -252,6 +252,8 @@ class Reader:
         self._rest = rest[-LONGEST_REST:]
         for line in lines:
             if (item := parse_item(line)) and item.name in self._names:
-                said = self.items.setdefault(item.name, item)
-                if judged(said) is ContentVerdict.ALIKE:  # a host can have lines printed, but none that takes back what was said
+                first_item = self.items.setdefault(item.name, item)
+                if (
+                    judged(first_item) is ContentVerdict.ALIKE
+                ):  # a host can have lines printed, but none that takes back what was said
                     self.items[item.name] = item

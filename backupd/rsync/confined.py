@@ -76,14 +76,14 @@ class RemoteEnd:
 
     def _asked(self, group: Group) -> None:
         asyncio.get_running_loop().remove_reader(self._ours)
-        said, sent, _, _ = self._ours.recvmsg(64, socket.CMSG_SPACE(_CREDENTIALS.size))
-        if not said:  # rsync has ended without
+        message, sent, _, _ = self._ours.recvmsg(64, socket.CMSG_SPACE(_CREDENTIALS.size))
+        if not message:  # rsync has ended without
             return
         files: list[int] = []
         try:
             pid = _CREDENTIALS.unpack(sent[0][2])[0]
             self._waiting = os.pidfd_open(pid)
-            files += [descriptor_of(self._waiting, number) for number in (*map(int, said.split()), 2)]
+            files += [descriptor_of(self._waiting, number) for number in (*map(int, message.split()), 2)]
             words = arguments_of(pid)[len(self.words) :]
             bound(parent_of(pid), memory=self._memory + _ADDRESS_SPACE, badness=_FIRST_TO_GO)
             if words[: len(self._expected)] != self._expected:
@@ -134,15 +134,15 @@ class Confinement:
     missing: str = ""
 
 
-def require_harmless(rsync: Rsync, found: Confinement, config: Config) -> None:
+def require_harmless(rsync: Rsync, support: Confinement, config: Config) -> None:
     """Raises OperatorError when a host could use known holes of this rsync against this server.
 
     It could not if that rsync is confined; ``confine = "never"`` says that the administrator takes that on himself.
     """
-    if found.missing and config.backup.confine == "auto" and rsync.numbers < SAFE:
+    if support.missing and config.backup.confine == "auto" and rsync.numbers < SAFE:
         raise OperatorError(
             f"rsync {rsync.version} may talk to no host: it has holes that a hostile one can use against this server, and cannot "
-            f"be confined here ({found.missing}); `backupd check` shows what to do",
+            f"be confined here ({support.missing}); `backupd check` shows what to do",
             f"{confinement_hint()}. Or update rsync to {'.'.join(map(str, SAFE))}. "
             'With confine = "never" in [backup] it may: for example because the distribution has fixed the holes in an older one',
         )
@@ -181,9 +181,9 @@ class ConfinedTransfer:
         """Records that the confined command runs as this group."""
         self.remote.wait_for(group)
 
-    def exit_code(self, code: int, said: Iterable[str]) -> int:
+    def exit_code(self, code: int, lines: Iterable[str]) -> int:
         """Returns rsync's exit status, negative for a signal, from that of the cell. Raises OperatorError if rsync did not run."""
-        if self.remote.status is None and (why := [line for line in said if line.startswith(f"{PROGRAM}: ")]):
+        if self.remote.status is None and (why := [line for line in lines if line.startswith(f"{PROGRAM}: ")]):
             raise OperatorError(f"rsync could not be confined: {why[-1]}", confinement_hint())
         return 128 - code if 128 < code <= 192 and code != self.remote.status else code
 
@@ -237,10 +237,10 @@ def _tried() -> str:
         os.close(calls)
     if not done.returncode:
         return ""
-    said = (done.stderr.strip().splitlines() or [f"{PROGRAM} ends with {done.returncode}"])[-1]
+    lasting_error = (done.stderr.strip().splitlines() or [f"{PROGRAM} ends with {done.returncode}"])[-1]
     if done.returncode < 0 or done.returncode in (_TIMED_OUT, _KILLED):
-        raise _NotNow(said)
-    return _lasting(said)
+        raise _NotNow(lasting_error)
+    return _lasting(lasting_error)
 
 
 def _lasting(why: str) -> str:

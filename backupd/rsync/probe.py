@@ -136,8 +136,8 @@ async def _within_a_cell(
         group = Group.start(command, on_stdout=_noted(watch, on_stdout), on_stderr=on_stderr, keep_open=cell.inherited, wraps=True)
         cell.started(group)
         status = await _end_of(group, seconds, cancellation, watch)
-        said = heard.decode("utf-8", "surrogateescape")
-        return Finished(command, cell.exit_code(status, said.splitlines()), "", said)
+        text = heard.decode("utf-8", "surrogateescape")
+        return Finished(command, cell.exit_code(status, text.splitlines()), "", text)
 
 
 def _hear(heard: bytearray, data: bytes) -> None:

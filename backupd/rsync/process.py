@@ -139,9 +139,9 @@ class StallWatch:
                 group.signal(signal.SIGKILL)
                 return
 
-    def _look(self, found: Sequence[GroupMember]) -> None:
+    def _look(self, group_members: Sequence[GroupMember]) -> None:
         """Compares with the last progress; counts only rsync's processes, because ssh reads keep-alives."""
-        now = {member.pid: (member.read_bytes, member.cpu_ticks) for member in found if member.name == "rsync"}
+        now = {member.pid: (member.read_bytes, member.cpu_ticks) for member in group_members if member.name == "rsync"}
         for pid, (read_bytes, ticks) in now.items():
             before = self._seen.get(pid, (0, 0))
             if read_bytes - before[0] > _ALIVE_BYTES or ticks - before[1] > _ALIVE_TICKS:

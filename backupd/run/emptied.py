@@ -84,7 +84,9 @@ def judged(record: Record, subvolume: Path, base: Record, base_path: Path, limit
     warnings = [warning for new, old in zip(paths, record.paths, strict=True) for warning in new.warnings[len(old.warnings) :]]
     verdict = decide_run(paths)
     assert verdict.state is not None
-    missing = [(path, one.folder) for path, one in emptied.items() if one.why is EmptiedWhy.NOT_MOUNTED]
+    missing = [
+        (path, emptied_folder.folder) for path, emptied_folder in emptied.items() if emptied_folder.why is EmptiedWhy.NOT_MOUNTED
+    ]
     return replace(
         _with_conditions(record, base, [ConditionKey(ConditionKind.EMPTIED, path, folder) for path, folder in missing]),
         paths=paths,

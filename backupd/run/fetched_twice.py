@@ -164,11 +164,11 @@ def _repeats(
     """Yields each warning: one for each folder to leave out."""
     files = sampled_files(prepared.path, created, cancelled)
     with Tree(prepared.path) as tree:
-        found = [repeat for repeat in repeated_folders(files) if _has_same_times(tree, repeat)]
-    if not is_much(files, found):
+        repeated = [repeat for repeat in repeated_folders(files) if _has_same_times(tree, repeat)]
+    if not is_much(files, repeated):
         return
     by_excluded = defaultdict[tuple[bytes, ...], list[RepeatedFolder]](list)
-    for repeat in found:
+    for repeat in repeated:
         by_excluded[excluded_folder(repeat)].append(repeat)
     for names, repeats in by_excluded.items():
         folder = os.fsdecode(joined(list(names)))
@@ -266,19 +266,19 @@ def repeated_folders(files: Sequence[SampledFile]) -> list[RepeatedFolder]:
     total = Counter[Names]()
     for file in files:
         total.update(_above(file.folder))
-    found = list[RepeatedFolder]()
+    repeats = list[RepeatedFolder]()
     for (folder, again), below in pairs.items():
         depth = len(_common_start(below))
         top, rest = below[0][:depth], {names[depth:] for names in below}
         again = (*again, *top)
         if len(below) >= _FEWEST_EQUAL and repeated[again] >= (1 - _MOST_OTHER) * total[again]:
-            found.append(RepeatedFolder((*folder, *top), again, tuple(sorted(rest))))
-    return _outermost(found)
+            repeats.append(RepeatedFolder((*folder, *top), again, tuple(sorted(rest))))
+    return _outermost(repeats)
 
 
-def is_much(files: Sequence[SampledFile], found: Iterable[RepeatedFolder]) -> bool:
+def is_much(files: Sequence[SampledFile], repeats: Iterable[RepeatedFolder]) -> bool:
     """Returns True if enough of what the run has fetched is in the folders, by files or by bytes."""
-    folders = {repeat.again for repeat in found}
+    folders = {repeat.again for repeat in repeats}
     new = [file for file in files if file.is_new]
     again = [file for file in new if any(names in folders for names in _above(file.folder))]
     return any(
@@ -329,9 +329,9 @@ def _common_start(many: Sequence[Names]) -> Names:
     return low[:length]
 
 
-def _outermost(found: Sequence[RepeatedFolder]) -> list[RepeatedFolder]:
+def _outermost(repeats: Sequence[RepeatedFolder]) -> list[RepeatedFolder]:
     by_folder = dict[Names, RepeatedFolder]()
-    for repeat in sorted(found, key=lambda repeat: -len(repeat.below)):
+    for repeat in sorted(repeats, key=lambda repeat: -len(repeat.below)):
         by_folder.setdefault(repeat.again, repeat)
     return [repeat for names, repeat in sorted(by_folder.items()) if not any(above in by_folder for above in _above(names)[:-1])]
 

@@ -176,14 +176,14 @@ def _with_shared(path: Path, record: Record, shared: SharedData) -> Record:
     """Writes what was shared into the record. On a full pool that stays as it was: it is true as well."""
     if shared.other is None:
         return record
-    told = replace(record, shared_with=shared.other, shared_bytes=shared.bytes)
+    shared_record = replace(record, shared_with=shared.other, shared_bytes=shared.bytes)
     try:
-        records.write(path, told, durable=True)  # all else is on the disk by now
+        records.write(path, shared_record, durable=True)  # all else is on the disk by now
     except OSError as error:
         log.warning("%s: %s", path, error.strerror)
         (path / f"{records.RECORD}.new").unlink(missing_ok=True)
         return record
-    return told
+    return shared_record
 
 
 def _without_doubt(prepared: Prepared, record: Record) -> Record:
@@ -191,12 +191,12 @@ def _without_doubt(prepared: Prepared, record: Record) -> Record:
     if not record.doubted or record.state == FAILED:
         return record
     dropped = drop_unsynced(prepared.path)
-    said = (
+    warnings = (
         (f"{counted(dropped, 'file')} from an interrupted run could not be fetched again; the backup leaves them out",)
         if dropped
         else ()
     )
-    return replace(record, doubted=False, warnings=(*record.warnings, *said))
+    return replace(record, doubted=False, warnings=(*record.warnings, *warnings))
 
 
 def _sync_or_discard(prepared: Prepared, disk: Syncfs) -> None:
@@ -286,21 +286,21 @@ def share_written(pool: Pool, subvolume: Path, share_with: ShareWith, now: datet
     except (OSError, OperatorError) as error:
         log.warning("%s: its data is not shared with that of %s: %s", subvolume, share_with.host, error)
         return SharedData()
-    said = f"{format_size(done.bytes)} of {counted(done.files, 'file')}"
-    log.info("%s: %s shared with %s", subvolume, said, base.path)
+    amount = f"{format_size(done.bytes)} of {counted(done.files, 'file')}"
+    log.info("%s: %s shared with %s", subvolume, amount, base.path)
     return done
 
 
 @Checkpoint("data shared with another host")
 def _share_all(subvolume: Path, other: Path, cancelled: Cancellation) -> SharedData:
     """Goes by the files of `subvolume` that were written: a path means the same file on both hosts. Raises OSError."""
-    there = describe(subvolume)
-    assert there is not None
+    described = describe(subvolume)
+    assert described is not None
     files = total = 0
     with ClosingFd(os.open(subvolume, FOLDER)) as root:
         paths = FolderPaths(root)
         with Tree(subvolume) as new, Tree(other) as old:
-            for ino in written_files(root, there.created - 1, 1, compressed=True):
+            for ino in written_files(root, described.created - 1, 1, compressed=True):
                 if cancelled:
                     break
                 try:

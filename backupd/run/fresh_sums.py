@@ -68,12 +68,12 @@ def sum_fetched(subvolume: Path, limits: SumLimits) -> None:
     which would be wrong ones.
     """
     try:
-        found = dict(_sums(subvolume, limits))
+        sums = dict(_sums(subvolume, limits))
     except OSError as error:
         _log.warning("%s: no checksums were made: %s", subvolume, error)
-        found = {}
+        sums = {}
     try:
-        write_sums(subvolume, found)
+        write_sums(subvolume, sums)
     except OSError as error:
         _log.warning("%s: no checksums were kept: %s", subvolume, error)
         write_sums(subvolume, {})
@@ -101,21 +101,21 @@ def _sums(subvolume: Path, limits: SumLimits) -> Iterator[tuple[bytes, bytes]]:
 
 def _chosen(root: int, since: int, sample: FileSample, chance: Random) -> Iterator[int]:
     """Yields inode numbers of files that were written since that generation: a random sample, in no order, then the large ones."""
-    found, large, count = list[int](), list[int](), 0
+    small, large, count = list[int](), list[int](), 0
     number = _MOST if sample.number is None else sample.number
     for ino, size in written_sizes(root, since, compressed=True):
         if size >= LARGE:
             large.append(ino)
         if sample.share is not None and chance.random() >= sample.share:
             continue
-        if len(found) < number:
-            found.append(ino)
+        if len(small) < number:
+            small.append(ino)
         elif (place := int(chance.random() * (count + 1))) < number:
-            found[place] = ino
+            small[place] = ino
         count += 1
-    chance.shuffle(found)
-    yield from found
-    chosen = set(found)
+    chance.shuffle(small)
+    yield from small
+    chosen = set(small)
     yield from islice((ino for ino in large if ino not in chosen), _MOST_LARGE)
 
 

@@ -69,13 +69,13 @@ async def run(
         raise
     finally:
         cancellation.group = None
-    said = f": {printable(last[0])}" if last else ""
+    detail = f": {printable(last[0])}" if last else ""
     if status == 0:
         return None  # also when it was told to stop: what it did stands, so `after` has to run
     if cancellation.reason:
         return HookFailure(f"{which}: {cause_words(cancellation.reason)}", skip=False)
     return HookFailure(
-        f"{which} {'asks to skip' if status == SKIP else f'failed (exit status {status})'}{said}",
+        f"{which} {'asks to skip' if status == SKIP else f'failed (exit status {status})'}{detail}",
         skip=status == SKIP and which == "before",
     )
 

@@ -112,9 +112,9 @@ class HostRun:
 
     async def run(self) -> HostResult:
         """Runs the whole backup. Raises PoolUnusable if no other host can be backed up either; everything else becomes a result."""
-        path, what = self.context.pool.host_lock(self.host.name), f"backup of {self.host.name}"
+        path, purpose = self.context.pool.host_lock(self.host.name), f"backup of {self.host.name}"
         try:
-            with await take_host_lock(path, what, format_time(self.started), sealed=self.context.confines(self.host)) as lock:
+            with await take_host_lock(path, purpose, format_time(self.started), sealed=self.context.confines(self.host)) as lock:
                 return await self._run_locked(lock)
         except LockHeld as error:
             return HostResult(self.host.name, "locked", error.message)
@@ -468,5 +468,5 @@ def _unread_words(record: Record) -> list[str]:
     return [f"could not read {names} from the disk, so this backup {instead} (`backupd damaged`)"]
 
 
-def _forgotten(pool: Pool, host: str, known: Sequence[Damage]) -> list[Damage]:
-    return forgotten_damages(pool, host, names_of(pool, host), known, recorded_damage)
+def _forgotten(pool: Pool, host: str, damages: Sequence[Damage]) -> list[Damage]:
+    return forgotten_damages(pool, host, names_of(pool, host), damages, recorded_damage)

@@ -38,14 +38,14 @@ _NAMELESS = 10  # looks at a holder that no text names: a text comes in a moment
 _PATIENCE = 600  # looks at a living holder whose work is short: expiry locks some hosts for as long as two commits take
 
 
-async def take_host_lock(path: Path, what: str, since: str, *, sealed: bool = False) -> Lock:
+async def take_host_lock(path: Path, purpose: str, since: str, *, sealed: bool = False) -> Lock:
     """Takes the host's lock, after ending the processes of a killed run; `sealed` as in take_lock.
 
     Raises LockHeld if a living run holds it.
     """
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
         try:
-            return take_lock(path, what, since, sealed=sealed)
+            return take_lock(path, purpose, since, sealed=sealed)
         except LockHeld:
             if not await _soon_free(path) and not _end_orphans(path, signal_number):
                 raise
@@ -54,7 +54,7 @@ async def take_host_lock(path: Path, what: str, since: str, *, sealed: bool = Fa
             await asyncio.sleep(_PAUSE)  # after the last of them too: the kernel frees the lock a moment after the process
             if not left:
                 break
-    return take_lock(path, what, since, sealed=sealed)
+    return take_lock(path, purpose, since, sealed=sealed)
 
 
 async def _soon_free(path: Path) -> bool:
@@ -88,14 +88,14 @@ def _left_behind(group: int, file: os.stat_result) -> list[int]:
 
 
 def _end_orphans(path: Path, signal_number: signal.Signals) -> bool:
-    found = orphans(path)
-    for pid in found:
+    pids = orphans(path)
+    for pid in pids:
         log.warning("%s: ending process %d, left from a run that was killed", path.name, pid)
         try:
             os.kill(pid, signal_number)
         except ProcessLookupError:
             continue
-    return bool(found)
+    return bool(pids)
 
 
 _UNTIL_DROPPED = 30.0  # seconds; what takes longer is dropped by the night after

@@ -115,8 +115,8 @@ class Ledger:
             self._try(lambda: self._catalogue.drop_backup(backup.host, None))
             self._try(lambda: self._catalogue.put_backup(backup))
 
-    def put_damages(self, found: Sequence[Damage]) -> None:
-        self._try(lambda: self._catalogue.put_damages(found))
+    def put_damages(self, damages: Sequence[Damage]) -> None:
+        self._try(lambda: self._catalogue.put_damages(damages))
 
     def put_backup(self, backup: Backup) -> None:
         self._try(lambda: self._catalogue.put_backup(backup))

@@ -40,11 +40,11 @@ _READINGS = 5  # that fail one after the other are enough
 _URGENT = 2  # the same while the host may have brought too many bytes
 
 
-def exceeded(host: HostConfig, found: SubvolumeGrowth) -> Cause | None:
+def exceeded(host: HostConfig, written: SubvolumeGrowth) -> Cause | None:
     """Returns the limit of the host that the new data in `.working` exceeds, if any."""
     for code, number, limit in (
-        (CauseCode.MAX_FILES, found.names, host.max_files),
-        (CauseCode.MAX_NEW_BYTES, found.bytes, host.max_new_bytes),
+        (CauseCode.MAX_FILES, written.names, host.max_files),
+        (CauseCode.MAX_NEW_BYTES, written.bytes, host.max_new_bytes),
     ):
         if limit is not None and number > limit:
             return Cause(code, facts={"found": number, "limit": limit})
@@ -167,11 +167,11 @@ class LimitWatch:
         return exceeded(self.host, subvolume_growth)
 
 
-def _may_exceed(limit: int, known: _Known | None, written: int) -> bool:
+def _may_exceed(limit: int, last: _Known | None, written: int) -> bool:
     """Returns True if the bytes written since may exceed the limit. A commit delays everything, so it is not worth it for less
     than 1 %.
     """
-    return known is None or written - known.written > max(limit - known.new, limit // 100)
+    return last is None or written - last.written > max(limit - last.new, limit // 100)
 
 
 def _growth(working: Path, committed: bool) -> SubvolumeGrowth:
@@ -223,5 +223,5 @@ class HostQuota:
         """Returns the cause if rsync ended because the quota is used up."""
         if self._most is None or not messages.count(MessageClass.OVER_QUOTA):
             return None
-        found = quota.referenced(self._pool, self._group) or 0
-        return Cause(CauseCode.QUOTA, facts={"found": found, "limit": self._most})
+        referenced = quota.referenced(self._pool, self._group) or 0
+        return Cause(CauseCode.QUOTA, facts={"found": referenced, "limit": self._most})

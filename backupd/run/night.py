@@ -262,16 +262,16 @@ class NightRunner:
         """Returns True if the host may begin now. A waiting run waits; any other begins although too many are running, and says
         so.
         """
-        wanted, name, said = slots_of(self.context.config, run.host), run.host.name, self.context.sinks.notice
+        wanted, name, notice = slots_of(self.context.config, run.host), run.host.name, self.context.sinks.notice
         if not self.waits:
             if missing := places.take(wanted):
-                said(f"{name} is one more than `concurrency`{missing.whose} allows: {_run(missing.count)} (--wait waits)")
+                notice(f"{name} is one more than `concurrency`{missing.whose} allows: {_run(missing.count)} (--wait waits)")
             return True
         if await places.wait(
             wanted,
             run.cancellation,
             lambda: self.reason is not None,
-            lambda missing: said(f"{name} waits for its turn: {_run(missing.count, missing.whose)} already"),
+            lambda missing: notice(f"{name} waits for its turn: {_run(missing.count, missing.whose)} already"),
         ):
             run.begin()
             return True

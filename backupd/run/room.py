@@ -72,10 +72,12 @@ class RoomMaker:
                 if is_over():  # also while another host waited for room
                     return False
                 unfinisheds = await asyncio.to_thread(all_unfinished, self.context.pool)
-                if host in self.last or any(one.for_room and one.host == host for one in unfinisheds):
+                if host in self.last or any(unfinished.for_room and unfinished.host == host for unfinished in unfinisheds):
                     self.last.add(host)
                     raise OthersFirst(why, room_hint(unfinisheds))
-                given_up = next((one for one in unfinisheds if one.for_room and self._give_up(one)), None)
+                given_up = next(
+                    (unfinished for unfinished in unfinisheds if unfinished.for_room and self._give_up(unfinished)), None
+                )
                 if given_up is None:
                     raise NoRoom(why, room_hint(unfinisheds))
                 came_back = await wait_for_room(self.context.pool, given_up, lambda: not self._lacking(), cancellation)
@@ -83,19 +85,19 @@ class RoomMaker:
                     raise NoRoom(why, f"what {given_up.host} had is deleted, but not gone yet: wait (`backupd progress`)")
         return True
 
-    def _give_up(self, one: Unfinished) -> bool:
+    def _give_up(self, unfinished: Unfinished) -> bool:
         """Returns True if it was discarded: not if it is in use or has changed."""
         try:
-            lock = take_lock(self.context.pool.host_lock(one.host), "discarding", format_time(self.context.clock.now()))
+            lock = take_lock(self.context.pool.host_lock(unfinished.host), "discarding", format_time(self.context.clock.now()))
         except LockHeld:
             return False
         with lock:
-            if not give_up(one):
+            if not give_up(unfinished):
                 return False
-            self.context.catalogue.drop_backup(one.host, None)
-        self.last.add(one.host)
+            self.context.catalogue.drop_backup(unfinished.host, None)
+        self.last.add(unfinished.host)
         self.context.sinks.notice(
-            f"{one.host} was unfinished and took {format_size(one.size)}: discarded, so that others have room"
+            f"{unfinished.host} was unfinished and took {format_size(unfinished.size)}: discarded, so that others have room"
         )
         return True
 

@@ -250,8 +250,8 @@ def _compare(context: RunContext, catalogue: Catalogue, host: HostConfig, scope:
         )
 
 
-def _last(known: HostComparisons) -> float:
-    return max((backup.at.timestamp() for backup in known.backups.values()), default=0.0)
+def _last(comparisons: HostComparisons) -> float:
+    return max((backup.at.timestamp() for backup in comparisons.backups.values()), default=0.0)
 
 
 def _is_open(context: RunContext, host: HostConfig) -> bool:

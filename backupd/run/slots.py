@@ -36,10 +36,10 @@ class Slots:
     whose: str
     """To whom they belong, in words."""
 
-    def take(self, locks: Path, what: str, since: str) -> Lock | None:
+    def take(self, locks: Path, purpose: str, since: str) -> Lock | None:
         """Takes a free place; returns None if there is none. Raises PoolUnusable."""
         for number in range(self.count):
-            if lock := _tried(locks / f"{self.name}-{number}", what, since):
+            if lock := _tried(locks / f"{self.name}-{number}", purpose, since):
                 return lock
         return None
 
@@ -56,8 +56,8 @@ def slots_of(config: Config, host: HostConfig) -> tuple[Slots, ...]:
 class HeldSlots:
     """One place of each kind, for a host's run. `release`, or the end of the context, frees them."""
 
-    def __init__(self, locks: Path, what: str, since: str) -> None:
-        self._locks, self._what, self._since = locks, what, since
+    def __init__(self, locks: Path, purpose: str, since: str) -> None:
+        self._locks, self._what, self._since = locks, purpose, since
         self._held: list[Lock] = []
 
     def take(self, wanted: Sequence[Slots]) -> Slots | None:
@@ -108,9 +108,9 @@ class HeldSlots:
         self.release()
 
 
-def _tried(path: Path, what: str, since: str) -> Lock | None:
+def _tried(path: Path, purpose: str, since: str) -> Lock | None:
     try:
-        return take_lock(path, what, since)
+        return take_lock(path, purpose, since)
     except LockHeld:
         return None
 

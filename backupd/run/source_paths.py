@@ -346,6 +346,6 @@ def _split_again(prepared: Prepared, path: str, cancelled: Cancellation) -> None
 
 def _add(numbers: dict[str, int], output: Output) -> None:
     """Flows add up over passes and attempts, the rest is as the last whole list had it. A killed rsync told only its progress."""
-    found = output.numbers or {"literal": output.progress.bytes, "received": output.progress.bytes}
-    for key, count in found.items():
+    counts = output.numbers or {"literal": output.progress.bytes, "received": output.progress.bytes}
+    for key, count in counts.items():
         numbers[key] = bounded(numbers.get(key, 0) + count) if key in _FLOWS else count

@@ -116,14 +116,14 @@ class _Look:
         """Returns those of the paths that are folders in the backup, in order and without duplicates; and how many were not
         searched.
         """
-        found = set[tuple[bytes, ...]]()
+        chosen = set[tuple[bytes, ...]]()
         for number, path in enumerate(paths):
             try:
                 if names := self._in_backup(path):
-                    found.add(tuple(names))
+                    chosen.add(tuple(names))
             except _NoMoreLooks:
-                return sorted(found), len(paths) - number
-        return sorted(found), 0
+                return sorted(chosen), len(paths) - number
+        return sorted(chosen), 0
 
     def _in_backup(self, path: bytes) -> list[bytes] | None:
         """Returns the folder of the backup that the sender could not list; None if it has none.
@@ -137,9 +137,9 @@ class _Look:
         except ValueError:
             return None
         for start in range(len(names) - len(top) + 1):
-            found = names[start:]
-            if found and found[: len(top)] == top and self._is_folder(found[:-1]):
-                return found if self._is_folder(found) else None
+            names_below = names[start:]
+            if names_below and names_below[: len(top)] == top and self._is_folder(names_below[:-1]):
+                return names_below if self._is_folder(names_below) else None
         return None
 
     def _is_folder(self, names: list[bytes]) -> bool:

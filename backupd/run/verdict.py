@@ -69,29 +69,29 @@ def shrank_by_size(result: PathResult, base: Mapping[str, int] | None) -> bool:
     return base["files"] + new["created"] - new["deleted"] <= new["files"]
 
 
-def judge_path(known: PathEvidence) -> PathResult:
+def judge_path(evidence: PathEvidence) -> PathResult:
     """Returns the result of one source path."""
-    messages, means = known.messages, meaning(known.exit_code, known.messages.last)
-    found = _cause(known, means)
-    cause = replace(found, path=known.path) if found else None
+    messages, means = evidence.messages, meaning(evidence.exit_code, evidence.messages.last)
+    without_path = _cause(evidence, means)
+    cause = replace(without_path, path=evidence.path) if without_path else None
     return PathResult(
-        path=known.path,
+        path=evidence.path,
         outcome=_OUTCOMES.get(cause.code, PathOutcome.SUSPECT) if cause else PathOutcome.COMPLETE,
         reason=cause_words(cause) if cause else "",
         cause=cause,
-        exit_code=known.exit_code,
+        exit_code=evidence.exit_code,
         meaning=means.words,
         exit_cause=means.cause,
-        numbers=dict(known.numbers),
-        seconds=round(known.seconds, 3),
-        unreadable=messages.count(MessageClass.UNREADABLE) + _unknown(known) + known.below,
+        numbers=dict(evidence.numbers),
+        seconds=round(evidence.seconds, 3),
+        unreadable=messages.count(MessageClass.UNREADABLE) + _unknown(evidence) + evidence.below,
         vanished=messages.count(MessageClass.VANISHED),
         not_kept=messages.count(MessageClass.NOT_KEPT),
         deletions_skipped=bool(messages.count(MessageClass.DELETIONS_SKIPPED)),
-        warnings=tuple(_warnings(known)),
+        warnings=tuple(_warnings(evidence)),
         samples=tuple(
             line
-            for kind in (MessageClass.UNREADABLE, MessageClass.NOT_KEPT, MessageClass.VANISHED, *_kinds_unknown(known))
+            for kind in (MessageClass.UNREADABLE, MessageClass.NOT_KEPT, MessageClass.VANISHED, *_kinds_unknown(evidence))
             for line in messages.samples.get(kind, [])
         ),
     )
@@ -121,17 +121,17 @@ def conditions_in(path: str, exit_code: int, messages: Messages) -> list[Conditi
 _NAMED = (MessageClass.UNREADABLE, MessageClass.NOT_KEPT, MessageClass.PATH_BROKEN)
 
 
-def _unknown(known: PathEvidence) -> int:
+def _unknown(evidence: PathEvidence) -> int:
     """Returns how many messages without a known form stand for what was not transferred: all of them, if the exit status says that
     something was not and no other message names it.
     """
-    if known.exit_code != 23 or any(map(known.messages.count, _NAMED)):
+    if evidence.exit_code != 23 or any(map(evidence.messages.count, _NAMED)):
         return 0
-    return known.messages.count(MessageClass.UNKNOWN)
+    return evidence.messages.count(MessageClass.UNKNOWN)
 
 
-def _kinds_unknown(known: PathEvidence) -> tuple[MessageClass, ...]:
-    return (MessageClass.UNKNOWN,) if _unknown(known) else ()
+def _kinds_unknown(evidence: PathEvidence) -> tuple[MessageClass, ...]:
+    return (MessageClass.UNKNOWN,) if _unknown(evidence) else ()
 
 
 def enough_below(messages: Messages, numbers: Mapping[str, int], limits: SuspectLimits) -> int:
@@ -168,9 +168,9 @@ def waited_in_vain(cause: Cause | None) -> bool:
     return cause.code is CauseCode.STALLED or cause.facts.get("exit_cause") in _SILENT
 
 
-def _cause(known: PathEvidence, means: Meaning) -> Cause | None:
+def _cause(evidence: PathEvidence, means: Meaning) -> Cause | None:
     """Returns why the path is not complete, the worst cause first."""
-    messages, numbers, exit_code = known.messages, known.numbers, known.exit_code
+    messages, numbers, exit_code = evidence.messages, evidence.numbers, evidence.exit_code
     ended = {"exit_cause": means.cause.value, "exit_code": exit_code, "line": means.line}
     if line := messages.first(MessageClass.SERVER_FAULT) or messages.first(MessageClass.OVER_QUOTA):
         return Cause(CauseCode.SERVER_FAULT, facts={"line": line})
@@ -182,13 +182,13 @@ def _cause(known: PathEvidence, means: Meaning) -> Cause | None:
         return Cause(CauseCode.RSYNC_FAILED, facts=ended)
     if not numbers:
         return Cause(CauseCode.NO_STATISTICS, facts={"exit_code": exit_code})
-    if line := _broken_source(known.path, messages, numbers):
+    if line := _broken_source(evidence.path, messages, numbers):
         return Cause(CauseCode.SOURCE_MISSING, facts={"line": line})
-    if cause := _missed_too_much(known):
+    if cause := _missed_too_much(evidence):
         return cause
     if exit_code == 25 or messages.count(MessageClass.DELETE_LIMIT):
         return Cause(CauseCode.DELETIONS_LIMITED)
-    if known.base and (cause := _shrunk(numbers, known.base, known.limits.shrink, known.stored)):
+    if evidence.base and (cause := _shrunk(numbers, evidence.base, evidence.limits.shrink, evidence.stored)):
         return cause
     if exit_code == 23 and not any(map(messages.count, (*_NAMED, MessageClass.UNKNOWN))):
         return Cause(CauseCode.NOT_NAMED)
@@ -209,14 +209,14 @@ def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) ->
     return unread if "opendir" in unread and numbers.get("files", 0) <= max(1, path.rstrip("/").count("/")) else ""
 
 
-def _missed_too_much(known: PathEvidence) -> Cause | None:
-    messages, numbers, below, limit = known.messages, known.numbers, known.below, known.limits.unreadable
-    missed = _missed(messages) + _unknown(known)
+def _missed_too_much(evidence: PathEvidence) -> Cause | None:
+    messages, numbers, below, limit = evidence.messages, evidence.numbers, evidence.below, evidence.limits.unreadable
+    missed = _missed(messages) + _unknown(evidence)
     if missed and missed >= numbers.get("regular", 0):
         line = messages.first(MessageClass.UNREADABLE) or messages.first(MessageClass.NOT_KEPT)
         line = line or messages.first(MessageClass.UNKNOWN)
         return Cause(CauseCode.NOTHING_READ, facts={"line": line})
-    if known.base and (unknown := messages.unlisted_beyond):
+    if evidence.base and (unknown := messages.unlisted_beyond):
         return Cause(CauseCode.NOT_LISTED, facts={"paths": unknown})
     files = numbers.get("files", 0)  # what is below is not in rsync's list
     if (missed + below) / max(1, files + below) > limit:  # as quotients, what is exactly at the limit compares equal
@@ -288,24 +288,24 @@ def _shown(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[:half]} ... {name[-half:]}"
 
 
-def _warnings(known: PathEvidence) -> list[str]:
+def _warnings(evidence: PathEvidence) -> list[str]:
     """Returns one sentence for the path, so that a table with one line per host can show all of it; and whether it is empty."""
-    path, messages = known.path, known.messages
-    unread = {MessageClass.UNREADABLE: known.below}
-    said = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind) + unread.get(kind, 0))]
+    path, messages = evidence.path, evidence.messages
+    unread = {MessageClass.UNREADABLE: evidence.below}
+    parts = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind) + unread.get(kind, 0))]
     if messages.count(MessageClass.DELETIONS_SKIPPED):
-        said.append("deletions were skipped because of that, so what is gone may still be there")
+        parts.append("deletions were skipped because of that, so what is gone may still be there")
     lines = [line for kind in _MISSED for line in messages.samples.get(kind, [])]
     names = [_shown(match[1] or match[2]) for line in lines if (match := _QUOTED.search(line))][:_NAMES]
-    found = [f"{path}: {', '.join(said)}" + (f" (such as {', '.join(names)})" if names else "")] if said else []
-    if unknown := _unknown(known):
+    warnings = [f"{path}: {', '.join(parts)}" + (f" (such as {', '.join(names)})" if names else "")] if parts else []
+    if unknown := _unknown(evidence):
         line = _shown(messages.first(MessageClass.UNKNOWN))
-        found.append(
+        warnings.append(
             f"{path}: rsync did not transfer everything (exit status 23) and printed {counted(unknown, 'message')}: {line}"
         )
-    if known.base is None and known.numbers and not known.numbers.get("regular", 0):
-        found.append(f"{path}: holds no file")
-    return found
+    if evidence.base is None and evidence.numbers and not evidence.numbers.get("regular", 0):
+        warnings.append(f"{path}: holds no file")
+    return warnings
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,12 +226,12 @@ def choose_base(
     for row in damages:
         if row.fate is None:
             paths.setdefault(row.name, set()).add(row.path)
-    known, unread = _known_unread(pool.working(host)), list[str]()
+    unread_before, unread = _known_unread(pool.working(host)), list[str]()
     for base in bases(pool, host, now, notes, unread):
         name = base.path.name
         damaged = paths.get(name, set())
         is_lost = WHOLE in damaged and len(damaged) > 1
-        if not is_lost and (not (checked or name in known or damaged == {WHOLE}) or _is_whole(base.path)):
+        if not is_lost and (not (checked or name in unread_before or damaged == {WHOLE}) or _is_whole(base.path)):
             return base, tuple(sorted(unread))
         unread.append(name)
     return None, tuple(sorted(unread))
@@ -278,8 +278,8 @@ def ancestors_of(base: FinalBackup | None, created: int) -> dict[str, int]:
     if base is None:
         return {}
     older = {} if base.subvolume.received_uuid else base.record.ancestors  # else they are another pool's generations
-    there = {path.name for path in base.path.parent.iterdir()} if older else set()
-    return {name: generation for name, generation in older.items() if name in there} | {base.path.name: created}
+    names = {path.name for path in base.path.parent.iterdir()} if older else set()
+    return {name: generation for name, generation in older.items() if name in names} | {base.path.name: created}
 
 
 @Checkpoint("other paths removed")

@@ -59,23 +59,23 @@ def _last_words(wire: Wire, error: OperatorError) -> None:
 
 def _serve(service: ServiceContext, wire: Wire, peer: Peer) -> None:
     request = wire.request()
-    began, said = time.monotonic(), f"{in_words(request)} for"
+    began, subject = time.monotonic(), f"{in_words(request)} for"
     asker = f"{printable(request.who[:_LONGEST_NAME]) or 'nobody'} (user {peer.uid})"
     try:
         verb, call = _call(service, wire, peer, request)
         asker = _name(call.viewer, peer)
         _do(verb, request.verb, call)
     except ClientGone:
-        log.info("%s %s: the asker left after %.1f s and %d bytes", said, asker, time.monotonic() - began, wire.sent)
+        log.info("%s %s: the asker left after %.1f s and %d bytes", subject, asker, time.monotonic() - began, wire.sent)
     except OperatorError as error:
-        log.warning("%s %s: %s", said, asker, printable(error.message))
+        log.warning("%s %s: %s", subject, asker, printable(error.message))
         _last_words(wire, error)
     except OSError as error:
-        log.warning("%s %s: %s", said, asker, printable(str(error)))
+        log.warning("%s %s: %s", subject, asker, printable(str(error)))
         _last_words(wire, RequestRefused(f"the server reports: {os.strerror(error.errno or 0)}", _JOURNAL))
     else:
         level = logging.DEBUG if request.verb in _OFTEN else logging.INFO
-        log.log(level, "%s %s: %d bytes in %.2f s", said, asker, wire.sent, time.monotonic() - began)
+        log.log(level, "%s %s: %d bytes in %.2f s", subject, asker, wire.sent, time.monotonic() - began)
 
 
 def _name(viewer: Viewer, peer: Peer) -> str:

@@ -110,7 +110,7 @@ def _require_in_place(paths: Sequence[bytes], in_place: Sequence[str]) -> None:
     allowed = [components(os.fsencode(folder)) for folder in in_place]
     for path in paths:
         names = components(path)
-        if not any(names[: len(one)] == one for one in allowed):
+        if not any(names[: len(allowed_path)] == allowed_path for allowed_path in allowed):
             raise RequestRefused(
                 f"{printable(path)} is of this machine, and not below a folder that may be put back",
                 "its administrator may name one: backupd serve --restore-below DIR; or do it as root: backupd restore",
@@ -130,7 +130,7 @@ def _require_not_ours(paths: Sequence[bytes], config: Config) -> None:
     kept = [components(os.fsencode(place)) for folder in ours for place in (folder.absolute(), os.path.realpath(folder))]
     for path in paths:
         names = components(path)
-        if any(names[: len(one)] == one[: len(names)] for one in kept):
+        if any(names[: len(kept_path)] == kept_path[: len(names)] for kept_path in kept):
             raise RequestRefused(
                 f"{printable(path)} of this machine is one of btrkeep's own folders, or one of those is in it",
                 "choose narrower paths, or do it as root: backupd restore",

@@ -113,8 +113,8 @@ class AnswerCache:
 
         Raises RequestRefused, of kind busy, and what `compute` raises: a failure is not kept.
         """
-        if (found := self._look((kind, key))) is not None:
-            return found[1]
+        if (cached := self._look((kind, key))) is not None:
+            return cached[1]
         with self._guard:
             lock = self._kinds.setdefault(kind, threading.Lock())
         end = time.monotonic() + patience
@@ -122,8 +122,8 @@ class AnswerCache:
             if time.monotonic() > end or gone():
                 raise RequestRefused(f"{kind} is being computed for another request", "try again in a moment", "busy")
         try:
-            if (found := self._look((kind, key))) is not None:
-                return found[1]
+            if (cached := self._look((kind, key))) is not None:
+                return cached[1]
             answer = compute()
             self._keep((kind, key), answer)
             return answer
@@ -132,8 +132,8 @@ class AnswerCache:
 
     def _look(self, key: Hashable) -> tuple[float, Any] | None:
         with self._guard:
-            found = self._answers.get(key)
-        return found if found and time.monotonic() - found[0] < self._kept else None
+            cached = self._answers.get(key)
+        return cached if cached and time.monotonic() - cached[0] < self._kept else None
 
     def _keep(self, key: Hashable, answer: Any) -> None:
         with self._guard:
@@ -262,8 +262,8 @@ def _signature(main: Path) -> Signature:
     """Returns when the files of a configuration were last changed."""
     folder = main.with_suffix(".d")
     files = (main, folder, *(sorted(folder.glob("*.toml")) if folder.is_dir() else ()))
-    found = ((str(file), file.stat()) for file in files if file.exists())
-    return tuple((path, status.st_mtime_ns, status.st_size, status.st_ino) for path, status in found)
+    statuses = ((str(file), file.stat()) for file in files if file.exists())
+    return tuple((path, status.st_mtime_ns, status.st_size, status.st_ino) for path, status in statuses)
 
 
 _PIECE = 256 << 10
@@ -364,5 +364,5 @@ class Call:
 
 def in_words(request: Request, longest: int = 300) -> str:
     """A request for the log: one line, whatever is in it."""
-    told = json.dumps(request.arguments)  # ASCII alone
-    return f"{printable(request.verb[:40])} {told if len(told) <= longest else told[:longest] + '...'}"
+    arguments = json.dumps(request.arguments)  # ASCII alone
+    return f"{printable(request.verb[:40])} {arguments if len(arguments) <= longest else arguments[:longest] + '...'}"

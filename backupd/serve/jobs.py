@@ -180,13 +180,13 @@ class JobStore:
             return None
 
 
-def read_job(found: Any) -> ServeJob:
+def read_job(document: Any) -> ServeJob:
     """Parses a job from JSON. Raises ValueError if it is invalid."""
-    known = {one.name for one in fields(ServeJob)}
-    if not isinstance(found, dict) or not found.keys() <= known:
+    names = {attribute.name for attribute in fields(ServeJob)}
+    if not isinstance(document, dict) or not document.keys() <= names:
         raise ValueError("no job")
     try:
-        return ServeJob(**found)
+        return ServeJob(**document)
     except TypeError as error:
         raise ValueError("no job") from error
 
@@ -206,10 +206,10 @@ def as_it_is(job: ServeJob, now: datetime) -> ServeJob:
 
 def job_object(job: ServeJob) -> dict[str, Any]:
     """A job as JSON has it for others."""
-    told = asdict(job)
+    job_fields = asdict(job)
     for name in ("pid", "pid_started", "since", "called"):
-        del told[name]
-    return {**told, "job": told.pop("id")}
+        del job_fields[name]
+    return {**job_fields, "job": job_fields.pop("id")}
 
 
 RUNTIME = Path("/run/btrkeep/jobs")
@@ -272,10 +272,10 @@ def take_request(folder: Path, job_id: str) -> ServeRequest:
     except FileNotFoundError:
         raise UsageError(f"there is no request {path}", "it has been carried out already, or the machine was restarted") from None
     try:
-        found = json.loads(text)
-        if found.pop("format") != FORMAT:
+        document = json.loads(text)
+        if document.pop("format") != FORMAT:
             raise ValueError("another format")
-        asked = ServeRequest(**{**found, "in_place": tuple(found.get("in_place", ()))})
+        asked = ServeRequest(**{**document, "in_place": tuple(document.get("in_place", ()))})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise OperatorError(f"{path}: {error}", "was it left by another version? ask again") from None
     if asked.id != job_id or asked.verb not in JOB_VERBS or not isinstance(asked.arguments, dict):

@@ -79,12 +79,12 @@ def text(longest: int) -> Check:
     return check
 
 
-def matching(shape: re.Pattern[str], what: str) -> Check:
+def matching(shape: re.Pattern[str], description: str) -> Check:
     """A text of that shape."""
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or not shape.fullmatch(value):
-            raise ValueError(f"it is not {what}")
+            raise ValueError(f"it is not {description}")
         return value
 
     return check
@@ -117,7 +117,7 @@ def paths(value: Any) -> tuple[bytes, ...]:
         raise ValueError("it must be a list of paths")
     if len(value) > _MOST_PATHS:
         raise ValueError(f"these are more than {_MOST_PATHS} paths: name a folder that they are in")
-    return tuple(path(one) for one in value)
+    return tuple(path(item) for item in value)
 
 
 def moment(value: Any) -> datetime:
@@ -198,9 +198,9 @@ def viewer_of(request: Request, peer: Peer, login: Path) -> Viewer:
 
 def _logged_in(word: str, login: Path) -> Viewer:
     try:
-        found = RootServiceClient(login, "", _PATIENCE, word).ask("viewer")
-        if found is not None:
-            return read_viewer(found)
+        answer = RootServiceClient(login, "", _PATIENCE, word).ask("viewer")
+        if answer is not None:
+            return read_viewer(answer)
     except Absent as error:
         raise RequestRefused(
             "the login service does not answer", "systemctl status 'btrkeep-login@*'", "unusable", own=True
@@ -228,8 +228,8 @@ def _refused(message: str) -> RequestRefused:
 
 def require_switched_on(verb: str, *, no_downloads: bool, no_restores: bool) -> None:
     """Raises RequestRefused for features that the configuration disables."""
-    what = "downloads" if no_downloads and verb == "download" else ""
-    what = "restores" if no_restores and verb in ("restore", "preview") else what
-    if what:
-        hint = f"the administrator has set `no_{what}` in [serve]; on the server: backupd restore"
-        raise RequestRefused(f"{what} are switched off on this server", hint, "refused", own=True)
+    denied = "downloads" if no_downloads and verb == "download" else ""
+    denied = "restores" if no_restores and verb in ("restore", "preview") else denied
+    if denied:
+        hint = f"the administrator has set `no_{denied}` in [serve]; on the server: backupd restore"
+        raise RequestRefused(f"{denied} are switched off on this server", hint, "refused", own=True)

@@ -203,9 +203,9 @@ def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, no
         _require_place(serve_jobs, host, who)
     for job in serve_jobs:
         if job.host == host and verb != PREVIEW:
-            what = "waits for its turn to be backed up" if job.waits else "is being backed up"
-            what = what if verb == RUN else "is being restored"
-            raise LockHeld(f"{host} {what} already, for {job.who} since {job.asked}", "wait for the end of that")
+            state = "waits for its turn to be backed up" if job.waits else "is being backed up"
+            state = state if verb == RUN else "is being restored"
+            raise LockHeld(f"{host} {state} already, for {job.who} since {job.asked}", "wait for the end of that")
     if verb != RUN:
         return
     if (holder := read_holder(pool.host_lock(host))) and holder.is_alive:

@@ -83,14 +83,14 @@ def _echo_json(
 ) -> None:
     from balancer.cli.history_view import document
 
-    told = [(balance, _is_running(balance), catalogue.steps(balance.id) if catalogue else []) for balance in balances]
-    echo_json(document(filesystem, since, looks, told))
+    rows = [(balance, _is_running(balance), catalogue.steps(balance.id) if catalogue else []) for balance in balances]
+    echo_json(document(filesystem, since, looks, rows))
 
 
-def _is_running(one: "Balance") -> bool:
+def _is_running(balance: "Balance") -> bool:
     from btrkeep.process.proc import start_time
 
-    return one.finished is None and start_time(one.pid) == one.pid_started
+    return balance.finished is None and start_time(balance.pid) == balance.pid_started
 
 
 def _how_to_begin(path: Path, days: int, older: "list[FreeSpaceScore]", which: list[str]) -> str:

@@ -39,8 +39,8 @@ _FIRST_TO_GO = ("MOVED", "BAD", "ALLOCATED", "USED", "FRAGS")
 def lines(filesystem: str, looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]") -> list[str]:
     """The whole text; `looks` oldest first, at least one."""
     history_lines = shown(looks, balances, LINES)
-    some = "" if len(history_lines) == len(looks) else f", {len(history_lines)} of them shown"
-    head = f"{filesystem}: {counted(len(looks), 'look')} at its free space{some}"
+    shown_words = "" if len(history_lines) == len(looks) else f", {len(history_lines)} of them shown"
+    head = f"{filesystem}: {counted(len(looks), 'look')} at its free space{shown_words}"
     return [
         *textwrap.wrap(head, text_width()),
         "",
@@ -50,16 +50,16 @@ def lines(filesystem: str, looks: "Sequence[FreeSpaceScore]", balances: "Sequenc
     ]
 
 
-def _table(found: Sequence[HistoryLine]) -> str:
-    rows, room = _rows(found), text_width()
+def _table(history: Sequence[HistoryLine]) -> str:
+    rows, room = _rows(history), text_width()
     widths = {name: max(len(click.unstyle(text)) for text in (name, *(row[name] for row in rows))) for name in _COLUMNS}
-    kept = [name for name in _COLUMNS if name != "MOVED" or any(line.moved for line in found)]
+    kept = [name for name in _COLUMNS if name != "MOVED" or any(line.moved for line in history)]
     for name in _FIRST_TO_GO:
         if _total(widths, kept) + _LEAST_BAR > room and name in kept:
             kept.remove(name)
-    width, highest = min(max(room - _total(widths, kept), 1), _MOST_BAR), max(line.look.score for line in found)
+    width, highest = min(max(room - _total(widths, kept), 1), _MOST_BAR), max(line.look.score for line in history)
     blocks = has_blocks()
-    bars = [bar(line.look.score / highest if highest else 0, width, blocks=blocks) for line in found]
+    bars = [bar(line.look.score / highest if highest else 0, width, blocks=blocks) for line in history]
     cells = [[*(row[name] for name in kept), drawn] for row, drawn in zip(rows, bars, strict=True)]
     return table(cells, [*kept, ""], right=kept[1:])
 
@@ -69,9 +69,9 @@ def _total(widths: dict[str, int], kept: Sequence[str]) -> int:
     return sum(widths[name] + 2 for name in kept)
 
 
-def _rows(found: Sequence[HistoryLine]) -> list[dict[str, str]]:
-    when = _words_for([line.look.taken for line in found])
-    above = [None, *(line.look.score for line in found)]
+def _rows(history: Sequence[HistoryLine]) -> list[dict[str, str]]:
+    when = _words_for([line.look.taken for line in history])
+    above = [None, *(line.look.score for line in history)]
     return [
         {
             "TAKEN": when(line.look.taken),
@@ -82,7 +82,7 @@ def _rows(found: Sequence[HistoryLine]) -> list[dict[str, str]]:
             "MOVED": format_size(line.moved) if line.moved else "",
             "SCORE": _score_words(line.look.score, before),
         }
-        for line, before in zip(found, above, strict=False)
+        for line, before in zip(history, above, strict=False)
     ]
 
 
@@ -146,15 +146,15 @@ def balance_lines(
     ]
 
 
-def _balance_row(one: "Balance", is_running: "Callable[[Balance], bool]") -> list[str]:
-    why = one.why or one.outcome or ("runs now" if is_running(one) else "killed")
+def _balance_row(balance: "Balance", is_running: "Callable[[Balance], bool]") -> list[str]:
+    why = balance.why or balance.outcome or ("runs now" if is_running(balance) else "killed")
     return [
-        local_minute(one.started),
-        f"{one.block_groups:,}",
-        format_size(one.moved),
-        format_size(one.written),
-        f"{one.gained:,.0f}",
-        format_duration(seconds_between(one.started, one.finished)),
+        local_minute(balance.started),
+        f"{balance.block_groups:,}",
+        format_size(balance.moved),
+        format_size(balance.written),
+        f"{balance.gained:,.0f}",
+        format_duration(seconds_between(balance.started, balance.finished)),
         printable(why),
     ]
 
@@ -188,17 +188,17 @@ def look_as_json(look: "FreeSpaceScore") -> dict[str, Any]:
     return {"taken": format_time(look.taken), **{name: getattr(look, name) for name in _LOOK}, "histogram": histogram}
 
 
-def balance_as_json(one: "Balance", is_running: bool, steps: "Sequence[BalanceStep]") -> dict[str, Any]:
+def balance_as_json(balance: "Balance", is_running: bool, steps: "Sequence[BalanceStep]") -> dict[str, Any]:
     """Returns one run with its steps."""
     return {
-        "id": one.id,
-        "mountpoint": printable(one.mountpoint),
-        "started": format_time(one.started),
-        "finished": format_time(one.finished) if one.finished else None,
+        "id": balance.id,
+        "mountpoint": printable(balance.mountpoint),
+        "started": format_time(balance.started),
+        "finished": format_time(balance.finished) if balance.finished else None,
         "running": is_running,
-        **{name: getattr(one, name) for name in _BALANCE},
-        "before": dict(one.before),
-        "after": dict(one.after),
+        **{name: getattr(balance, name) for name in _BALANCE},
+        "before": dict(balance.before),
+        "after": dict(balance.after),
         "steps": [step_as_json(step) for step in steps],
     }
 

@@ -99,15 +99,15 @@ class RunPace:
 
     def left(self, moved: int, now: float) -> float | None:
         """Returns the seconds until the run ends, None if nothing is known yet."""
-        known = []
+        limits = []
         spent = now - self._begun
         if self._seconds is not None:
-            known.append(max(0.0, self._seconds - spent))
+            limits.append(max(0.0, self._seconds - spent))
         if spent >= _LEAST and moved and self._settings.budget is not None:
-            known.append(max(0, self._settings.budget - moved) * spent / moved)
+            limits.append(max(0, self._settings.budget - moved) * spent / moved)
         if self._done and self._busy >= _LEAST:
-            known.append(self._worth * self._busy / self._done)
-        return min(known, default=None)
+            limits.append(self._worth * self._busy / self._done)
+        return min(limits, default=None)
 
 
 _WIDE, _SLIM = 64, 32

@@ -46,14 +46,14 @@ def balance_target(path: Path | None, pool: str | None, config: Path | None) -> 
         return BalanceTarget(_needed(path))
     from btrkeep.config import load_usable  # longer than a whole filesystem takes to scan
 
-    found = load_usable(pool or "main", config)
-    show_times_in(found.pool.zone)
-    found.require_section("balance")
+    usable = load_usable(pool or "main", config)
+    show_times_in(usable.pool.zone)
+    usable.require_section("balance")
     if path is None:
         from btrkeep.pool.marker import open_pool
 
-        open_pool(found.pool.path)
-    return BalanceTarget(path or found.pool.path, found.balance)
+        open_pool(usable.pool.path)
+    return BalanceTarget(path or usable.pool.path, usable.balance)
 
 
 def _needed(path: Path | None) -> Path:

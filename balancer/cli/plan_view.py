@@ -36,10 +36,10 @@ def cut_of(planned: Sequence[PlannedBlockGroup], settings: RunSettings, now: dat
     """Returns where budget, time or window would stop it. Times are estimates, so the position is approximate."""
     number = next((at for at, group in enumerate(planned) if not group.is_within), len(planned))
     words = f"the budget of {format_given(settings.budget or 0)} ends here" if number < len(planned) else ""
-    for limit, what in _limits(settings, now):
+    for limit, limit_name in _limits(settings, now):
         until = _within(planned, limit)
         if until < number:
-            number, words = until, f"{what} ends about here"
+            number, words = until, f"{limit_name} ends about here"
     return StopPoint(number, words)
 
 
@@ -119,18 +119,18 @@ def _needs(rows: Sequence[dict[str, str]], headers: Sequence[str]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 
 
-def _cells(one: PlannedBlockGroup) -> dict[str, str]:
+def _cells(planned_group: PlannedBlockGroup) -> dict[str, str]:
     return {
-        "VADDR": str(one.vaddr),
-        "USED": format_size(one.used),
-        "FRAGS": str(one.fragments),
-        "SCORE": score_words(one.score),
-        "BENEFIT": benefit_words(one.benefit),
-        "EXTENTS": str(one.cost.extents),
-        "REFS": str(one.cost.references),
-        "METADATA": format_size(one.estimate.metadata),
-        "TIME": format_duration(one.estimate.seconds),
-        "TOTAL": format_size(one.moved_so_far),
+        "VADDR": str(planned_group.vaddr),
+        "USED": format_size(planned_group.used),
+        "FRAGS": str(planned_group.fragments),
+        "SCORE": score_words(planned_group.score),
+        "BENEFIT": benefit_words(planned_group.benefit),
+        "EXTENTS": str(planned_group.cost.extents),
+        "REFS": str(planned_group.cost.references),
+        "METADATA": format_size(planned_group.estimate.metadata),
+        "TIME": format_duration(planned_group.estimate.seconds),
+        "TOTAL": format_size(planned_group.moved_so_far),
     }
 
 
@@ -184,22 +184,22 @@ def numbers_as_json(numbers: SpaceNumbers) -> dict[str, Any]:
     return {name: getattr(numbers, name) for name in SpaceNumbers.__slots__}
 
 
-def _group(one: PlannedBlockGroup, *columns: str) -> dict[str, Any]:
+def _group(planned_group: PlannedBlockGroup, *columns: str) -> dict[str, Any]:
     """A block group before it is balanced."""
-    estimate = one.estimate
+    estimate = planned_group.estimate
     return {
-        "vaddr": one.vaddr,
-        "length": one.length,
-        "profile": profile(one.type),
-        **{name: getattr(one, name) for name in ("used", "fragments", "score", *columns)},
-        "extents": one.cost.extents,
-        "references": one.cost.references,
+        "vaddr": planned_group.vaddr,
+        "length": planned_group.length,
+        "profile": profile(planned_group.type),
+        **{name: getattr(planned_group, name) for name in ("used", "fragments", "score", *columns)},
+        "extents": planned_group.cost.extents,
+        "references": planned_group.cost.references,
         "estimate": {"moved": estimate.moved, "metadata": estimate.metadata, "seconds": round(estimate.seconds, 3)},
     }
 
 
-def _planned(one: PlannedBlockGroup, *, within: bool) -> dict[str, Any]:
-    return {**_group(one, "benefit"), "moved_so_far": one.moved_so_far, "within": within}
+def _planned(planned_group: PlannedBlockGroup, *, within: bool) -> dict[str, Any]:
+    return {**_group(planned_group, "benefit"), "moved_so_far": planned_group.moved_so_far, "within": within}
 
 
 def _step(done: StepDone) -> dict[str, Any]:

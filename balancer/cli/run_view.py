@@ -48,8 +48,8 @@ def begin_line(numbers: SpaceNumbers, settings: RunSettings) -> str:
         f"for {format_duration(settings.time)} at most" if settings.time is not None else "",
         f"until {local_minute(settings.until)}" if settings.until is not None else "",
     ]
-    what = f"balancing by {settings.policy}: {groups}, score {numbers.score:,.0f}, {numbers.fragments:,} fragments"
-    return ", ".join([what, *filter(None, limits)])
+    title = f"balancing by {settings.policy}: {groups}, score {numbers.score:,.0f}, {numbers.fragments:,} fragments"
+    return ", ".join([title, *filter(None, limits)])
 
 
 def step_line(done: StepDone, *, longest: int = 0) -> str:

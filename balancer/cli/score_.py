@@ -115,21 +115,21 @@ def _score(path: Path, given: ListingOptions, as_json: bool, state: Path | None)
 
     with open_btrfs(path) as fd:
         taken = datetime.now(UTC)
-        found = survey(fd)
-        shown = ordered(found.groups, given.key, given.min_score)
+        surveyed = survey(fd)
+        shown = ordered(surveyed.groups, given.key, given.min_score)
         cut = shown[: given.top or (len(shown) if as_json else TOP)]
-        places = zip(found.groups.vaddr[cut].tolist(), found.groups.length[cut].tolist(), strict=True)
+        places = zip(surveyed.groups.vaddr[cut].tolist(), surveyed.groups.length[cut].tolist(), strict=True)
         costs = [cost(fd, *place) for place in places] if given.top else None
         filesystem = identity(path)
         if state:
             from balancer.history import sample
             from btrkeep.pool.allocation import read_room
 
-            taken_sample = sample(filesystem, taken, found, read_room(path).unallocated)
+            taken_sample = sample(filesystem, taken, surveyed, read_room(path).unallocated)
     if as_json:
-        write_json(filesystem, found, cut, costs)
+        write_json(filesystem, surveyed, cut, costs)
     else:
-        click.echo("\n".join(lines(filesystem, found, cut, costs, len(shown) - len(cut), given.min_score)))
+        click.echo("\n".join(lines(filesystem, surveyed, cut, costs, len(shown) - len(cut), given.min_score)))
     return _record(state, taken_sample) if state else Exit.OK
 
 
@@ -155,23 +155,23 @@ def _explain(path: Path, vaddr: int, as_json: bool) -> None:
     from btrkeep.pool.mounts import open_btrfs
 
     with open_btrfs(path) as fd:
-        found, filesystem = explain(fd, vaddr, CELLS), identity(path)
-    if isinstance(found, NoSuchBlockGroup):
-        raise _no_such(vaddr, found)
+        explained, filesystem = explain(fd, vaddr, CELLS), identity(path)
+    if isinstance(explained, NoSuchBlockGroup):
+        raise _no_such(vaddr, explained)
     if as_json:
         from balancer.cli.score_view import write_json
 
-        write_json(filesystem, found.survey, np.arange(1), [found.cost])
+        write_json(filesystem, explained.survey, np.arange(1), [explained.cost])
     else:
-        click.echo("\n".join(explain_lines(found)))
+        click.echo("\n".join(explain_lines(explained)))
 
 
-def _no_such(vaddr: int, found: "NoSuchBlockGroup") -> UsageError:
+def _no_such(vaddr: int, missing: "NoSuchBlockGroup") -> UsageError:
     message = f"no data block group begins at {vaddr}"
-    if found.inside:
-        start, profile = found.inside
+    if missing.inside:
+        start, profile = missing.inside
         message += f": there is one of {profile}" if start == vaddr else f": it lies inside of the one at {start} ({profile})"
-    near = ", ".join(map(str, found.nearest))
+    near = ", ".join(map(str, missing.nearest))
     return UsageError(printable(message), f"the nearest are at {near}" if near else "the filesystem has none yet")
 
 

@@ -109,19 +109,19 @@ def benefit_words(benefit: float) -> str:
 
 
 def _histogram(survey: Survey) -> list[str]:
-    found, blocks = histogram(survey), has_blocks()
-    if not found:
+    classes, blocks = histogram(survey), has_blocks()
+    if not classes:
         return []
-    whole = sum(one["bytes"] for one in found)
+    whole = sum(size_class["bytes"] for size_class in classes)
     rows = [
         [
-            f"{format_size(one['at_least'])}",
-            f"{one['extents']:,}",
-            format_size(one["bytes"]),
-            format_share(one["bytes"] / whole),
-            bar(one["bytes"] / whole, _BAR, blocks=blocks),
+            f"{format_size(size_class['at_least'])}",
+            f"{size_class['extents']:,}",
+            format_size(size_class["bytes"]),
+            format_share(size_class["bytes"] / whole),
+            bar(size_class["bytes"] / whole, _BAR, blocks=blocks),
         ]
-        for one in found
+        for size_class in classes
     ]
     headers = ["FROM", "FREE EXTENTS", "BYTES", "SHARE", ""]
     return ["", table(rows, headers, right=headers[:-1])]
@@ -144,8 +144,8 @@ def block_groups(survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> 
     were not read.
     """
     columns = [getattr(survey.groups, name)[shown].tolist() for name in _COLUMNS]
-    known = [(cost.extents, cost.references) for cost in costs] if costs else repeat((None, None), len(shown))
-    for vaddr, length, used, share, fragments, largest, score, benefit, (extents, references) in zip(*columns, known, strict=True):
+    counts = [(cost.extents, cost.references) for cost in costs] if costs else repeat((None, None), len(shown))
+    for vaddr, length, used, share, fragments, largest, score, benefit, (extents, references) in zip(*columns, counts, strict=True):
         yield {  # written out: there can be 40,000
             "vaddr": vaddr,
             "length": length,
@@ -162,42 +162,47 @@ def block_groups(survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> 
 
 def histogram(survey: Survey) -> list[dict[str, int]]:
     """Returns the number and bytes of free extents in classes of sizes, each up to twice the one before."""
-    there = np.flatnonzero(survey.extents)
-    classes = range(int(there[0]), int(there[-1]) + 1) if len(there) else range(0)
-    return [{"at_least": 1 << one, "extents": int(survey.extents[one]), "bytes": int(survey.bytes[one])} for one in classes]
+    used_classes = np.flatnonzero(survey.extents)
+    classes = range(int(used_classes[0]), int(used_classes[-1]) + 1) if len(used_classes) else range(0)
+    return [
+        {"at_least": 1 << size_class, "extents": int(survey.extents[size_class]), "bytes": int(survey.bytes[size_class])}
+        for size_class in classes
+    ]
 
 
 _WIDTH, _ROWS = 72, 6
 CELLS = _WIDTH * 2 * _ROWS
 
 
-def explain_lines(found: ExplainedBlockGroup) -> list[str]:
+def explain_lines(explained: ExplainedBlockGroup) -> list[str]:
     """The whole text."""
-    groups = found.survey.groups
+    groups = explained.survey.groups
     vaddr, length, used, largest = (int(column[0]) for column in (groups.vaddr, groups.length, groups.used, groups.largest_free))
-    where = ", ".join(f"{paddr} on device {devid}" for devid, paddr in found.stripes)
-    sizes = f"{format_size(length)}: {format_size(used)} used ({int(groups.used_pct[0])}%), {format_size(found.survey.free)} free"
+    where = ", ".join(f"{paddr} on device {devid}" for devid, paddr in explained.stripes)
+    sizes = (
+        f"{format_size(length)}: {format_size(used)} used ({int(groups.used_pct[0])}%), {format_size(explained.survey.free)} free"
+    )
     return [
-        *textwrap.wrap(f"block group {vaddr}: {found.profile}; at {where}", _PAPER),
+        *textwrap.wrap(f"block group {vaddr}: {explained.profile}; at {where}", _PAPER),
         f"{sizes}, the largest free extent {format_size(largest)}",
         "",
-        *_map(found, length),
+        *_map(explained, length),
         "",
-        *_parts(found),
+        *_parts(explained),
         "",
-        *_largest(found),
-        *_cost(found, float(groups.score[0]), float(groups.benefit[0])),
+        *_largest(explained),
+        *_cost(explained, float(groups.score[0]), float(groups.benefit[0])),
     ]
 
 
-def _map(found: ExplainedBlockGroup, length: int) -> list[str]:
+def _map(explained: ExplainedBlockGroup, length: int) -> list[str]:
     blocks, colours = has_blocks(), sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     used = "bright" if blocks and colours else HALVES[3] if blocks else ASCII[3]
     size = format_size(length // CELLS)
     legend = (
         f"{used} is used, {'dark' if blocks and colours else 'blank'} is free; two lines in each row, {size} each half character"
     )
-    text = rows(found.shares, _WIDTH, _painted if blocks and colours else None, HALVES if blocks else ASCII)
+    text = rows(explained.shares, _WIDTH, _painted if blocks and colours else None, HALVES if blocks else ASCII)
     return [*(f"|{row}|" for row in text), legend]
 
 
@@ -205,28 +210,28 @@ def _painted(character: str, upper: int, lower: int) -> str:
     return click.style(character, fg=upper, bg=lower)
 
 
-def _parts(found: ExplainedBlockGroup) -> list[str]:
-    score = float(found.survey.groups.score[0])
+def _parts(explained: ExplainedBlockGroup) -> list[str]:
+    score = float(explained.survey.groups.score[0])
     cells = [
         [format_size(least), f"{number:,}", format_size(size), f"{part:.1f}", format_share(part / score) if score else "-"]
-        for least, number, size, part in found.parts
+        for least, number, size, part in explained.parts
     ]
-    fragments = int(found.survey.groups.fragments[0])
-    cells.append(["all", f"{fragments:,}", format_size(sum(part[2] for part in found.parts)), score_words(score), ""])
+    fragments = int(explained.survey.groups.fragments[0])
+    cells.append(["all", f"{fragments:,}", format_size(sum(part[2] for part in explained.parts)), score_words(score), ""])
     headers = ["FROM", "FREE EXTENTS", "BYTES", "SCORE", "OF IT"]
-    joined = int(found.survey.extents.sum())
+    joined = int(explained.survey.extents.sum())
     note = "" if joined == fragments else f"Those that go on from one bitmap to the next count twice; joined there are {joined:,}."
     verdict = f"A score above {BAD:.0f} is bad." if score > BAD else f"A score up to {BAD:.0f} is not bad."
     return [table(cells, headers, right=headers), *textwrap.wrap(f"{verdict} {note}", _PAPER)]
 
 
-def _largest(found: ExplainedBlockGroup) -> list[str]:
-    places = ", ".join(f"{format_size(length)} at {vaddr}" for vaddr, length in found.largest)
+def _largest(explained: ExplainedBlockGroup) -> list[str]:
+    places = ", ".join(f"{format_size(length)} at {vaddr}" for vaddr, length in explained.largest)
     return textwrap.wrap(f"Largest free extents: {places}.", _PAPER) if places else ["Nothing is free in it."]
 
 
-def _cost(found: ExplainedBlockGroup, score: float, benefit: float) -> list[str]:
-    cost = found.cost
+def _cost(explained: ExplainedBlockGroup, score: float, benefit: float) -> list[str]:
+    cost = explained.cost
     if not cost.extents:
         return ["Nothing is in it: nothing has to move."]
     moves = f"{format_size(cost.moves)} in {counted(cost.extents, 'extent')} (the largest {format_size(cost.largest)})"

@@ -116,7 +116,7 @@ class AlarmStore(CatalogueSession):
         """In one transaction: insert or replace the ones, forget the others, by event and subject."""
         rows = list(changed)
         with self._writing("alarms written") as session:
-            session.run_many(_DROP, [{"what": what, "subject": subject} for what, subject in (*(row.key for row in rows), *gone)])
+            session.run_many(_DROP, [{"what": event, "subject": subject} for event, subject in (*(row.key for row in rows), *gone)])
             alarm.add(session, rows)
 
 

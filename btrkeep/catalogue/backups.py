@@ -65,19 +65,19 @@ class BackupStore(AboutStore):
             for statement in (*_DROP_NOTED, _DROP):
                 session.run(statement, {"host": host, "name": name})
 
-    def replace_backups(self, pool_id: str, found: Iterable[Backup]) -> int:
+    def replace_backups(self, pool_id: str, new_backups: Iterable[Backup]) -> int:
         """Replaces all rows of backups in one transaction and returns their number. The history of runs stays.
 
         `found` is read completely before anything is locked or changed. Two backups with the same host and name are an error;
         nothing is changed then.
         """
         count = 0
-        with _spooled(found, self._state) as lists, self._writing("all backup rows replaced") as session:
+        with _spooled(new_backups, self._state) as lists, self._writing("all backup rows replaced") as session:
             self._put_fact(session, POOL_ID, pool_id)
             for statement in _DROP_ALL:
                 session.run(statement)
             for backups in lists:
-                hosts.know_all(session, {one.host for one in backups})
+                hosts.know_all(session, {row.host for row in backups})
                 _insert(session, backups)
                 count += len(backups)
             for statement in _DROP_STRAY:
@@ -91,8 +91,8 @@ class BackupStore(AboutStore):
 
     def names(self) -> Iterator[tuple[str, str | None]]:
         """Host and name of every backup, without the rest; None for a `.working`."""
-        for host, found in self._reader.stream(_NAMES):
-            for name in found.split("\n"):
+        for host, joined_names in self._reader.stream(_NAMES):
+            for name in joined_names.split("\n"):
                 yield host, name or None
 
     def newest_backups(self, latest: datetime) -> list[Backup]:
@@ -100,17 +100,17 @@ class BackupStore(AboutStore):
         return [Backup(*row) for row in self._reader.all(_NEWEST, {"latest": latest}) if row[0] is not None]
 
 
-def put_final(session: Session, one: Backup) -> None:
+def put_final(session: Session, row: Backup) -> None:
     """Inserts or replaces a backup and deletes the row of the host's `.working`. The host's row exists, because a run of it has
     begun.
     """
-    session.run(_DROP_WITH_WORKING, {"host": one.host, "name": one.name})
-    _insert(session, [one])
+    session.run(_DROP_WITH_WORKING, {"host": row.host, "name": row.name})
+    _insert(session, [row])
 
 
 def _insert(session: Session, many: Sequence[Backup]) -> None:
     backup.add(session, many)
-    details = [{"host": one.host, "name": one.name, "detail": document_in(one.detail)} for one in many if one.detail]
+    details = [{"host": row.host, "name": row.name, "detail": document_in(row.detail)} for row in many if row.detail]
     session.run_many(_INSERT_DETAIL, details)
 
 
@@ -201,7 +201,7 @@ class BackupStateStore(CatalogueSession):
             if session.first(_MET, names):
                 raise OperatorError(f"the catalogue has backups or runs of {new} already", "choose a name that no host ever had")
             hosts.know(session, new)
-            moved = [_moved(one, new) for one in backup.find(session, "WHERE host = :host", names)]
+            moved = [_moved(row, new) for row in backup.find(session, "WHERE host = :host", names)]
             backup.add(session, moved)
             for statement in (*_MOVES, _DROP_HOST):
                 session.run(statement, names)
@@ -218,12 +218,12 @@ def _named(which: Iterable[tuple[str, str | None]]) -> list[Values]:
     return [{"host": host, "name": name} for host, name in which]
 
 
-def _moved(one: Backup, new: str) -> Backup:
+def _moved(row: Backup, new: str) -> Backup:
     """Returns the row with the new host name, also in its path."""
-    path = PurePosixPath(one.path)
-    if path.parent.name == one.host:
+    path = PurePosixPath(row.path)
+    if path.parent.name == row.host:
         path = path.parent.with_name(new) / path.name
-    return replace(one, host=new, path=str(path))
+    return replace(row, host=new, path=str(path))
 
 
 _AT_A_TIME = 500
@@ -239,8 +239,8 @@ def _spooled(backups: Iterable[Backup], folder: Path) -> Iterator[Iterator[list[
     with tempfile.TemporaryFile(dir=folder) as file:
         source = iter(backups)
         with Checkpoint("backups listed"):
-            while some := list(islice(source, _AT_A_TIME)):
-                pickle.dump([_VALUES(one) for one in some], file, pickle.HIGHEST_PROTOCOL)
+            while batch := list(islice(source, _AT_A_TIME)):
+                pickle.dump([_VALUES(row) for row in batch], file, pickle.HIGHEST_PROTOCOL)
         end = file.tell()
         file.seek(0)
 

@@ -77,7 +77,7 @@ class HistoryStore(AboutStore):
         self.set_fact(_COPY, copy)
 
     def put_history(
-        self, copy: str, found: Mapping[str, Sequence[dict[str, Any]]], unknown: Iterable[Span], is_alive: "Alive"
+        self, copy: str, rows: Mapping[str, Sequence[dict[str, Any]]], unknown: Iterable[Span], is_alive: "Alive"
     ) -> dict[str, int]:
         """Adds the rows of a copy that are missing, and the spans that the copy did not know. Returns the number of rows added by
         table.
@@ -87,7 +87,7 @@ class HistoryStore(AboutStore):
         from btrkeep.catalogue import history
 
         with self._writing("history put back") as session:
-            counts = history.put_back(session, found, is_alive)
+            counts = history.put_back(session, rows, is_alive)
             both = overlap(_spans(self.get_fact(_UNKNOWN)), unknown)
             self._put_fact(session, _UNKNOWN, spans_text(both))
             self._put_fact(session, _COPY, copy)
@@ -103,11 +103,11 @@ class HistoryStore(AboutStore):
             self.set_fact(_UNKNOWN, spans_text([(BEGINNING, moment)]))
 
 
-def overlap(some: Iterable[Span], others: Iterable[Span]) -> list[Span]:
+def overlap(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
     """The times that are in both, in order. Pure."""
     every = list(others)
-    found = [(max(one[0], other[0]), min(one[1], other[1])) for one in some for other in every]
-    return sorted(span for span in found if span[0] < span[1])[-_MOST:]
+    overlaps = [(max(own_span[0], other[0]), min(own_span[1], other[1])) for own_span in spans for other in every]
+    return sorted(span for span in overlaps if span[0] < span[1])[-_MOST:]
 
 
 def spans_text(spans: Iterable[Span]) -> str:

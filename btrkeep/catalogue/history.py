@@ -109,10 +109,10 @@ def _value(name: str, kind: Any, value: Any) -> Any:
         return None
     if Cause in kinds:
         return cause_out(value) if isinstance(value, str) else None
-    found = _read(kinds[0], value)
-    if found is None or found not in _KNOWN.get(name, (found,)) or not _IS_NAMED.get(name, _is_anything)(found):
+    parsed = _read(kinds[0], value)
+    if parsed is None or parsed not in _KNOWN.get(name, (parsed,)) or not _IS_NAMED.get(name, _is_anything)(parsed):
         raise ValueError(f"{name} is nothing that it can be")
-    return found
+    return parsed
 
 
 def _read(kind: Any, value: Any) -> Any:
@@ -128,37 +128,37 @@ def _read(kind: Any, value: Any) -> Any:
     if kind is str:
         return value
     if kind is datetime:
-        found = datetime.fromisoformat(value)
-        return found if moment_text(found) else None
+        moment = datetime.fromisoformat(value)
+        return moment if moment_text(moment) else None
     return _of_json(kind, json.loads(value))
 
 
-def _of_json(kind: Any, found: Any) -> Any:
+def _of_json(kind: Any, value: Any) -> Any:
     if get_origin(kind) is Mapping:
-        return found if isinstance(found, dict) else None
+        return value if isinstance(value, dict) else None
     if kind == tuple[str, ...]:
-        return tuple(found) if all(isinstance(line, str) for line in found) else None
-    return tuple(map(tuple, found)) if all(map(_are_numbers, found)) else None
+        return tuple(value) if all(isinstance(line, str) for line in value) else None
+    return tuple(map(tuple, value)) if all(map(_are_numbers, value)) else None
 
 
 def _is_anything(_found: Any) -> bool:
     return True
 
 
-def _are_numbers(found: Any) -> bool:
-    return isinstance(found, list) and all(type(one) is int and abs(one) <= _LARGEST for one in found)
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(number) is int and abs(number) <= _LARGEST for number in value)
 
 
 _IS_NAMED: Mapping[str, Callable[[Any], bool]] = {  # what is taken apart without a further look
-    "sample.spaces": lambda found: (
-        all(map(read_space_name, found)) and all(_are_numbers(of) and len(of) == 3 for of in found.values())
+    "sample.spaces": lambda spaces: (
+        all(map(read_space_name, spaces)) and all(_are_numbers(of) and len(of) == 3 for of in spaces.values())
     ),
-    "sample.devices": lambda found: all(key.isdecimal() and _are_numbers(of) and len(of) >= 2 for key, of in found.items()),
-    "sample.pressure": lambda found: all(type(value) in (int, float) for value in found.values()),
+    "sample.devices": lambda devices: all(key.isdecimal() and _are_numbers(of) and len(of) >= 2 for key, of in devices.items()),
+    "sample.pressure": lambda pressure: all(type(value) in (int, float) for value in pressure.values()),
 }
 
 
-def put_back(session: Session, found: Mapping[str, Sequence[dict[str, Any]]], is_alive: Alive) -> dict[str, int]:
+def put_back(session: Session, missing_rows: Mapping[str, Sequence[dict[str, Any]]], is_alive: Alive) -> dict[str, int]:
     """Insert those rows, by table as `values_of` gives them, that are not there yet; how many of each table.
 
     Raises HistoryInUse when a job that runs would have to have another id, OperatorError for rows that the tables refuse.
@@ -166,7 +166,7 @@ def put_back(session: Session, found: Mapping[str, Sequence[dict[str, Any]]], is
     counts: dict[str, int] = {}
     new_ids: dict[int, int] = {}
     for kind in _KINDS:
-        given = found.get(kind.name, ())
+        given = missing_rows.get(kind.name, ())
         if kind.table is tables.balance_step:
             given = [{**row, "balance": new_ids[row["balance"]]} for row in given if row["balance"] in new_ids]
         missing = _missing(session, kind, given)
@@ -191,13 +191,13 @@ def put_back(session: Session, found: Mapping[str, Sequence[dict[str, Any]]], is
 
 def _missing(session: Session, kind: _Kind, given: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the rows that are missing, in the order of their ids; of two rows with the same key, the first."""
-    there = set(session.all(f"SELECT {kind.table.select(*kind.key)} FROM {kind.name}"))
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    existing = set(session.all(f"SELECT {kind.table.select(*kind.key)} FROM {kind.name}"))
+    missing: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in sorted(given, key=lambda row: row.get("id", 0)):
         key = tuple(row[name] for name in kind.key)
-        if key not in there:
-            found.setdefault(key, row)
-    return list(found.values())
+        if key not in existing:
+            missing.setdefault(key, row)
+    return list(missing.values())
 
 
 def _make_place(session: Session, kind: _Kind, missing: Sequence[dict[str, Any]], is_alive: Alive) -> int:

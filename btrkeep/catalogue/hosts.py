@@ -63,6 +63,6 @@ class HostStore(CatalogueSession):
 
         Times after `latest` lie in the future: a clock was wrong.
         """
-        found = {row[0]: HostFacts(*row[1:]) for row in self._reader.all(_FACTS, {"latest": latest})}
-        self._known.update(found)
-        return found
+        by_host = {row[0]: HostFacts(*row[1:]) for row in self._reader.all(_FACTS, {"latest": latest})}
+        self._known.update(by_host)
+        return by_host

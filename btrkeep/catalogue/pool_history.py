@@ -72,10 +72,10 @@ _MOST_MOVES = 20
 class BalanceStore(CatalogueSession):
     """Each method that changes rows does so in one transaction. Filesystems are named by their UUID."""
 
-    def add_score(self, one: FreeSpaceScore) -> int:
+    def add_score(self, free_space_score: FreeSpaceScore) -> int:
         """Keep one look at free space; its id."""
         with self._writing("score written") as session:
-            return session.run(score.insert(), score.values(one)).lastrowid or 0
+            return session.run(score.insert(), score.values(free_space_score)).lastrowid or 0
 
     def scores(self, filesystem: str, since: datetime | None = None) -> list[FreeSpaceScore]:
         """Returns the scores of a filesystem, oldest first: all of them, or those taken at `since` or later."""
@@ -168,9 +168,9 @@ class SampleStore(CatalogueSession):
         Within one transaction: of two that sample at the same time one sees the sample of the other, and no write counts twice.
         """
         with self._writing("sample written") as session:
-            one = make(_newest(session, filesystem))
-            sample.add(session, [one])
-        return one
+            new_sample = make(_newest(session, filesystem))
+            sample.add(session, [new_sample])
+        return new_sample
 
     def newest_sample(self, filesystem: str) -> Sample | None:
         """Returns the sample that was stored last, whatever the clock said; None if there is none."""
@@ -214,8 +214,8 @@ class SampleStore(CatalogueSession):
         A run that was killed and never ended counts as running.
         """
         values = {"start": start, "end": end, "filesystem": filesystem}
-        found = (Job(*row) for query in _QUERIES for row in self._reader.all(query, values))
-        return sorted(found, key=lambda job: job.started)
+        all_jobs = (Job(*row) for query in _QUERIES for row in self._reader.all(query, values))
+        return sorted(all_jobs, key=lambda job: job.started)
 
 
 def _newest(session: Session, filesystem: str) -> Sample | None:

@@ -111,8 +111,8 @@ class RunStore(CatalogueSession):
 
         The newest by id: after a night with a wrong clock an older run may have a later end.
         """
-        found: datetime | None = self._reader.value(_NEWEST_FINISH)
-        return found
+        newest: datetime | None = self._reader.value(_NEWEST_FINISH)
+        return newest
 
     def put_progress(self, progress_now: Progress) -> None:
         """Say how far a host's transfer is."""
@@ -170,8 +170,8 @@ class NightQueries(CatalogueSession):
     def nights(self, among: int = 100_000) -> list[Night]:
         """The nights among so many of the last runs of hosts, newest first; without one that may have begun before these."""
         newest = self._reader.value(_NEWEST) or 0
-        found = self._nights(newest - among + 1, newest)
-        return found if newest <= among else found[:-1]
+        all_nights = self._nights(newest - among + 1, newest)
+        return all_nights if newest <= among else all_nights[:-1]
 
     def night(self, first_run: int) -> Night | None:
         """Returns the night that began with this run, or None. Later nights are not read."""
@@ -184,12 +184,12 @@ class NightQueries(CatalogueSession):
         parts: dict[tuple[int, str | None], list[list[Night]]] = {}
         for *row, outcome, runs, new in self._reader.all(_NIGHTS, {"lowest": lowest, "highest": highest}):
             piece = Night(*(*row, {outcome: runs}, new))
-            found = parts.setdefault((piece.pid, piece.pid_started), [])
-            if found and piece.started - (found[-1][-1].finished or found[-1][-1].started) <= _APART:
-                found[-1].append(piece)
+            host_nights = parts.setdefault((piece.pid, piece.pid_started), [])
+            if host_nights and piece.started - (host_nights[-1][-1].finished or host_nights[-1][-1].started) <= _APART:
+                host_nights[-1].append(piece)
             else:
-                found.append([piece])
-        made = (_joined(pieces) for some in parts.values() for pieces in some)
+                host_nights.append([piece])
+        made = (_joined(pieces) for night_lists in parts.values() for pieces in night_lists)
         return sorted(made, key=lambda night: night.first_run, reverse=True)
 
 
@@ -252,8 +252,8 @@ class RunSummaries(CatalogueSession):
 
     def first_seen(self, hosts: Collection[str]) -> dict[str, datetime]:
         """Returns when the first run or the oldest backup of each of these hosts began; a host without any is absent."""
-        found = self._reader.all(_FIRST_SEEN, {"hosts": names_in(hosts)})
-        rows = [(name, [moment for moment in moments if moment]) for name, *moments in found]
+        first_moments = self._reader.all(_FIRST_SEEN, {"hosts": names_in(hosts)})
+        rows = [(name, [moment for moment in moments if moment]) for name, *moments in first_moments]
         return {name: min(moments) for name, moments in rows if moments}
 
     def backup_outcomes(self, hosts: Collection[str]) -> list[BackupOutcome]:

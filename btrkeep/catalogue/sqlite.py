@@ -244,7 +244,7 @@ class Session:
 
     def all(self, query: str, values: Values = {}) -> list[Row]:  # noqa: B006  nobody changes it
         """All rows of the answer."""
-        return [row for some in self._parts(query, values) for row in some]
+        return [row for batch in self._parts(query, values) for row in batch]
 
     def first(self, query: str, values: Values = {}) -> Row | None:  # noqa: B006
         """Returns the first row of the result, or None."""
@@ -257,8 +257,8 @@ class Session:
 
     def stream(self, query: str, values: Values = {}) -> Iterator[Row]:  # noqa: B006
         """The rows as they are asked for, as they were when the first was. Closed meanwhile it raises sqlite3.ProgrammingError."""
-        for some in self._parts(query, values):
-            for row in some:
+        for batch in self._parts(query, values):
+            for row in batch:
                 yield row
                 if self._closed:  # otherwise those that were fetched in advance would come, and look like all
                     raise sqlite3.ProgrammingError("the catalogue was closed before its rows were read to the end")
@@ -308,8 +308,8 @@ class Session:
         with self._explained():
             try:
                 cursor = self._answer(query, given)
-                while some := cursor.fetchmany(_AT_A_TIME):
-                    yield some
+                while batch := cursor.fetchmany(_AT_A_TIME):
+                    yield batch
             except NOT_OURS as error:
                 raise _error(_DAMAGED, self.path, error) from error
 
@@ -393,6 +393,6 @@ def _is_full(folder: Path) -> bool:
 
 def require_integrity(session: Session) -> None:
     """Raises CatalogueDamaged when any page of the file is not as SQLite left it; reads all of it."""
-    found = session.value("PRAGMA integrity_check(1)")
-    if found != "ok":
-        raise CatalogueDamaged(f"the catalogue {session.path} is damaged: {str(found).splitlines()[-1]}", _REBUILD)
+    result = session.value("PRAGMA integrity_check(1)")
+    if result != "ok":
+        raise CatalogueDamaged(f"the catalogue {session.path} is damaged: {str(result).splitlines()[-1]}", _REBUILD)

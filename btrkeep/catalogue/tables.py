@@ -164,8 +164,8 @@ def _kinds(row: type, *, but: str = "", **special: str) -> Mapping[str, str]:
 
 
 def _kind(of_type: Any) -> str:
-    for known, kind in _KINDS:
-        if of_type in (known, known | None):
+    for known_type, kind in _KINDS:
+        if of_type in (known_type, known_type | None):
             return kind
     return "document" if get_origin(of_type) is Mapping else ""
 

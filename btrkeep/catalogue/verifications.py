@@ -80,29 +80,29 @@ class VerificationStore(CatalogueSession):
         none. `in_doubt`: hosts and names of the backups that a crash may have damaged.
         """
         values = {"until": until, "begun": begun, "newest": newest}
-        found = Counter[VerificationFacts]()
+        counts = Counter[VerificationFacts]()
         if not in_doubt:
             for is_damaged, *rest, count in self._reader.all(_COUNT_LOOKS, values):
-                found[VerificationFacts(bool(is_damaged), False, *map(bool, rest))] += count
-            return found
+                counts[VerificationFacts(bool(is_damaged), False, *map(bool, rest))] += count
+            return counts
         for host, name, is_damaged, *rest in self._reader.all(_LOOKS, values):
-            found[VerificationFacts(bool(is_damaged), (host, name) in in_doubt, *map(bool, rest))] += 1
-        return found
+            counts[VerificationFacts(bool(is_damaged), (host, name) in in_doubt, *map(bool, rest))] += 1
+        return counts
 
     def newest_subvolume(self) -> int:
         """The highest id of a final backup's subvolume; 0 without any."""
         return int(self._reader.value(_NEWEST_ID) or 0)
 
-    def put_verifications(self, found: Iterable[VerifiedBackup]) -> None:
+    def put_verifications(self, verified: Iterable[VerifiedBackup]) -> None:
         """Insert them, or replace those of the same backup."""
-        rows = list(found)
+        rows = list(verified)
         with self._writing("verifications written") as session:
             session.run_many(_DROP, [{"host": row.host, "name": row.name} for row in rows])
             verification.add(session, rows)
 
-    def put_comparisons(self, found: Iterable[ComparedBackup]) -> None:
+    def put_comparisons(self, compared: Iterable[ComparedBackup]) -> None:
         """Insert them, or replace those of the same backup."""
-        rows = list(found)
+        rows = list(compared)
         with self._writing("comparisons written") as session:
             session.run_many(_DROP_COMPARED, [{"host": row.host, "name": row.name} for row in rows])
             comparison.add(session, rows)
@@ -143,19 +143,19 @@ class DamageStore(CatalogueSession):
         """Returns how many paths are damaged in any backup of the host, and the first of them, at most `most`. Resolved damages
         are not counted.
         """
-        found = [path for (path,) in self._reader.all(_PATHS, {"host": host, "most": most})]
-        return self._reader.value(_FILES, {"host": host}) if len(found) == most else len(found), found
+        paths = [path for (path,) in self._reader.all(_PATHS, {"host": host, "most": most})]
+        return self._reader.value(_FILES, {"host": host}) if len(paths) == most else len(paths), paths
 
-    def put_damages(self, found: Iterable[Damage]) -> None:
+    def put_damages(self, damages: Iterable[Damage]) -> None:
         """Insert damages, or replace those of the same backup, path and start."""
-        self.change_damages((), found)
+        self.change_damages((), damages)
 
-    def change_damages(self, gone: Iterable[Damage], found: Iterable[Damage]) -> None:
+    def change_damages(self, gone: Iterable[Damage], damages: Iterable[Damage]) -> None:
         """Deletes those that are gone, unless another look has found them since, and inserts what was found, as `put_damages`."""
-        old, new = list(gone), list(found)
+        old, new = list(gone), list(damages)
         with self._writing("damages written") as session:
-            session.run_many(_DROP_FOUND, [damage.values(one) for one in old])
-            session.run_many(_DROP_DAMAGE, [damage.values(one) for one in new])
+            session.run_many(_DROP_FOUND, [damage.values(row) for row in old])
+            session.run_many(_DROP_DAMAGE, [damage.values(row) for row in new])
             damage.add(session, new)
 
     def forget_looks(self, host: str, name: str) -> None:

@@ -94,7 +94,7 @@ def look_of(words: Mapping[str, str]) -> ChartStyle:
     """Parses `look` and `width` of a query, limited to the existing ones."""
     width = words.get("width", "")
     wanted = int(width[:5]) if width.isascii() and width.isdigit() else _USUAL
-    return ChartStyle(min(WIDTHS, key=lambda one: abs(one - wanted)), DARK if words.get("look") == DARK else LIGHT)
+    return ChartStyle(min(WIDTHS, key=lambda width: abs(width - wanted)), DARK if words.get("look") == DARK else LIGHT)
 
 
 _MARKS: Mapping[str, str] = {
@@ -157,8 +157,8 @@ class Sheet:
 
     def bars(self, places: Iterable[tuple[float, float]], base: float, width: float, colour: str) -> None:
         """Draws upright bars on `base`, each with its middle at x and its top at y: at least a hair high, to be visible."""
-        found = (f"M{x - width / 2:.1f} {base:g}V{min(y, base - 1):.1f}h{width:.1f}V{base:g}z" for x, y in places)
-        self._parts.append(f'<path d="{"".join(found)}" fill="{self.look.colour(colour)}"/>')
+        paths = (f"M{x - width / 2:.1f} {base:g}V{min(y, base - 1):.1f}h{width:.1f}V{base:g}z" for x, y in places)
+        self._parts.append(f'<path d="{"".join(paths)}" fill="{self.look.colour(colour)}"/>')
 
     def dot(self, x: float, y: float, colour: str, words: str = "", *, hollow: bool = False) -> None:
         """Draws a small circle; `words` are its tooltip."""

@@ -112,7 +112,7 @@ def _runs(moments: Sequence[datetime], values: Sequence[float | None]) -> list[l
             number += 1
         if value is not None:
             numbered.append((number, at))
-    return [[at for _, at in some] for _, some in groupby(numbered, key=lambda pair: pair[0])]
+    return [[at for _, at in pairs] for _, pairs in groupby(numbered, key=lambda pair: pair[0])]
 
 
 NAMES = ("allocated", "unused", "score", "orphans")
@@ -180,9 +180,9 @@ def words(name: str, trend: TrendSpan) -> str:
         )
     if name == "unused":
         return f"allocated but not used went from {format_size(first.unused)} to {format_size(last.unused)}, {when}"
-    what, field = _NUMBERS[name]
-    known = [value for point in trend.points if (value := getattr(point, field)) is not None]
-    return f"{what} went from {known[0]:,.0f} to {known[-1]:,.0f}, {max(known):,.0f} at most, {when}" if known else f"no {what}"
+    noun, field = _NUMBERS[name]
+    values = [value for point in trend.points if (value := getattr(point, field)) is not None]
+    return f"{noun} went from {values[0]:,.0f} to {values[-1]:,.0f}, {max(values):,.0f} at most, {when}" if values else f"no {noun}"
 
 
 _NUMBERS = {

@@ -171,8 +171,8 @@ def echo_json(value: object) -> None:
 def stream_json(items: Iterable[Mapping[str, Any]]) -> None:
     """A JSON list, written a few hundred items at a time, so that its length costs no memory."""
     source, separator = iter(items), "["
-    while some := list(islice(source, _AT_A_TIME)):
-        sys.stdout.write(separator + _encoded(some)[1:-1])
+    while batch := list(islice(source, _AT_A_TIME)):
+        sys.stdout.write(separator + _encoded(batch)[1:-1])
         separator = ",\n"
     sys.stdout.write("]\n" if separator != "[" else "[]\n")
     sys.stdout.flush()

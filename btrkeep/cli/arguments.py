@@ -54,12 +54,12 @@ class Parsed(click.ParamType[Value]):
 def virtual_address(text: str) -> int:
     """Bytes, decimal or with 0x. Raises ValueError."""
     try:
-        found = int(text, 0)
+        address = int(text, 0)
     except ValueError:
-        found = -1
-    if not 0 <= found < 1 << 64:
+        address = -1
+    if not 0 <= address < 1 << 64:
         raise ValueError(f"{text!r} is not a virtual address: write bytes, such as 13631488 or 0xd00000")
-    return found
+    return address
 
 
 VADDR = Parsed("vaddr", virtual_address)
@@ -101,8 +101,8 @@ def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str
     """Completes mount points of btrfs filesystems; folders if none matches."""
     from btrkeep.procfs import mounts
 
-    found = {str(mount.target) for mount in mounts() if mount.filesystem == "btrfs"}
-    fitting = [CompletionItem(path) for path in sorted(found) if path.startswith(incomplete)]
+    targets = {str(mount.target) for mount in mounts() if mount.filesystem == "btrfs"}
+    fitting = [CompletionItem(path) for path in sorted(targets) if path.startswith(incomplete)]
     return fitting or [CompletionItem(incomplete, type="dir")]
 
 

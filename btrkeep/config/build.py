@@ -167,8 +167,8 @@ def _hosts(
     for name, table in sections.named[HOST].items():
         group = table.values.get("group")
         if group is not None and group not in groups:  # a file that could not be read may have it
-            what, reason = f"{dotted(HOST, name, 'group')} = {show(group)}", f"there is no such group{nearest(group, groups)}"
-            problems.add(table.file, what, reason, (HOST, name, "group"), implied=problems.unread)
+            setting, reason = f"{dotted(HOST, name, 'group')} = {show(group)}", f"there is no such group{nearest(group, groups)}"
+            problems.add(table.file, setting, reason, (HOST, name, "group"), implied=problems.unread)
         values = inherit(shared.get(group or "", everybody), table.values)
         values[RETENTION] = policies.of(groups[group].values if group in groups else {}, table.values)
         if "paths" not in values and not _paths_refused(table, groups):
@@ -211,11 +211,11 @@ def _fetched_by(sections: Sections, problems: Problems) -> Iterator[tuple[str, m
 
 def _require_other_name(section: str, name: str, table: TomlSection, sections: Sections, problems: Problems) -> None:
     """Adds a problem if a copy of another section has that name."""
-    for other, what in _COPIES.items():
+    for other, kind in _COPIES.items():
         if other == section:
             return
         if name in sections.named[other]:
-            problems.add(table.file, dotted(section, name), _SAME_NAME.format(what), (section, name))
+            problems.add(table.file, dotted(section, name), _SAME_NAME.format(kind), (section, name))
 
 
 def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, model.OffsiteSettings]]:

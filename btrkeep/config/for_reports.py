@@ -135,8 +135,8 @@ def _piece(text: str) -> dict[str, Any]:
 
 
 def _over(settings: NotifySettings, readable: Mapping[str, Any]) -> NotifySettings:
-    known = {field.name for field in fields(NotifySettings)}
-    return replace(settings, **{key: value for key, value in readable.items() if key in known})
+    names = {field.name for field in fields(NotifySettings)}
+    return replace(settings, **{key: value for key, value in readable.items() if key in names})
 
 
 def state_of(pool: str, usual: Path = STATE) -> Path:

@@ -55,7 +55,7 @@ def merged(documents: list[Document], problems: Problems) -> Sections:
     return sections
 
 
-def _merge_named(known: dict[str, TomlSection], content: Mapping[str, Any], section: str, file: Path, problems: Problems) -> None:
+def _merge_named(tables: dict[str, TomlSection], content: Mapping[str, Any], section: str, file: Path, problems: Problems) -> None:
     for name, table in content.items():
         if name in LEGAL[section] and not isinstance(table, dict):
             text = f"belongs in a section with a name, [{section}.NAME]"
@@ -66,11 +66,11 @@ def _merge_named(known: dict[str, TomlSection], content: Mapping[str, Any], sect
         if not _is_table(table, file, (section, name), problems):
             continue
         values = _values(table, section, file, (section, name), problems)
-        if name in known:
-            text = f"is in {known[name].file} already; a {section} stands in one file"
+        if name in tables:
+            text = f"is in {tables[name].file} already; a {section} stands in one file"
             problems.add(file, dotted(section, name), text, (section, name))
         else:
-            known[name] = TomlSection(file, values, table)
+            tables[name] = TomlSection(file, values, table)
 
 
 def _is_table(content: Any, file: Path, where: tuple[str, ...], problems: Problems) -> bool:

@@ -61,8 +61,8 @@ class Problem:
     """True if it follows from such a file, and is not reported by itself."""
 
     def __str__(self) -> str:
-        what = f"line {self.line}, column {self.column}" if self.column else self.what
-        return _line(str(self.file), what, self.reason)
+        position = f"line {self.line}, column {self.column}" if self.column else self.what
+        return _line(str(self.file), position, self.reason)
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Problems:
         """Returns the same as FILE:LINE: KEY: REASON, as compilers have it."""
         return self._merged(self.locate, self._first_in_front)
 
-    def _merged(self, one: Callable[[Problem], str], many: Callable[[Problem, str, str], str]) -> list[str]:
+    def _merged(self, single: Callable[[Problem], str], many: Callable[[Problem, str, str], str]) -> list[str]:
         hosts: dict[tuple[str, str], list[tuple[str, Problem]]] = {}
         for problem in self.faults:
             if key := _host_key(problem):
@@ -101,9 +101,9 @@ class Problems:
             if problem.implied:
                 continue
             key = _host_key(problem)
-            found = hosts[key[1], problem.reason] if key else []
-            names = list(dict.fromkeys(name for name, _ in found))
-            lines[many(found[0][1], key[1], _shown(names)) if key and len(names) >= _MANY else one(problem)] = None
+            similar = hosts[key[1], problem.reason] if key else []
+            names = list(dict.fromkeys(name for name, _ in similar))
+            lines[many(similar[0][1], key[1], _shown(names)) if key and len(names) >= _MANY else single(problem)] = None
         return list(lines)
 
     def _first_in_front(self, first: Problem, key: str, names: str) -> str:
@@ -120,20 +120,20 @@ class Problems:
     def add(
         self,
         file: Path,
-        what: str,
+        setting: str,
         reason: str = "",
         where: tuple[str, ...] = (),
         *,
         meant: tuple[str, ...] = (),
         implied: bool = False,
     ) -> None:
-        self.faults.append(Problem(file, what, reason, where, meant=meant, implied=implied))
+        self.faults.append(Problem(file, setting, reason, where, meant=meant, implied=implied))
 
     def add_unread(self, file: Path, reason: str, line: int | None = None, column: int | None = None) -> None:
         self.faults.append(Problem(file, "", reason, line=line, column=column, unread=True))
 
-    def say(self, file: Path, what: str, reason: str) -> None:
-        self.notices.append(_line(str(file), what, reason))
+    def say(self, file: Path, setting: str, reason: str) -> None:
+        self.notices.append(_line(str(file), setting, reason))
 
 
 def _host_key(problem: Problem) -> tuple[str, str] | None:
@@ -152,8 +152,8 @@ def _first_in_names(first: Problem, key: str, names: str) -> str:
     return f"{count}: host.*{printable(key)}: {printable(first.reason)} ({listed}; the first in {first.file})"
 
 
-def _line(file: str, what: str, reason: str) -> str:
-    return ": ".join(printable(part) for part in (file, what, reason) if part)
+def _line(file: str, setting: str, reason: str) -> str:
+    return ": ".join(printable(part) for part in (file, setting, reason) if part)
 
 
 def dotted(*names: str) -> str:
@@ -195,17 +195,17 @@ def _show_many(value: dict[str, Any] | list[Any], depth: int) -> str:
     return f"{{{', '.join(f'{dotted(key)} = {_show(item, depth)}' for key, item in value.items())}}}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, words: Iterable[str]) -> str:
     """`; did you mean "paths"?` when some known word is near enough to `word`, else nothing."""
-    meant = nearest_of(word, known)
+    meant = nearest_of(word, words)
     return f"; did you mean {quoted(meant)}?" if meant else ""
 
 
-def nearest_of(word: str, known: Iterable[str]) -> str:
+def nearest_of(word: str, words: Iterable[str]) -> str:
     """Returns the known word that is nearest to `word`, "" if none is near enough."""
     import difflib  # only a mistake pays for it
 
-    folded = {name.casefold(): name for name in known}
+    folded = {name.casefold(): name for name in words}
     matches = difflib.get_close_matches(word.casefold(), folded, n=1)
     return folded[matches[0]] if matches else ""
 

@@ -30,7 +30,7 @@ LOST, CLOCK = "lost", "clock_doubt"
 ALIVE = "alive"
 """The fact of what each host wrote and is still alive, as JSON: bytes by host. There is none without simple quotas."""
 _SHOWN = (*(key.name for key in fields(HostConfig) if KEY in key.metadata and key.metadata[KEY].shown), "fault")
-_RETENTION = tuple(one.name for one in fields(Retention))
+_RETENTION = tuple(attribute.name for attribute in fields(Retention))
 
 
 class FactStore(Protocol):
@@ -124,12 +124,12 @@ def publish(
     existing since `now`; None records nothing.
     """
     before = facts.get_fact(FACT)
-    known = _known(before)
+    former = _known(before)
     marker = {
-        "rehearsal": known.get("rehearsal", False) if rehearsal is None else rehearsal,
-        "filesystem": filesystem or known.get("filesystem"),
+        "rehearsal": former.get("rehearsal", False) if rehearsal is None else rehearsal,
+        "filesystem": filesystem or former.get("filesystem"),
     }
-    content = {**_pool(config), **_rights(config, known), **marker, "since": _since(config, known, now)}
+    content = {**_pool(config), **_rights(config, former), **marker, "since": _since(config, former, now)}
     text = json.dumps(content, separators=(",", ":"), sort_keys=True)
     if text == before:
         return False
@@ -137,11 +137,11 @@ def publish(
     return True
 
 
-def _rights(config: Config, known: Mapping[str, Any]) -> dict[str, Any]:
+def _rights(config: Config, former: Mapping[str, Any]) -> dict[str, Any]:
     """Returns who may do what. While a mistake leaves that open it is as it was published, or else nothing is allowed."""
     if not config.are_rights_known:
         strict = {"web": {}, "no_downloads": True, "no_restores": True}
-        return {**{key: known.get(key, value) for key, value in strict.items()}, "are_rights_known": False}
+        return {**{key: former.get(key, value) for key, value in strict.items()}, "are_rights_known": False}
     return {
         "web": {key.name: _plain(getattr(config.web, key.name)) for key in fields(WebSettings)},
         "no_downloads": config.serve.no_downloads,
@@ -153,16 +153,16 @@ def _rights(config: Config, known: Mapping[str, Any]) -> dict[str, Any]:
 def _known(before: str | None) -> dict[str, Any]:
     """Parses what was published; {} if it is damaged, so that it is published anew."""
     try:
-        known = json.loads(before) if before else {}
+        former = json.loads(before) if before else {}
     except (ValueError, RecursionError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return former if isinstance(former, dict) else {}
 
 
-def _since(config: Config, known: Mapping[str, Any], now: datetime | None) -> dict[str, str]:
+def _since(config: Config, former: Mapping[str, Any], now: datetime | None) -> dict[str, str]:
     """Returns when each host was published first."""
-    before, there = known.get("since", {}), known.get("hosts", {})
-    new = {name: format_time(now) for name in config.every_host if name not in there} if now else {}
+    before, hosts = former.get("since", {}), former.get("hosts", {})
+    new = {name: format_time(now) for name in config.every_host if name not in hosts} if now else {}
     return {name: since for name, since in {**new, **before}.items() if name in config.every_host}
 
 
@@ -261,7 +261,7 @@ def _host_of(name: str, given: Mapping[str, Any]) -> HostConfig:
 
 
 def _web_of(given: Mapping[str, Any]) -> WebSettings:
-    values = {one.name: given[one.name] for one in fields(WebSettings) if one.name in given}
+    values = {attribute.name: given[attribute.name] for attribute in fields(WebSettings) if attribute.name in given}
     values |= {key: tuple(values[key]) for key in ("names", "behind_proxy") if key in values}
     if "listen" in values:
         values["listen"] = parse_listen(values["listen"])

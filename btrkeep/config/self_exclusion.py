@@ -58,12 +58,12 @@ def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> li
     source_exclusions = []
     for source in sources:
         real_source = _real(source, unsure)
-        for what, folder in places:
+        for folder_name, folder in places:
             if below(real_source, folder):
-                source_exclusions.append(SourceExclusion(source, what, ""))
+                source_exclusions.append(SourceExclusion(source, folder_name, ""))
             elif below(folder, real_source):
                 seen = source.rstrip("/") + folder[len(real_source.rstrip("/")) :]
-                source_exclusions.append(SourceExclusion(source, what, literal_pattern(seen)))
+                source_exclusions.append(SourceExclusion(source, folder_name, literal_pattern(seen)))
     return source_exclusions
 
 
@@ -108,7 +108,7 @@ def _real(path: str, unsure: Collection[str], links: int = _MOST_LINKS) -> str:
         if target is None:
             done = step
         else:
-            links, left = links - 1, [*(one for one in target.split("/") if one not in ("", ".")), *left]
+            links, left = links - 1, [*(part for part in target.split("/") if part not in ("", ".")), *left]
             done = "/" if target.startswith("/") else done
     return os.path.normpath(f"{done.rstrip('/')}/{'/'.join(left)}")
 

@@ -73,15 +73,15 @@ def normalised(value: Any) -> str:
 
 def nested(paths: dict[str, str]) -> list[tuple[str, str]]:
     """(inner, outer) for every path that lies in another one: a walk up from each, so it stays linear for long lists."""
-    found = []
+    pairs = []
     for path in paths:
         outer = path
         while outer != "/":
             outer = outer.rpartition("/")[0] or "/"
             if outer in paths:
-                found.append((path, outer))
+                pairs.append((path, outer))
                 break
-    return found
+    return pairs
 
 
 def parse_patterns(value: Any) -> tuple[str, ...]:

@@ -222,15 +222,15 @@ def _list_of(parse: Callable[[str], str], expected: str) -> Callable[[Any], tupl
     def parse_all(value: Any) -> tuple[str, ...]:
         if not isinstance(value, list):
             raise InvalidValue
-        found, wrong = [], []
+        parsed, wrong = [], []
         for item in value:
             try:
-                found.append(parse(_text(item)))
+                parsed.append(parse(_text(item)))
             except ValueError:
                 wrong.append((item, expected))
         if wrong:
             raise RefusedItems(wrong)
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(parsed))
 
     return parse_all
 
@@ -239,7 +239,7 @@ def _verb_counts(value: Any) -> dict[str, int]:
     """ "download 60": a verb and a number above zero."""
     if not isinstance(value, list):
         raise InvalidValue
-    found, wrong = dict[str, int](), list[tuple[Any, str]]()
+    counts, wrong = dict[str, int](), list[tuple[Any, str]]()
     for item in value:
         verb, _, number = _text(item).partition(" ")
         if verb not in SERVICE_VERBS:
@@ -247,10 +247,10 @@ def _verb_counts(value: Any) -> dict[str, int]:
         elif not number.isascii() or not number.isdigit() or not 0 < int(number) <= _MOST_REQUESTS:
             wrong.append((item, f"expected a number from 1 to {_MOST_REQUESTS} after {verb}"))
         else:
-            found[verb] = int(number)
+            counts[verb] = int(number)
     if wrong:
         raise RefusedItems(wrong)
-    return found
+    return counts
 
 
 _MOST_REQUESTS = 1_000_000
@@ -294,8 +294,8 @@ def _zone(value: Any) -> ZoneInfo:
 def _near_zone(name: str) -> str:
     import zoneinfo
 
-    known = zoneinfo.available_timezones()
-    return nearest(name, known) if known else "; this machine has no time zones, install the package tzdata"
+    zones = zoneinfo.available_timezones()
+    return nearest(name, zones) if zones else "; this machine has no time zones, install the package tzdata"
 
 
 class CopySource(Enum):

@@ -31,11 +31,11 @@ def _unreadable(facts: Mapping[str, Any]) -> str:
     return f"{least}{missed} of {files} files could not be read or kept ({share}, the limit is {limit})"
 
 
-def _shrunk(what: str, show: Callable[[int], str]) -> Callable[[Mapping[str, Any]], str]:
+def _shrunk(noun: str, show: Callable[[int], str]) -> Callable[[Mapping[str, Any]], str]:
     def words(facts: Mapping[str, Any]) -> str:
         before, after = facts["before"], facts["after"]
         lost, limit = format_share((before - after) / max(1, before)), format_share(facts["limit"])
-        return f"{what} went from {show(before)} to {show(after)}: {lost} less, the limit is {limit}"
+        return f"{noun} went from {show(before)} to {show(after)}: {lost} less, the limit is {limit}"
 
     return words
 

@@ -235,20 +235,22 @@ def copy_status(
 def copy_statuses(replicas: Mapping[str, Terms], facts: FactReader, now: datetime) -> list[CopyStatus[Terms]]:
     """Returns the state of all copies from the catalogue's facts."""
     copies = copies_of(facts.get_fact(COPIES)) if replicas else KnownCopies()
-    found = []
+    statuses = []
     for name, replica in replicas.items():
         newest = _newest(copies, replica, facts)
         status = copy_status(replica, read_session(facts, name, replica.kind), now, newest)
-        found.append(replace(status, lags=_lags(newest, status, now)))
-    return found
+        statuses.append(replace(status, lags=_lags(newest, status, now)))
+    return statuses
 
 
-def _newest(known: KnownCopies, terms: ReplicaTerms, facts: FactReader) -> Mapping[str, str]:
+def _newest(copies: KnownCopies, terms: ReplicaTerms, facts: FactReader) -> Mapping[str, str]:
     if terms.kind == OFFSITE:
         return offsite_newest(facts, terms.name)
-    common = known.common.get(terms.name, {})
+    common = copies.common.get(terms.name, {})
     return {
-        host: newest for host, newest in common.items() if terms.kind in (PUSH, FETCHED_BY) or known.fetched.get(host) == terms.name
+        host: newest
+        for host, newest in common.items()
+        if terms.kind in (PUSH, FETCHED_BY) or copies.fetched.get(host) == terms.name
     }
 
 
@@ -282,18 +284,18 @@ def read_session(facts: FactReader, name: str, kind: str = REPLICA) -> ReplicaSe
     """
     if kind == FETCHED_BY:
         copies = copies_of(facts.get_fact(COPIES))
-        told = copies.told.get(name)
-        return ReplicaSession(told, told, hosts=len(copies.common.get(name, {}))) if told else None
+        last_told = copies.told.get(name)
+        return ReplicaSession(last_told, last_told, hosts=len(copies.common.get(name, {}))) if last_told else None
     return parse_fact(facts.get_fact(f"{kind}:{name}"), _session, None)
 
 
-def _session(said: dict[str, Any]) -> ReplicaSession:
-    behind, gone = tuple(HostBehind(**one) for one in said.pop("behind", ())), tuple(said.pop("gone", ()))
-    at, newest = said.pop("at"), said.pop("newest", None)
-    tried = said.pop("tried")
-    said["fetched"] = int(said.get("fetched", 0))
+def _session(fields: dict[str, Any]) -> ReplicaSession:
+    behind, gone = tuple(HostBehind(**host_behind) for host_behind in fields.pop("behind", ())), tuple(fields.pop("gone", ()))
+    at, newest = fields.pop("at"), fields.pop("newest", None)
+    tried = fields.pop("tried")
+    fields["fetched"] = int(fields.get("fetched", 0))
     at, newest = (parse_time(text) if text else None for text in (at, newest))
-    return ReplicaSession(parse_time(tried), at, newest=newest, behind=behind, gone=gone, **said)
+    return ReplicaSession(parse_time(tried), at, newest=newest, behind=behind, gone=gone, **fields)
 
 
 def note_running(facts: FactWriter, name: str, running: RunningFetch | None) -> None:
@@ -310,21 +312,21 @@ def read_running(facts: FactReader, name: str) -> RunningFetch | None:
     return parse_fact(facts.get_fact(_RUNNING + name), _running, None)
 
 
-def _running(said: dict[str, Any]) -> RunningFetch:
-    began, updated, hosts = (said.pop(key) for key in ("began", "updated", "hosts"))
-    return RunningFetch(began=parse_time(began), updated=parse_time(updated), hosts=tuple(hosts), **said)
+def _running(fields: dict[str, Any]) -> RunningFetch:
+    began, updated, hosts = (fields.pop(key) for key in ("began", "updated", "hosts"))
+    return RunningFetch(began=parse_time(began), updated=parse_time(updated), hosts=tuple(hosts), **fields)
 
 
 def offsite_newest(facts: FactReader, name: str) -> dict[str, str]:
     """Returns by host the newest backup in the offsite repository when it was last listed."""
     newest = read_offsite(facts, name).get("newest", {})
-    return {host: one for host, one in newest.items() if isinstance(one, str)} if isinstance(newest, dict) else {}
+    return {host: backup for host, backup in newest.items() if isinstance(backup, str)} if isinstance(newest, dict) else {}
 
 
 def read_offsite(facts: FactReader, name: str) -> dict[str, Any]:
     """Reads the recorded contents of the repository (backupd.offsite.repository); empty if the fact is invalid."""
-    found: Any = parse_fact(facts.get_fact(OFFSITE_THERE + name), lambda said: said, {})
-    return found if isinstance(found, dict) else {}
+    fact: Any = parse_fact(facts.get_fact(OFFSITE_THERE + name), lambda value: value, {})
+    return fact if isinstance(fact, dict) else {}
 
 
 def copied_backups_text(hosts: Mapping[str, Iterable[str]]) -> str:
@@ -339,8 +341,8 @@ def copied_backups(facts: FactReader, name: str) -> Mapping[str, list[str]]:
 
 @lru_cache(maxsize=4)
 def _copied_of(text: str | None) -> Mapping[str, list[str]]:
-    def parse(said: dict[str, Any]) -> Mapping[str, list[str]]:
-        return {host: [name for name in names if isinstance(name, str)] for host, names in said.get("hosts", {}).items()}
+    def parse(fields: dict[str, Any]) -> Mapping[str, list[str]]:
+        return {host: [name for name in names if isinstance(name, str)] for host, names in fields.get("hosts", {}).items()}
 
     return parse_fact(text, parse, {})
 
@@ -352,15 +354,15 @@ def note_stored(facts: FactWriter, name: str, size: int) -> None:
 
 def read_stored(facts: FactReader, name: str) -> int | None:
     """Returns that size; None if it was never recorded."""
-    said = facts.get_fact(_STORED + name) or ""
-    return int(said) if said.isdecimal() else None
+    text = facts.get_fact(_STORED + name) or ""
+    return int(text) if text.isdecimal() else None
 
 
 def copies_text(copies: KnownCopies) -> str:
     """Encodes the fact."""
-    told = {name: format_time(moment) for name, moment in copies.told.items()}
-    found = {"fetched": copies.fetched, "common": copies.common} | ({"told": told} if told else {})
-    return json.dumps(found, separators=(",", ":"), sort_keys=True)
+    told_texts = {name: format_time(moment) for name, moment in copies.told.items()}
+    document = {"fetched": copies.fetched, "common": copies.common} | ({"told": told_texts} if told_texts else {})
+    return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
 
 @lru_cache(maxsize=4)
@@ -369,13 +371,13 @@ def copies_of(text: str | None) -> KnownCopies:
     return parse_fact(text, _known_copies, KnownCopies())
 
 
-def _known_copies(said: dict[str, Any]) -> KnownCopies:
+def _known_copies(fields: dict[str, Any]) -> KnownCopies:
     common = {
         name: {host: newest for host, newest in of.items() if isinstance(newest, str)}
-        for name, of in said.get("common", {}).items()
+        for name, of in fields.get("common", {}).items()
     }
-    told = {name: parse_time(moment) for name, moment in said.get("told", {}).items()}
-    return KnownCopies(dict(said.get("fetched", {})), common, told)
+    told_times = {name: parse_time(moment) for name, moment in fields.get("told", {}).items()}
+    return KnownCopies(dict(fields.get("fetched", {})), common, told_times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +398,7 @@ class OtherCopy:
 
 def other_copies(
     configured: Mapping[str, CopySettings],
-    known: KnownCopies | None,
+    known_copies: KnownCopies | None,
     offsite: Mapping[str, Mapping[str, str]],
     host: str,
 ) -> tuple[OtherCopy, ...]:
@@ -404,22 +406,26 @@ def other_copies(
 
     With `known` None the catalogue is gone: then a copy counts if its `hosts` of the configuration include the host.
     """
-    found = [_configured(copy_settings, known, offsite, host) for copy_settings in configured.values()]
-    copies = [other_copy for other_copy in found if other_copy]
-    if known:
-        others = {name: of[host] for name, of in known.common.items() if host in of and name not in configured}
+    candidates = [_configured(copy_settings, known_copies, offsite, host) for copy_settings in configured.values()]
+    copies = [other_copy for other_copy in candidates if other_copy]
+    if known_copies:
+        others = {name: of[host] for name, of in known_copies.common.items() if host in of and name not in configured}
         copies += [OtherCopy(name, PUSH, "", newest) for name, newest in others.items()]
     return tuple(sorted(copies, key=lambda copy: (copy.kind == OFFSITE, copy.name)))
 
 
 def _configured(
-    settings: CopySettings, known: KnownCopies | None, offsite: Mapping[str, Mapping[str, str]], host: str
+    settings: CopySettings, known_copies: KnownCopies | None, offsite: Mapping[str, Mapping[str, str]], host: str
 ) -> OtherCopy | None:
     name, kind = settings.name, settings.kind
-    newest = offsite.get(name, {}).get(host) if kind == OFFSITE else (known.common.get(name, {}).get(host) if known else None)
-    if known is not None and newest is None and (kind != REPLICA or known.fetched.get(host) != name):
+    newest = (
+        offsite.get(name, {}).get(host)
+        if kind == OFFSITE
+        else (known_copies.common.get(name, {}).get(host) if known_copies else None)
+    )
+    if known_copies is not None and newest is None and (kind != REPLICA or known_copies.fetched.get(host) != name):
         return None
-    if known is None and not any(fnmatchcase(host, pattern) for pattern in settings.hosts):
+    if known_copies is None and not any(fnmatchcase(host, pattern) for pattern in settings.hosts):
         return None
     return OtherCopy(name, kind, settings.source, newest, settings if isinstance(settings, OffsiteSettings) else None)
 

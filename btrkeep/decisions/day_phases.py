@@ -92,31 +92,31 @@ def bounds(day: date | None, zone: ZoneInfo, now: datetime) -> tuple[datetime, d
 def slots(samples: Sequence[Sample], start: datetime, end: datetime, count: int) -> list[Slot]:
     """Divides the time from `start` to `end` into `count` equal slots. The activity of a sample is spread evenly over its time."""
     length = (end - start) / count
-    found = []
+    all_slots = []
     for number in range(count):
         begin = start + number * length
-        known, read, written = within(samples, begin, begin + length)
-        rates = (read / known, written / known) if known else (None, None)
-        found.append(Slot(begin, begin + length, known, *rates))
-    return found
+        seconds, read, written = within(samples, begin, begin + length)
+        rates = (read / seconds, written / seconds) if seconds else (None, None)
+        all_slots.append(Slot(begin, begin + length, seconds, *rates))
+    return all_slots
 
 
-def unknown_spans(found: Sequence[Slot]) -> list[tuple[datetime, datetime]]:
+def unknown_spans(all_slots: Sequence[Slot]) -> list[tuple[datetime, datetime]]:
     """Returns the times without samples. They must not look like times without activity."""
-    runs = [list(some) for is_known, some in groupby(found, lambda slot: slot.known > 0) if not is_known]
-    return [(some[0].start, some[-1].end) for some in runs]
+    runs = [list(group) for is_known, group in groupby(all_slots, lambda slot: slot.known > 0) if not is_known]
+    return [(group[0].start, group[-1].end) for group in runs]
 
 
 def within(samples: Iterable[Sample], start: datetime, end: datetime) -> tuple[float, float, float]:
     """Returns how many seconds between `start` and `end` samples cover, and the bytes read and written in these."""
-    known = read = written = 0.0
+    seconds = read = written = 0.0
     for sample in samples:
         if sample.seconds:
             inside = _overlap(sample.taken - timedelta(seconds=sample.seconds), sample.taken, start, end)
-            known += inside
+            seconds += inside
             read += sample.read * inside / sample.seconds
             written += sample.written * inside / sample.seconds
-    return known, read, written
+    return seconds, read, written
 
 
 def _overlap(start: datetime, end: datetime, begin: datetime, last: datetime) -> float:
@@ -129,42 +129,44 @@ def phases(jobs: Iterable[Job], samples: Sequence[Active], start: datetime, end:
     Every job has an end here. Activity observed in the kernel (a scrub, another program's balance) is taken to begin at the sample
     before.
     """
-    found = [Phase(job.kind, job.started, job.finished) for job in jobs if job.finished]
-    found += [
+    all_phases = [Phase(job.kind, job.started, job.finished) for job in jobs if job.finished]
+    all_phases += [
         Phase(word, before.taken, sample.taken)
         for before, sample in pairwise(samples)
         for word in split_activities(sample.activity)
         if _PASSIVE not in word and word in split_activities(before.activity)
     ]
-    cut = [Phase(phase.kind, max(phase.start, start), min(phase.end, end)) for phase in found]
+    cut = [Phase(phase.kind, max(phase.start, start), min(phase.end, end)) for phase in all_phases]
     return _joined(sorted((phase for phase in cut if phase.start < phase.end), key=lambda phase: (phase.kind, phase.start)))
 
 
 def _joined(ordered: Iterable[Phase]) -> list[Phase]:
-    found: list[Phase] = []
+    joined: list[Phase] = []
     for phase in ordered:
-        if found and found[-1].kind == phase.kind and phase.start - found[-1].end <= _TOGETHER:
-            found[-1] = Phase(phase.kind, found[-1].start, max(found[-1].end, phase.end))
+        if joined and joined[-1].kind == phase.kind and phase.start - joined[-1].end <= _TOGETHER:
+            joined[-1] = Phase(phase.kind, joined[-1].start, max(joined[-1].end, phase.end))
         else:
-            found.append(phase)
-    return found
+            joined.append(phase)
+    return joined
 
 
-def kinds_of(found: Sequence[Phase]) -> list[str]:
+def kinds_of(all_phases: Sequence[Phase]) -> list[str]:
     """The kinds of jobs that ran, in the order in which they began."""
-    return list(dict.fromkeys(phase.kind for phase in sorted(found, key=lambda phase: phase.start)))
+    return list(dict.fromkeys(phase.kind for phase in sorted(all_phases, key=lambda phase: phase.start)))
 
 
-def sums(samples: Sequence[Sample], jobs: Sequence[Job], found: Sequence[Phase], start: datetime, end: datetime) -> list[PhaseSum]:
+def sums(
+    samples: Sequence[Sample], jobs: Sequence[Job], all_phases: Sequence[Phase], start: datetime, end: datetime
+) -> list[PhaseSum]:
     """All day, and each kind of job. What ran at the same time counts for each of the two: the disks do not say for whom."""
     factor = data_factor(samples[-1]) if samples else 1.0
-    kinds = kinds_of(found)
+    kinds = kinds_of(all_phases)
     return [
         _sum("", [Phase("", start, end)], samples, _data(jobs, start, end) * factor),
         *(
             _sum(
                 kind,
-                [phase for phase in found if phase.kind == kind],
+                [phase for phase in all_phases if phase.kind == kind],
                 samples,
                 _data([job for job in jobs if job.kind == kind], start, end) * factor,
             )
@@ -173,22 +175,22 @@ def sums(samples: Sequence[Sample], jobs: Sequence[Job], found: Sequence[Phase],
     ]
 
 
-def _sum(kind: str, some: Sequence[Phase], samples: Sequence[Sample], data: float) -> PhaseSum:
-    parts = [within(samples, phase.start, phase.end) for phase in some]
-    known, read, written = (sum(part[number] for part in parts) for number in range(3))
-    seconds = sum((phase.end - phase.start).total_seconds() for phase in some)
+def _sum(kind: str, same_kind: Sequence[Phase], samples: Sequence[Sample], data: float) -> PhaseSum:
+    parts = [within(samples, phase.start, phase.end) for phase in same_kind]
+    known_seconds, read, written = (sum(part[number] for part in parts) for number in range(3))
+    seconds = sum((phase.end - phase.start).total_seconds() for phase in same_kind)
     whole, payload = round(written), round(data)
-    metadata = whole - payload if whole >= payload and known else None
+    metadata = whole - payload if whole >= payload and known_seconds else None
     ratio = metadata / payload if metadata is not None and payload else None
-    return PhaseSum(kind, seconds, known, round(read), whole, payload, metadata, ratio)
+    return PhaseSum(kind, seconds, known_seconds, round(read), whole, payload, metadata, ratio)
 
 
 def _data(jobs: Iterable[Job], start: datetime, end: datetime) -> float:
     """Returns the data of a job that lies between `start` and `end`, assuming that it wrote evenly."""
-    found = 0.0
+    total = 0.0
     for job in jobs:
         if job.data and job.finished:
             took = (job.finished - job.started).total_seconds()
             share = _overlap(job.started, job.finished, start, end) / took if took > 0 else float(start <= job.started < end)
-            found += job.data * share
-    return found
+            total += job.data * share
+    return total

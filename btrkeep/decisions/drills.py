@@ -120,13 +120,13 @@ def in_turn(hosts: Iterable[str], drills: Mapping[str, Sequence[DrillResult]], c
     Hosts that have waited as long as each other are in random order. Drills that are still to come, by a clock that was ahead, do
     not count.
     """
-    found = sorted(hosts)
-    chance.shuffle(found)
+    ordered = sorted(hosts)
+    chance.shuffle(ordered)
     until = latest(now)
     newest = {
-        host: max((drill.at.timestamp() for drill in drills.get(host, ()) if drill.at <= until), default=0.0) for host in found
+        host: max((drill.at.timestamp() for drill in drills.get(host, ()) if drill.at <= until), default=0.0) for host in ordered
     }
-    return sorted(found, key=lambda host: newest[host])
+    return sorted(ordered, key=lambda host: newest[host])
 
 
 def drill_status(
@@ -182,18 +182,18 @@ def note_drill(facts: DrillNotes, done: DrillResult) -> None:
 
 def read_drills(facts: DrillFacts) -> dict[str, tuple[DrillResult, ...]]:
     """Reads the drills of each host, the one recorded last first. Invalid entries are ignored."""
-    found = facts.facts(DRILLS)
-    return {name.removeprefix(DRILLS): _read(name.removeprefix(DRILLS), text) for name, text in found.items()}
+    texts = facts.facts(DRILLS)
+    return {name.removeprefix(DRILLS): _read(name.removeprefix(DRILLS), text) for name, text in texts.items()}
 
 
-def _plain(one: DrillResult) -> dict[str, object]:
+def _plain(drill: DrillResult) -> dict[str, object]:
     """Encodes a drill without default values, because there may be thousands."""
-    usual = asdict(DrillResult("", "", one.at, one.outcome))
+    usual = asdict(DrillResult("", "", drill.at, drill.outcome))
     return {
-        **{key: value for key, value in asdict(one).items() if value != usual[key]},
+        **{key: value for key, value in asdict(drill).items() if value != usual[key]},
         "host": None,
-        "outcome": one.outcome.value,
-        "at": format_time(one.at),
+        "outcome": drill.outcome.value,
+        "at": format_time(drill.at),
     }
 
 
@@ -208,18 +208,18 @@ def _parsed(host: str, given: Mapping[str, object]) -> DrillResult:
     return replace(drill, **plain)  # type: ignore[arg-type]  # a key that this version does not know is a TypeError
 
 
-def proven_words(one: DrillResult) -> str:
+def proven_words(drill: DrillResult) -> str:
     """A proven restore in one line: which, how much and how fast."""
-    rate = f", {format_size(round(one.rate))}/s" if one.rate else ""
-    of = f" of {one.of:,}" if one.of is not None and one.of != one.names else ""
-    names = f"{one.names:,}{of} names" if of else counted(one.names, "name")
-    return f"{one.host}@{one.backup}, {names}, {format_size(one.bytes)} in {format_duration(one.restoring)}{rate}"
+    rate = f", {format_size(round(drill.rate))}/s" if drill.rate else ""
+    of = f" of {drill.of:,}" if drill.of is not None and drill.of != drill.names else ""
+    names = f"{drill.names:,}{of} names" if of else counted(drill.names, "name")
+    return f"{drill.host}@{drill.backup}, {names}, {format_size(drill.bytes)} in {format_duration(drill.restoring)}{rate}"
 
 
-def failure_words(one: DrillResult) -> str:
+def failure_words(drill: DrillResult) -> str:
     """Describes a failed drill in one line."""
-    what = "did not boot as it should" if one.kind == DrillKind.BOOT else "was restored with differences"
-    return f"{one.host}@{one.backup} {what}: {one.text}"
+    outcome = "did not boot as it should" if drill.kind == DrillKind.BOOT else "was restored with differences"
+    return f"{drill.host}@{drill.backup} {outcome}: {drill.text}"
 
 
 def drill_object(done: DrillResult) -> dict[str, object]:

@@ -116,9 +116,9 @@ class Plan:
     unconfigured: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
 
-    def count(self, what: str) -> int:
+    def count(self, list_name: str) -> int:
         """Returns the number of backups in one field: those to be marked, revived, deleted, or waiting."""
-        return sum(len(getattr(host, what)) for host in self.hosts)
+        return sum(len(getattr(host, list_name)) for host in self.hosts)
 
 
 def plan_host(facts: HostBackups, zone: ZoneInfo, now: datetime, *, clock_waits: bool) -> HostPlan:
@@ -129,26 +129,26 @@ def plan_host(facts: HostBackups, zone: ZoneInfo, now: datetime, *, clock_waits:
     mark, revive, delete, wait, amend = [], [], [], [], []
     going = 0
     for decision in decisions:
-        one = by_name[decision.name]
-        row = facts.rows.get(one.name, one.state)
+        decided = by_name[decision.name]
+        row = facts.rows.get(decided.name, decided.state)
         if decision.keep:
-            if one.expired:
+            if decided.expired:
                 revive.append(_step(decision))
-            elif row != one.state:
-                amend.append((one.name, one.state))
+            elif row != decided.state:
+                amend.append((decided.name, decided.state))
             continue
         step = _step(decision)
-        going += row not in GOING and not one.asked  # somebody's own word is nothing to guard against
-        if one.marked(now) is None:
+        going += row not in GOING and not decided.asked  # somebody's own word is nothing to guard against
+        if decided.marked(now) is None:
             mark.append(step)
-        needs_no_clock = row == DELETING or (one.asked is not None and one.asked.at_once)
+        needs_no_clock = row == DELETING or (decided.asked is not None and decided.asked.at_once)
         over = decision.expires is not None and decision.expires <= now and (needs_no_clock or not clock_waits)
         if over:
             delete.append(step)
-        elif one.marked(now):
+        elif decided.marked(now):
             wait.append(step)
             if row != EXPIRED:
-                amend.append((one.name, EXPIRED))
+                amend.append((decided.name, EXPIRED))
     lists = tuple(mark), tuple(revive), _without_the_last(facts, delete, now), tuple(wait), tuple(amend)
     return HostPlan(facts.host, len(candidates), *lists, going, facts.forgotten is not None, facts.rows)
 
@@ -157,11 +157,11 @@ def _step(decision: Decision) -> ExpiryStep:
     return ExpiryStep(decision.name, decision.reasons, decision.expires)
 
 
-def _held_on(one: Candidate, now: datetime) -> Candidate:
+def _held_on(candidate: Candidate, now: datetime) -> Candidate:
     """The candidate with a hold that does not end yet, if its hold would have ended by `now`."""
-    if one.hold is None or one.hold.is_in_force(now):
-        return one
-    return replace(one, hold=replace(one.hold, until=None))
+    if candidate.hold is None or candidate.hold.is_in_force(now):
+        return candidate
+    return replace(candidate, hold=replace(candidate.hold, until=None))
 
 
 def _without_the_last(facts: HostBackups, delete: Sequence[ExpiryStep], now: datetime) -> tuple[ExpiryStep, ...]:

@@ -152,7 +152,7 @@ class PoolVerdict:
 
     def level_of(self, check: str) -> str:
         """OK, UNKNOWN, or the worst that it has found."""
-        return PoolVerdict(self.of(check), tuple(one for one in self.unlooked if one == check)).level
+        return PoolVerdict(self.of(check), tuple(unlooked for unlooked in self.unlooked if unlooked == check)).level
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +186,10 @@ def from_text(text: str | None) -> StoredVerdict | None:
     return parse_fact(text, _verdict, None)
 
 
-def _verdict(said: Mapping[str, Any]) -> StoredVerdict:
-    findings = tuple(Finding(**one) for one in said["findings"])
-    pool_looked = parse_time(said["pool_looked"]) if said.get("pool_looked") else None
-    return StoredVerdict(parse_time(said["looked"]), PoolVerdict(findings, tuple(said["unlooked"])), pool_looked)
+def _verdict(fields: Mapping[str, Any]) -> StoredVerdict:
+    findings = tuple(Finding(**finding) for finding in fields["findings"])
+    pool_looked = parse_time(fields["pool_looked"]) if fields.get("pool_looked") else None
+    return StoredVerdict(parse_time(fields["looked"]), PoolVerdict(findings, tuple(fields["unlooked"])), pool_looked)
 
 
 def as_json(verdict: PoolVerdict) -> dict[str, Any]:
@@ -200,9 +200,9 @@ def as_json(verdict: PoolVerdict) -> dict[str, Any]:
     return {"level": verdict.level, "findings": findings, "not_looked_at": list(verdict.unlooked)}
 
 
-def check_as_json(one: Finding) -> dict[str, str]:
+def check_as_json(finding: Finding) -> dict[str, str]:
     """Returns a line of `backupd check` as a JSON object."""
-    return {"level": one.level, "subject": one.about, "message": one.text, "hint": one.hint}
+    return {"level": finding.level, "subject": finding.about, "message": finding.text, "hint": finding.hint}
 
 
 def grade(level: str) -> int | None:
@@ -234,21 +234,25 @@ NEEDS = (
 )
 
 
-def missing_privileges(known: Capabilities, needs: Collection[Need] = NEEDS) -> tuple[Need, ...]:
+def missing_privileges(capabilities: Capabilities, needs: Collection[Need] = NEEDS) -> tuple[Need, ...]:
     """Returns the needs that the process cannot fulfil."""
-    return tuple(need for need in needs if not known.has(need.capability))
+    return tuple(need for need in needs if not capabilities.has(need.capability))
 
 
-def privilege_findings(known: Capabilities | None, *, root: bool) -> Iterator[Finding]:
+def privilege_findings(capabilities: Capabilities | None, *, root: bool) -> Iterator[Finding]:
     """Yields a finding for each missing capability. `root`: the process is root, so that "run this as root" is no advice."""
-    if known is None:
+    if capabilities is None:
         return
-    for need in missing_privileges(known):
+    for need in missing_privileges(capabilities):
         level = ERROR if need.required else WARNING
         yield Finding(
-            _PRIVILEGES, level, privilege_words(need, root=root), privilege_advice(known, need, root=root), subject=_PRIVILEGES
+            _PRIVILEGES,
+            level,
+            privilege_words(need, root=root),
+            privilege_advice(capabilities, need, root=root),
+            subject=_PRIVILEGES,
         )
-    if known.namespace:
+    if capabilities.namespace:
         text = "this process is in a user namespace: owners and ids of files are other ones than on the machine"
         yield Finding(_PRIVILEGES, WARNING, text, "run this on the machine itself", subject=_PRIVILEGES)
 
@@ -258,10 +262,10 @@ def privilege_words(need: Need, *, root: bool) -> str:
     return f"{'root has' if root else 'this process has'} no {need.capability} here, which is needed {need.purpose}"
 
 
-def privilege_advice(known: Capabilities, need: Need, *, root: bool) -> str:
+def privilege_advice(capabilities: Capabilities, need: Need, *, root: bool) -> str:
     """Returns how to get it."""
     if not root:
         return "run this as root"
-    if known.namespace:
+    if capabilities.namespace:
         return "run this on the machine itself, not in an unprivileged container"
     return f"run this on the machine itself, or give the container or service {need.capability}"

@@ -40,16 +40,16 @@ class OffsiteSnapshot:
     """True if restic could not read all of the backup, as a tag of the snapshot records."""
 
 
-def placed(there: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None]) -> list[OffsiteSnapshot]:
+def placed(taken: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None]) -> list[OffsiteSnapshot]:
     """Returns what is there with the names that the hosts have in the pool now.
 
     `machines` has the id of each host of the pool; None for one of which nothing was sent so far. One that two have, because
     somebody has copied a folder, leads from no name to another one.
     """
-    known = Counter(filter(None, machines.values()))
-    names = {machine: host for host, machine in machines.items() if machine and known[machine] == 1}
+    counts = Counter(filter(None, machines.values()))
+    names = {machine: host for host, machine in machines.items() if machine and counts[machine] == 1}
     snapshots = []
-    for snapshot in there:
+    for snapshot in taken:
         own = bool(snapshot.machine) and machines.get(snapshot.host) == snapshot.machine
         if (host := names.get(snapshot.machine, snapshot.host)) != snapshot.host:
             snapshots.append(replace(snapshot, host=host, label=snapshot.host))
@@ -90,11 +90,11 @@ def complete_there(snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[
 
     Others are found there by none who knows that name alone; the newest one of a renamed host is sent again.
     """
-    found: dict[str, set[str]] = {}
+    names_by_host: dict[str, set[str]] = {}
     for snapshot in snapshots:
         if snapshot.id not in incomplete and not snapshot.former and not snapshot.label:
-            found.setdefault(snapshot.host, set()).add(snapshot.name)
-    return found
+            names_by_host.setdefault(snapshot.host, set()).add(snapshot.name)
+    return names_by_host
 
 
 def to_send(
@@ -102,9 +102,9 @@ def to_send(
 ) -> list[tuple[str, str]]:
     """Returns the hosts whose `newest` complete backup is not there, with its name. The one furthest behind comes first."""
     whole = complete_there(snapshots, incomplete)
-    known = newest_there(snapshots, incomplete)
+    newest_sent = newest_there(snapshots, incomplete)
     missing = [(host, name) for host, name in newest.items() if name not in whole.get(host, ())]
-    return sorted(missing, key=lambda one: (known.get(one[0], ""), one[0]))
+    return sorted(missing, key=lambda pair: (newest_sent.get(pair[0], ""), pair[0]))
 
 
 def given_up(
@@ -128,7 +128,7 @@ class Removal:
 
 
 def to_remove(
-    there: Collection[OffsiteSnapshot],
+    in_repository: Collection[OffsiteSnapshot],
     incomplete: Collection[str],
     policy: Retention,
     zone: ZoneInfo,
@@ -141,7 +141,7 @@ def to_remove(
     The safety limits of expiry apply: hosts beyond them are skipped unless forced by name.
     """
     of_machine: dict[tuple[str, str], list[OffsiteSnapshot]] = defaultdict(list)
-    for snapshot in there:
+    for snapshot in in_repository:
         of_machine[snapshot.host, snapshot.machine].append(snapshot)
     going: list[OffsiteSnapshot] = []
     for snapshots in of_machine.values():

@@ -146,9 +146,9 @@ def judge_pool(facts: PoolFacts, limits: HealthLimits) -> PoolVerdict:
 
 def _unlooked(facts: PoolFacts) -> Iterator[str]:
     of_room = (v.ROOM, v.UNALLOCATED, v.USED)
-    known: dict[str, object] = {v.CATALOGUE: facts.foreign, v.READ_ONLY: facts.read_only, v.MISSING: facts.missing}
-    known |= {v.ERRORS: facts.errors, **dict.fromkeys(of_room, facts.room), v.SCHEDULE: None if facts.schedule.unknown else True}
-    yield from (check for check in v.CHECKS if check in known and known[check] is None)
+    values: dict[str, object] = {v.CATALOGUE: facts.foreign, v.READ_ONLY: facts.read_only, v.MISSING: facts.missing}
+    values |= {v.ERRORS: facts.errors, **dict.fromkeys(of_room, facts.room), v.SCHEDULE: None if facts.schedule.unknown else True}
+    yield from (check for check in v.CHECKS if check in values and values[check] is None)
 
 
 def _catalogue(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
@@ -298,9 +298,9 @@ def redundancy(uses: Iterable[ChunkUse], missing: Collection[int]) -> Redundancy
     return Redundancy({kind: dict(of) for kind, of in copies.items()}, lost, reduced, tuple(sorted(missing)))
 
 
-def note_redundancy(facts: FactWriter, known: Redundancy | None) -> None:
+def note_redundancy(facts: FactWriter, current: Redundancy | None) -> None:
     """Keeps it for programs that may not read the chunks; only while a device is missing, for otherwise everybody can."""
-    text = json.dumps(redundancy_as_json(known), sort_keys=True) if known and known.missing else None
+    text = json.dumps(redundancy_as_json(current), sort_keys=True) if current and current.missing else None
     if text != facts.get_fact(_REDUNDANCY):
         facts.set_fact(_REDUNDANCY, text)
 
@@ -317,30 +317,30 @@ def _noted(given: Mapping[str, Any]) -> Redundancy:
     return Redundancy(copies, int(given["lost"]), int(given["one_good_copy_left"]), tuple(map(int, given["missing"])))
 
 
-def redundancy_words(known: Redundancy) -> str:
+def redundancy_words(current: Redundancy) -> str:
     """Formats it in one line: what is lost, what has one good copy left, and how many copies the rest has."""
-    return "; ".join(_parts(known)) or "nothing is stored"
+    return "; ".join(_parts(current)) or "nothing is stored"
 
 
-def _parts(known: Redundancy) -> Iterator[str]:
-    if known.lost:
-        yield f"{format_size(known.lost)} cannot be read: every copy is on a missing device"
-    if known.reduced:
-        yield f"{format_size(known.reduced)} have one good copy left ({_by_type(known, 1)})"
-    for count in sorted({count for of in known.copies.values() for count in of} - {0}):
-        if count > 1 or not known.reduced:
-            by_type = _by_type(known, count)
+def _parts(current: Redundancy) -> Iterator[str]:
+    if current.lost:
+        yield f"{format_size(current.lost)} cannot be read: every copy is on a missing device"
+    if current.reduced:
+        yield f"{format_size(current.reduced)} have one good copy left ({_by_type(current, 1)})"
+    for count in sorted({count for of in current.copies.values() for count in of} - {0}):
+        if count > 1 or not current.reduced:
+            by_type = _by_type(current, count)
             if by_type:
                 yield f"{'one copy' if count == 1 else f'{count} copies'} of {by_type}"
 
 
-def _by_type(known: Redundancy, count: int) -> str:
-    sizes = ((kind, of.get(count, 0)) for kind, of in sorted(known.copies.items()))
+def _by_type(current: Redundancy, count: int) -> str:
+    sizes = ((kind, of.get(count, 0)) for kind, of in sorted(current.copies.items()))
     return ", ".join(f"{format_size(size)} {kind}" for kind, size in sizes if size)
 
 
-def redundancy_as_json(known: Redundancy) -> dict[str, Any]:
+def redundancy_as_json(current: Redundancy) -> dict[str, Any]:
     """Returns it for --json."""
-    sizes = ((kind, count, size) for kind, of in sorted(known.copies.items()) for count, size in sorted(of.items()))
+    sizes = ((kind, count, size) for kind, of in sorted(current.copies.items()) for count, size in sorted(of.items()))
     copies = [{"type": kind, "copies": count, "bytes": size} for kind, count, size in sizes]
-    return {"copies": copies, "lost": known.lost, "one_good_copy_left": known.reduced, "missing": list(known.missing)}
+    return {"copies": copies, "lost": current.lost, "one_good_copy_left": current.reduced, "missing": list(current.missing)}

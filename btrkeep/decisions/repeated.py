@@ -108,15 +108,15 @@ class RepeatedFailure:
 
 def repeated_failures(steps: Iterable[StepAttempts], now: datetime) -> tuple[RepeatedFailure, ...]:
     """Returns the steps whose newest attempts, TIMES or more in a row, did not come to their end."""
-    found = []
+    failures = []
     for step in steps:
         if step.step is Step.AGAINST_SOURCE and step.attempts and now - step.attempts[0].at > _STILL_COMPARED:
             continue
         failed = _newest_failures(step.attempts, now)
         if len(failed) >= TIMES:
             text = next((attempt.text for attempt in failed if attempt.text), "")
-            found.append(RepeatedFailure(step.step, step.name, step.subject, len(failed), failed[-1].at, text))
-    return tuple(found)
+            failures.append(RepeatedFailure(step.step, step.name, step.subject, len(failed), failed[-1].at, text))
+    return tuple(failures)
 
 
 def _newest_failures(attempts: Sequence[StepAttempt], now: datetime) -> list[StepAttempt]:
@@ -130,23 +130,29 @@ def _newest_failures(attempts: Sequence[StepAttempt], now: datetime) -> list[Ste
     return failed
 
 
-def repeated_words(one: RepeatedFailure) -> str:
+def repeated_words(failure: RepeatedFailure) -> str:
     """Formats it in one line."""
-    why = f": {printable(one.text)}" if one.text else ""
-    return f"{one.subject}: not finished {counted(one.times, 'time')} in a row, since {local_time(one.since)}{why}"
+    why = f": {printable(failure.text)}" if failure.text else ""
+    return f"{failure.subject}: not finished {counted(failure.times, 'time')} in a row, since {local_time(failure.since)}{why}"
 
 
-def repeated_object(one: RepeatedFailure) -> dict[str, object]:
+def repeated_object(failure: RepeatedFailure) -> dict[str, object]:
     """Returns it as JSON."""
-    since = format_time(one.since)
-    return {"step": str(one.step), "name": one.name or None, "times": one.times, "since": since, "why": one.text or None}
+    since = format_time(failure.since)
+    return {
+        "step": str(failure.step),
+        "name": failure.name or None,
+        "times": failure.times,
+        "since": since,
+        "why": failure.text or None,
+    }
 
 
-def repeated_hint(one: RepeatedFailure, command: str) -> str:
+def repeated_hint(failure: RepeatedFailure, command: str) -> str:
     """Returns what to do. `command`: how `backupd` is called for this pool."""
     options = command.removeprefix("backupd").strip() or "--pool main"
-    typed = _COMMANDS[one.step].replace("backupd", command, 1).replace("--pool {pool}", options).replace("{name}", one.name)
-    longer = "; give it more time ([drill] time) or a smaller sample" if one.step is Step.DRILL else ""
+    typed = _COMMANDS[failure.step].replace("backupd", command, 1).replace("--pool {pool}", options).replace("{name}", failure.name)
+    longer = "; give it more time ([drill] time) or a smaller sample" if failure.step is Step.DRILL else ""
     return f"run it by hand, and read why it ends: {typed}{longer}"
 
 
@@ -191,29 +197,29 @@ def _of_drills(drills: Mapping[str, Sequence[DrillResult]]) -> tuple[StepAttempt
     )
 
 
-def _of_dedupe(one: Dedupe) -> StepAttempt | None:
-    if one.outcome is None:
+def _of_dedupe(dedupe: Dedupe) -> StepAttempt | None:
+    if dedupe.outcome is None:
         return None
-    if one.outcome in ("failed", "killed"):
-        return StepAttempt(one.started, AttemptOutcome.FAILED, one.outcome)
-    came_forward = one.outcome == "complete" or one.backups > 0 or one.read_bytes > 0
-    return StepAttempt(one.started, AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, one.outcome)
+    if dedupe.outcome in ("failed", "killed"):
+        return StepAttempt(dedupe.started, AttemptOutcome.FAILED, dedupe.outcome)
+    came_forward = dedupe.outcome == "complete" or dedupe.backups > 0 or dedupe.read_bytes > 0
+    return StepAttempt(dedupe.started, AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, dedupe.outcome)
 
 
-def _of_balance(one: Balance) -> StepAttempt | None:
-    if one.outcome is None:
+def _of_balance(balance: Balance) -> StepAttempt | None:
+    if balance.outcome is None:
         return None
-    text = (one.why or one.outcome)[:_LONGEST_TEXT]
-    if one.outcome in ("failed", "killed"):
-        return StepAttempt(one.started, AttemptOutcome.FAILED, text)
-    came_forward = one.block_groups > 0 or one.outcome in ("done", "budget", "window", "stopped", "time")
-    return StepAttempt(one.started, AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, text)
+    text = (balance.why or balance.outcome)[:_LONGEST_TEXT]
+    if balance.outcome in ("failed", "killed"):
+        return StepAttempt(balance.started, AttemptOutcome.FAILED, text)
+    came_forward = balance.block_groups > 0 or balance.outcome in ("done", "budget", "window", "stopped", "time")
+    return StepAttempt(balance.started, AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, text)
 
 
 def note_attempt(facts: FactWriter, step: Step, attempt: StepAttempt, name: str = "") -> None:
     """Records an attempt; one that has ended replaces its beginning."""
     key = f"{ATTEMPTS}{step}:{name}"
-    before = [one for one in _attempts(facts.get_fact(key)) if one.at != attempt.at]
+    before = [earlier for earlier in _attempts(facts.get_fact(key)) if earlier.at != attempt.at]
     kept = [StepAttempt(attempt.at, attempt.outcome, attempt.text[:_LONGEST_TEXT]), *before][:_KEPT]
     facts.set_fact(
         key,
@@ -267,15 +273,15 @@ def noted_attempt(facts: FactWriter, step: Step, now: datetime, name: str = "") 
             note_attempt(facts, step, StepAttempt(now, running.outcome, running.text), name)
 
 
-def dedupe_words(one: Dedupe, *, with_outcome: bool = True) -> str:
+def dedupe_words(dedupe: Dedupe, *, with_outcome: bool = True) -> str:
     """Formats it: "complete: 4.5 MiB of 12 files shared; 3 MiB less of data, 1 MiB more of metadata in use"."""
-    parts = [f"{format_size(one.shared_bytes)} of {counted(one.files, 'file')} shared"]
-    if one.data_saved is not None and one.metadata_added is not None:
-        parts.append(f"{_more(-one.data_saved)} of data, {_more(one.metadata_added)} of metadata in use")
-    if one.left_out:
-        parts.append(f"{counted(one.left_out, 'backup')} left")
-    said = "; ".join(parts)
-    return f"{one.outcome or KILLED}: {said}" if with_outcome else said
+    parts = [f"{format_size(dedupe.shared_bytes)} of {counted(dedupe.files, 'file')} shared"]
+    if dedupe.data_saved is not None and dedupe.metadata_added is not None:
+        parts.append(f"{_more(-dedupe.data_saved)} of data, {_more(dedupe.metadata_added)} of metadata in use")
+    if dedupe.left_out:
+        parts.append(f"{counted(dedupe.left_out, 'backup')} left")
+    summary = "; ".join(parts)
+    return f"{dedupe.outcome or KILLED}: {summary}" if with_outcome else summary
 
 
 def _more(number: int) -> str:

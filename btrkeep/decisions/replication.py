@@ -134,7 +134,7 @@ class Parents:
 
     def without(self, backup: FarBackup) -> "Parents":
         """Returns those but that one, because it cannot be read."""
-        left = (tuple(one for one in ones if one != backup) for ones in (self.whole, self.damaged))
+        left = (tuple(candidate for candidate in ones if candidate != backup) for ones in (self.whole, self.damaged))
         return Parents(*left)
 
 
@@ -179,8 +179,8 @@ def plan_fetches(
     damaged: bool = False,
 ) -> HostFetches:
     """Plans the fetches for a host. `wanted` is the mark that its notes will have. `damaged`: what is damaged here comes again."""
-    if found := _obstacle(here, wanted, far_backups):
-        return HostFetches(host, obstacle=found[0], text=found[1])
+    if obstacle := _obstacle(here, wanted, far_backups):
+        return HostFetches(host, obstacle=obstacle[0], text=obstacle[1])
     names = {backup.name: backup.uuid for backup in here.backups}
     if other := [backup.name for backup in far_backups if names.get(backup.name, backup.uuid) != backup.uuid]:
         return HostFetches(host, obstacle=Obstacle.OTHER_BACKUP, text=other[0])
@@ -213,7 +213,7 @@ def plan_fetches(
 
 
 def misplaced(
-    there: Mapping[str, tuple[Collection[str], Sequence[FarBackup]]], near: Mapping[str, NearHost], pool: str
+    remote_hosts: Mapping[str, tuple[Collection[str], Sequence[FarBackup]]], near: Mapping[str, NearHost], pool: str
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Returns for hosts whose copies have another name here than in the other pool: the name there by the one here, as far as the
     other pool says that it renamed them; and by the name there, the name here of any host that has a backup of it.
@@ -226,13 +226,13 @@ def misplaced(
             places.setdefault(backup.uuid, set()).add(name)
     owners: dict[str, set[str]] = {}
     held: dict[str, str] = {}
-    for name, (_, backups) in there.items():
+    for name, (_, backups) in remote_hosts.items():
         for here in sorted({place for backup in backups for place in places.get(backup.uuid, ())}):
             owners.setdefault(here, set()).add(name)
             if here != name:
                 held.setdefault(name, here)
     renamed: dict[str, str] = {}
-    for name, (was, _) in there.items():
+    for name, (was, _) in remote_hosts.items():
         for old in was:
             near_host, of = near.get(old), owners.get(old, set())
             if old == name or near_host is None or near_host.mark is None or near_host.mark.pool != pool or old in of:
@@ -261,8 +261,8 @@ def _without_replacing(
     return [backup for backup in new if backup.name > newest]
 
 
-def _by_name(one: FarBackup) -> str:
-    return one.name
+def _by_name(backup: FarBackup) -> str:
+    return backup.name
 
 
 def demotion_obstacle(
@@ -350,9 +350,9 @@ OBSTACLES: Mapping[Obstacle, str] = {
 }
 
 
-def obstacle_words(found: HostFetches) -> str:
+def obstacle_words(fetches: HostFetches) -> str:
     """Says why nothing of the host can be fetched; "" if it can."""
-    return OBSTACLES[found.obstacle].format(host=found.host, text=found.text) if found.obstacle else ""
+    return OBSTACLES[fetches.obstacle].format(host=fetches.host, text=fetches.text) if fetches.obstacle else ""
 
 
 _FACTOR = 4
@@ -417,12 +417,12 @@ HINTS: Mapping[ReceiveCause, str] = {
 """What to do next, "" if that is not known."""
 
 
-def receive_cause(said: Iterable[str], *, is_read_only: bool) -> ReceiveCause:
+def receive_cause(lines: Iterable[str], *, is_read_only: bool) -> ReceiveCause:
     """Returns the cause that its messages name; the first one that says something counts.
 
     `is_read_only`: whether the pool's filesystem is; if not, it was the cell that kept something from being written.
     """
-    for line in said:
+    for line in lines:
         for pattern, cause in _PATTERNS:
             if re.search(pattern, line):
                 return ReceiveCause.OUTSIDE if cause is ReceiveCause.READ_ONLY and not is_read_only else cause

@@ -132,10 +132,10 @@ def guarded(hosts: Iterable[ExplainedHost]) -> LimitsExceeded:
     return too_many({host.facts.host: _share(host) for host in hosts if host.facts.forgotten is None}, Forced())
 
 
-def _share(one: ExplainedHost) -> DeletedShare:
-    rows = one.facts.rows
-    new = sum(not decision.keep and rows.get(decision.name) not in GOING for decision in one.decisions)
-    return DeletedShare(new, len(one.decisions))
+def _share(explained: ExplainedHost) -> DeletedShare:
+    rows = explained.facts.rows
+    new = sum(not decision.keep and rows.get(decision.name) not in GOING for decision in explained.decisions)
+    return DeletedShare(new, len(explained.decisions))
 
 
 def objects(host: ExplainedHost) -> Iterator[dict[str, Any]]:

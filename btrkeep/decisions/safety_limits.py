@@ -162,9 +162,9 @@ def clock_verdict(past: ClockPast, now: ClockFact, newest: datetime | None, rehe
     trusted = past.trusted
     if trusted and not rehearsal and trusted.boot_id == now.boot_id and _goes_on(trusted, now):
         return ClockVerdict()
-    known = max((moment for moment in (trusted.wall if trusted else None, newest) if moment), default=None)
-    if known and now.wall < known - BACKWARDS:
-        return ClockVerdict(stop=ClockBehind(now.wall, known))
+    newest_known = max((moment for moment in (trusted.wall if trusted else None, newest) if moment), default=None)
+    if newest_known and now.wall < newest_known - BACKWARDS:
+        return ClockVerdict(stop=ClockBehind(now.wall, newest_known))
     if trusted is None or rehearsal or _goes_on(trusted, now):
         return ClockVerdict()
     return ClockVerdict(wait=ClockAhead(now.wall - trusted.wall, trusted.wall, _explained(trusted, now)[0]))

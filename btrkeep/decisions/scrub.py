@@ -147,12 +147,12 @@ def grown(seen: SeenErrors, counters: Mapping[int, int]) -> int:
 
 def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: str, message: int, now: datetime) -> SeenErrors:
     """The look of now, at which the log had `named` so many of them."""
-    found, unnamed = seen.unexplained, max(0, grown(seen, counters) - named)
+    unexplained, unnamed = seen.unexplained, max(0, grown(seen, counters) - named)
     if unnamed:
-        found = (*found, (now, unnamed))
-    if len(found) > _MOST:  # the later moment: what is not known to be older is not forgotten
-        found = ((found[1][0], found[0][1] + found[1][1]), *found[2:])
-    return SeenErrors(dict(counters), boot, message, found)
+        unexplained = (*unexplained, (now, unnamed))
+    if len(unexplained) > _MOST:  # the later moment: what is not known to be older is not forgotten
+        unexplained = ((unexplained[1][0], unexplained[0][1] + unexplained[1][1]), *unexplained[2:])
+    return SeenErrors(dict(counters), boot, message, unexplained)
 
 
 def forget_unnamed(facts: FactWriter, seen: SeenErrors, until: datetime | None, own: int) -> None:
@@ -161,7 +161,7 @@ def forget_unnamed(facts: FactWriter, seen: SeenErrors, until: datetime | None, 
     What was counted later another reader may have met, in a place that was read already: that stays, but for as many as the scrub's
     `own` reads added. None: nobody knows when it was.
     """
-    later = tuple(one for one in seen.unexplained if until is None or one[0] > until)
+    later = tuple(error for error in seen.unexplained if until is None or error[0] > until)
     note_seen(facts, replace(seen, unexplained=_without_own(later, own)))
 
 
@@ -170,7 +170,7 @@ def forget_own(facts: FactWriter, seen: SeenErrors, since: datetime, own: int) -
 
     What was counted before stays: it may lie where only a scrub looks, in metadata or an unfinished backup.
     """
-    before, later = ([one for one in seen.unexplained if (one[0] > since) == is_later] for is_later in (False, True))
+    before, later = ([error for error in seen.unexplained if (error[0] > since) == is_later] for is_later in (False, True))
     note_seen(facts, replace(seen, unexplained=(*before, *_without_own(tuple(later), own))))
 
 

@@ -51,11 +51,11 @@ def errors_by_name(errors: Sequence[int]) -> dict[str, int]:
 
 def summed_spaces(spaces: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
     """Returns the sums by type, over all profiles: while a filesystem is converted it has two."""
-    found: dict[str, tuple[int, int]] = {}
+    sums: dict[str, tuple[int, int]] = {}
     for kind, allocated, used in spaces:
-        before = found.get(kind, (0, 0))
-        found[kind] = (before[0] + allocated, before[1] + used)
-    return found
+        before = sums.get(kind, (0, 0))
+        sums[kind] = (before[0] + allocated, before[1] + used)
+    return sums
 
 
 _STEPS = tuple(timedelta(minutes=minutes) for minutes in (5, 60, 360, 1440, 7 * 1440))
@@ -219,10 +219,10 @@ def forecast(moments: Sequence[datetime], values: Sequence[int], size: int) -> F
     # Fourteen nights in a row reach over thirteen days, and a little more or less.
     if not days or days[-1] < LEAST_DAYS - 1.5 or len(days) < LEAST_DAYS:
         return TooLittleHistory(days[-1] if days else 0.0, len(days))
-    found = growth(days, values)
+    fitted = growth(days, values)
     last, now = moments[-1], values[-1]
-    usual, earliest, latest = (reached(last, now, size, pace) for pace in (found.usual, found.fast, found.slow))
-    return FullForecast(now, size, found, usual, earliest, latest)
+    usual, earliest, latest = (reached(last, now, size, pace) for pace in (fitted.usual, fitted.fast, fitted.slow))
+    return FullForecast(now, size, fitted, usual, earliest, latest)
 
 
 def bounded(allocated: FullForecast, used: FullForecast) -> FullForecast:
@@ -242,13 +242,13 @@ def growth(days: Sequence[float], values: Sequence[int]) -> Growth:
 def _paces(days: Sequence[float], values: Sequence[int]) -> list[float]:
     """The slope of stretches of a sixth of the history, or of LEAST_DAYS; each begins a quarter of it after the one before."""
     length = max((days[-1] - days[0]) / _STRETCHES, LEAST_DAYS - 1.5)
-    begin, found = days[0], []
+    begin, paces = days[0], []
     while begin + length <= days[-1] + 1e-6:
         inside = [at for at, day in enumerate(days) if begin <= day <= begin + length + 1e-6]
         if len(inside) >= LEAST_DAYS / 2 and days[inside[-1]] - days[inside[0]] > _APART:
-            found.append(slope([days[at] for at in inside], [values[at] for at in inside]))
+            paces.append(slope([days[at] for at in inside], [values[at] for at in inside]))
         begin += length / 4
-    return found
+    return paces
 
 
 def slope(days: Sequence[float], values: Sequence[int]) -> float:

@@ -137,17 +137,17 @@ class Verified:
     """The path of one of the damaged files; "": none."""
 
 
-def state_of(one: VerificationFacts) -> VerificationState:
+def state_of(facts: VerificationFacts) -> VerificationState:
     """Returns the verification state. Damage comes first, however old: data does not repair itself."""
-    if one.is_damaged:
+    if facts.is_damaged:
         return VerificationState.DAMAGED
-    if one.is_in_doubt:
+    if facts.is_in_doubt:
         return VerificationState.IN_DOUBT
-    if one.is_empty:  # to have read all of nothing proves nothing
+    if facts.is_empty:  # to have read all of nothing proves nothing
         return VerificationState.NEVER
-    if one.is_whole:
+    if facts.is_whole:
         return VerificationState.WHOLE
-    return VerificationState.IN_PART if one.is_begun else VerificationState.NEVER
+    return VerificationState.IN_PART if facts.is_begun else VerificationState.NEVER
 
 
 def is_empty(state: str, files: int | None) -> bool:
@@ -156,7 +156,7 @@ def is_empty(state: str, files: int | None) -> bool:
 
 
 def verified(
-    found: ReadPass | None,
+    read_pass: ReadPass | None,
     scrub: FinishedScrub | None,
     damages: int,
     now: datetime,
@@ -174,25 +174,27 @@ def verified(
     that was ahead and are ignored.
     """
     until = latest(now)
-    found = found if found and found.at <= until else None
+    read_pass = read_pass if read_pass and read_pass.at <= until else None
     source = source if source and source.at <= until else None
-    whole = found.whole if found and found.whole and found.whole <= until else None
+    whole = read_pass.whole if read_pass and read_pass.whole and read_pass.whole <= until else None
     is_alike = source is not None and source.alike > 0 and not source.differing
-    is_begun = bool(found and found.read) or is_alike
+    is_begun = bool(read_pass and read_pass.read) or is_alike
     state = state_of(VerificationFacts(damages > 0, in_doubt is not None, empty, bool(scrub or whole), is_begun))
     match state:
         case VerificationState.DAMAGED:
-            return Verified(state, at=found.at if found else None, damages=damages, source=source, damaged=damaged)
+            return Verified(state, at=read_pass.at if read_pass else None, damages=damages, source=source, damaged=damaged)
         case VerificationState.IN_DOUBT:
             return Verified(state, at=in_doubt, source=source)
         case VerificationState.NEVER:
             return Verified(state, source=source)
         case VerificationState.WHOLE if scrub and (whole is None or whole <= scrub.finished):
             return Verified(state, VerifiedBy.SCRUB, scrub.finished, source=source)
-        case VerificationState.IN_PART if source and is_alike and (found is None or not found.read or found.at <= source.at):
+        case VerificationState.IN_PART if (
+            source and is_alike and (read_pass is None or not read_pass.read or read_pass.at <= source.at)
+        ):
             return Verified(state, VerifiedBy.SOURCE, source.at, source=source)
-    assert found
-    return Verified(state, VerifiedBy.VERIFY, whole or found.at, found.read, found.compared, source=source)
+    assert read_pass
+    return Verified(state, VerifiedBy.VERIFY, whole or read_pass.at, read_pass.read, read_pass.compared, source=source)
 
 
 class KnownBackups(FactReader, Protocol):
@@ -206,11 +208,11 @@ def last_reads(catalogue: KnownBackups, hosts: Iterable[str], now: datetime) -> 
     """Returns when data of each of the hosts, which have backups, was last read, by any means; None: never."""
     until, scrub = latest(now), read_scrub(catalogue)
     read = catalogue.newest_verifications(until)  # also of hosts whose backups a lost catalogue does not know
-    found = {host: read.get(host) for host in hosts}
+    newest_reads = {host: read.get(host) for host in hosts}
     if scrub and scrub.is_whole and scrub.finished <= until:
-        for host in catalogue.hosts_with_backups(scrub.begun, scrub.newest) & found.keys():
-            found[host] = max(found[host] or scrub.finished, scrub.finished)
-    return found
+        for host in catalogue.hosts_with_backups(scrub.begun, scrub.newest) & newest_reads.keys():
+            newest_reads[host] = max(newest_reads[host] or scrub.finished, scrub.finished)
+    return newest_reads
 
 
 def late_reads(
@@ -234,9 +236,9 @@ def verification_sentence(looks: Mapping[str, datetime | None], damaged: int, no
     parts = []
     if read:
         age = format_duration(max(0.0, (now - min(read)).total_seconds()))
-        some = "every host" if len(read) == len(looks) else f"{len(read):,} of {counted(len(looks), 'host')}"
+        hosts_words = "every host" if len(read) == len(looks) else f"{len(read):,} of {counted(len(looks), 'host')}"
         never = f", of {counted(len(looks) - len(read), 'host')} never" if len(read) < len(looks) else ""
-        parts.append(f"data of {some} was read within the last {age}{never}")
+        parts.append(f"data of {hosts_words} was read within the last {age}{never}")
     if damaged:
         parts.append(f"{counted(damaged, 'backup')} damaged")
     return "; ".join(parts)
@@ -276,15 +278,15 @@ def verification_counts(catalogue: Catalogue, now: datetime) -> Counter[Verifica
         scrub = None
     in_doubt = doubtful.backups if doubtful else frozenset[tuple[str, str]]()
     looks = catalogue.looked_at(until, scrub.begun if scrub else None, scrub.newest if scrub else 0, in_doubt)
-    found = Counter[VerificationState]()
+    counts = Counter[VerificationState]()
     for verification_facts, number in looks.items():
-        found[state_of(verification_facts)] += number
-    return found
+        counts[state_of(verification_facts)] += number
+    return counts
 
 
-def note_begin(facts: FactWriter, one: ScrubBegin) -> None:
+def note_begin(facts: FactWriter, begin: ScrubBegin) -> None:
     """Keeps it, in the place of the one before."""
-    facts.set_fact(_BEGUN, json.dumps({"newest": one.newest, "at": one.at.isoformat() if one.at else None}))
+    facts.set_fact(_BEGUN, json.dumps({"newest": begin.newest, "at": begin.at.isoformat() if begin.at else None}))
 
 
 def read_begin(facts: FactReader) -> ScrubBegin:
@@ -296,9 +298,9 @@ def _scrub_begin(given: Mapping[str, Any]) -> ScrubBegin:
     return ScrubBegin(int(given["newest"]), parse_time(given["at"]))
 
 
-def note_scrub(facts: FactWriter, one: FinishedScrub) -> None:
+def note_scrub(facts: FactWriter, scrub: FinishedScrub) -> None:
     """Keeps it, in the place of the one before."""
-    facts.set_fact(SCRUB, json.dumps({**asdict(one), "begun": format_time(one.begun), "finished": format_time(one.finished)}))
+    facts.set_fact(SCRUB, json.dumps({**asdict(scrub), "begun": format_time(scrub.begun), "finished": format_time(scrub.finished)}))
 
 
 def read_scrub(facts: FactReader) -> FinishedScrub | None:
@@ -311,50 +313,50 @@ def _finished_scrub(given: Mapping[str, Any]) -> FinishedScrub:
     return FinishedScrub(begun, finished, bool(given["is_whole"]), int(given["newest"]))
 
 
-def verified_briefly(one: Verified, date: Callable[[datetime], str]) -> str:
+def verified_briefly(proof: Verified, date: Callable[[datetime], str]) -> str:
     """Formats state and date for a table."""
-    head = {VerifiedBy.SCRUB: "scrub", VerifiedBy.SOURCE: "source"}.get(one.by or VerifiedBy.VERIFY, str(one.state))
-    return f"{head} {date(one.at)}" if one.at else head
+    head = {VerifiedBy.SCRUB: "scrub", VerifiedBy.SOURCE: "source"}.get(proof.by or VerifiedBy.VERIFY, str(proof.state))
+    return f"{head} {date(proof.at)}" if proof.at else head
 
 
-def verified_words(one: Verified, date: Callable[[datetime], str]) -> str:
+def verified_words(proof: Verified, date: Callable[[datetime], str]) -> str:
     """Formats the state in one line, with the result of the comparison with the host."""
-    host = source_words(one.source, date) if one.source and one.source.files else ""
-    if one.by == VerifiedBy.SOURCE:
+    host = source_words(proof.source, date) if proof.source and proof.source.files else ""
+    if proof.by == VerifiedBy.SOURCE:
         return host
-    return f"{_words(one, date)}; {host}" if host else _words(one, date)
+    return f"{_words(proof, date)}; {host}" if host else _words(proof, date)
 
 
-def source_words(one: ComparedBackup, date: Callable[[datetime], str]) -> str:
+def source_words(comparison: ComparedBackup, date: Callable[[datetime], str]) -> str:
     """Formats the result of a comparison with the host."""
     rest = [
-        f"{one.changed:,} changed since" if one.changed else "",
-        f"{one.differing:,} with another content there" if one.differing else "",
+        f"{comparison.changed:,} changed since" if comparison.changed else "",
+        f"{comparison.differing:,} with another content there" if comparison.differing else "",
     ]
-    some = f"{one.alike:,} of {counted(one.files, 'file')}" if any(rest) else counted(one.files, "file")
-    return ", ".join([f"{some} alike when compared with the host on {date(one.at)}", *filter(None, rest)])
+    amount = f"{comparison.alike:,} of {counted(comparison.files, 'file')}" if any(rest) else counted(comparison.files, "file")
+    return ", ".join([f"{amount} alike when compared with the host on {date(comparison.at)}", *filter(None, rest)])
 
 
-def damaged_words(one: Verified) -> str:
+def damaged_words(proof: Verified) -> str:
     """Formats how many files are damaged, and names one of them. Paths are escaped."""
-    if not one.damaged:
-        return f"damaged: {counted(one.damages, 'file')}"
-    return f"damaged: {printable(one.damaged)}" + (f", {counted(one.damages, 'file')}" if one.damages > 1 else "")
+    if not proof.damaged:
+        return f"damaged: {counted(proof.damages, 'file')}"
+    return f"damaged: {printable(proof.damaged)}" + (f", {counted(proof.damages, 'file')}" if proof.damages > 1 else "")
 
 
-def _words(one: Verified, date: Callable[[datetime], str]) -> str:
-    day = date(one.at) if one.at else ""
-    match one.state:
+def _words(proof: Verified, date: Callable[[datetime], str]) -> str:
+    day = date(proof.at) if proof.at else ""
+    match proof.state:
         case VerificationState.NEVER:
             return "never verified"
         case VerificationState.DAMAGED:
-            return damaged_words(one)
+            return damaged_words(proof)
         case VerificationState.IN_DOUBT:
             return f"written last before a crash of this server, seen {day}, and not read since"
-        case VerificationState.WHOLE if one.by == VerifiedBy.SCRUB:
+        case VerificationState.WHOLE if proof.by == VerifiedBy.SCRUB:
             return f"all data read by the scrub of {day}, no errors in it"
-    some = "all files" if one.state == VerificationState.WHOLE else counted(one.read, "file")
-    return f"{some} read on {day}, {one.compared:,} compared with their checksums"
+    amount = "all files" if proof.state == VerificationState.WHOLE else counted(proof.read, "file")
+    return f"{amount} read on {day}, {proof.compared:,} compared with their checksums"
 
 
 _IN_DOUBT = "in_doubt"
@@ -397,19 +399,19 @@ def written_last(
     moments = [backup.written for backup in backups] + [*signs, *((stopped,) if stopped else ())]
     if not moments:
         return frozenset()
-    known = [moment for moment in moments if moment <= begun]
-    since = max(known or moments) - margin
-    after = max(since, stopped) if stopped in (known or moments) and stopped else since
+    before_start = [moment for moment in moments if moment <= begun]
+    since = max(before_start or moments) - margin
+    after = max(since, stopped) if stopped in (before_start or moments) and stopped else since
     return frozenset(
         (backup.host, backup.name)
         for backup in backups
-        if backup.written > after and (not known or backup.written <= begun or backup.written > latest(now))
+        if backup.written > after and (not before_start or backup.written <= begun or backup.written > latest(now))
     )
 
 
-def note_in_doubt(facts: FactWriter, found: BackupsInDoubt | None) -> None:
+def note_in_doubt(facts: FactWriter, in_doubt: BackupsInDoubt | None) -> None:
     """Keeps it for those who cannot look into the pool; None: there are none."""
-    fields = {"since": format_time(found.since), "backups": sorted(found.backups)} if found else None
+    fields = {"since": format_time(in_doubt.since), "backups": sorted(in_doubt.backups)} if in_doubt else None
     text = json.dumps(fields) if fields else None
     if text != facts.get_fact(_IN_DOUBT):
         facts.set_fact(_IN_DOUBT, text)
@@ -424,9 +426,9 @@ def _backups_in_doubt(given: Mapping[str, Any]) -> BackupsInDoubt:
     return BackupsInDoubt(parse_time(given["since"]), frozenset((str(host), str(name)) for host, name in given["backups"]))
 
 
-def in_doubt_words(found: BackupsInDoubt) -> str:
+def in_doubt_words(in_doubt: BackupsInDoubt) -> str:
     """In one line."""
     return (
-        f"{counted(len(found.backups), 'backup')} written last before a crash of this server, seen {local_time(found.since)}, not "
-        "read since"
+        f"{counted(len(in_doubt.backups), 'backup')} written last before a crash of this server, "
+        f"seen {local_time(in_doubt.since)}, not read since"
     )

@@ -109,10 +109,10 @@ def _beside(path: Path, durable: bool, mode: int | None) -> Iterator[BinaryIO]:
 _AT_FDCWD, _EXCHANGE = -100, 2
 
 
-def exchange(one: Path, other: Path) -> None:
+def exchange(path: Path, other: Path) -> None:
     """Exchanges two names atomically: both exist at all times. Raises OSError."""
     import ctypes  # which the other users of this module do without
 
-    if ctypes.CDLL(None, use_errno=True).renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE):
+    if ctypes.CDLL(None, use_errno=True).renameat2(_AT_FDCWD, os.fsencode(path), _AT_FDCWD, os.fsencode(other), _EXCHANGE):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(other))

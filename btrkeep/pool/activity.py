@@ -41,8 +41,8 @@ class Counters:
 def read_counters(path: Path) -> Counters:
     """Reads the counters of the btrfs of the folder `path`. A missing device has none. Raises OSError."""
     folder = Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices"
-    found = (_device(device) for device in folder.iterdir())
-    return Counters(boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME), dict(filter(None, found)), _pressure())
+    counters = (_device(device) for device in folder.iterdir())
+    return Counters(boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME), dict(filter(None, counters)), _pressure())
 
 
 def _device(device: Path) -> tuple[str, tuple[int, ...]] | None:
@@ -66,15 +66,15 @@ def _sequence_number(device: Path) -> str:
 
 
 def _pressure() -> dict[str, int]:
-    found: dict[str, int] = {}
+    pressure: dict[str, int] = {}
     for name in ("cpu", "io", "memory"):
         try:
             totals = pressure_totals(PRESSURE / name)
         except OSError:  # not built in, or switched off (psi=0: EOPNOTSUPP)
             continue
-        found |= {f"{name} {kind}": total for kind, total in totals.items()}
-    found.pop("cpu full", None)  # which has no meaning for a whole machine
-    return found
+        pressure |= {f"{name} {kind}": total for kind, total in totals.items()}
+    pressure.pop("cpu full", None)  # which has no meaning for a whole machine
+    return pressure
 
 
 def written_bytes(path: Path) -> int:
@@ -85,15 +85,15 @@ def written_bytes(path: Path) -> int:
     are no writes. A missing device has no statistics.
     """
     folder = Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices"
-    return sum(found[1][3] for device in folder.iterdir() if (found := _device(device)))
+    return sum(counters[1][3] for device in folder.iterdir() if (counters := _device(device)))
 
 
 def read_activity(path: Path, devids: list[int]) -> tuple[str, ...]:
     """Returns the operations besides file I/O: "scrub", or an exclusive operation ("balance", ...)."""
     operation = exclusive_operation(path)
-    found = () if operation == "none" else (operation,)
+    operations = () if operation == "none" else (operation,)
     with opened(path.resolve()) as fd:
-        return (*found, "scrub") if any(_scrubs(fd, devid) for devid in devids) else found
+        return (*operations, "scrub") if any(_scrubs(fd, devid) for devid in devids) else operations
 
 
 def _scrubs(fd: int, devid: int) -> bool:

@@ -167,15 +167,15 @@ def _errors(fd: int, devid: int) -> tuple[int, ...] | None:
     return (stats.write_errs, stats.read_errs, stats.flush_errs, stats.corruption_errs, stats.generation_errs)
 
 
-def _spaces(found: list[tuple[int, int, int]], devices: tuple[DeviceUse, ...]) -> tuple[Space, ...]:
+def _spaces(sums: list[tuple[int, int, int]], devices: tuple[DeviceUse, ...]) -> tuple[Space, ...]:
     """Returns the types of block groups; raid5 and raid6 share what the others leave of the allocated bytes of the devices."""
-    known = [(type_of(flags), *_PROFILES.get(flags & ctree.BLOCK_GROUP_PROFILE_MASK, ("unknown", 1.0))) for flags, _, _ in found]
-    plain = sum(total * factor for (_, total, _), (_, _, factor) in zip(found, known, strict=True) if factor)
-    striped = sum(total for (_, total, _), (_, _, factor) in zip(found, known, strict=True) if not factor)
+    profiles = [(type_of(flags), *_PROFILES.get(flags & ctree.BLOCK_GROUP_PROFILE_MASK, ("unknown", 1.0))) for flags, _, _ in sums]
+    plain = sum(total * factor for (_, total, _), (_, _, factor) in zip(sums, profiles, strict=True) if factor)
+    striped = sum(total for (_, total, _), (_, _, factor) in zip(sums, profiles, strict=True) if not factor)
     average = max((sum(device.allocated for device in devices) - plain) / striped, 1.0) if striped else 1.0
     return tuple(
         Space(type_, profile, total, used, factor or average)
-        for (_, total, used), (type_, profile, factor) in zip(found, known, strict=True)
+        for (_, total, used), (type_, profile, factor) in zip(sums, profiles, strict=True)
     )
 
 

@@ -57,17 +57,17 @@ def balance_block_group(fd: int, vaddr: int, flags: int) -> int:
     CAP_SYS_ADMIN.
     """
     arguments = bytearray(numbers.ioctl_balance_args.size)
-    one = _FILTER.pack(
+    filter_ = _FILTER.pack(
         0, 0, 100, 0, 0, _NO_END, vaddr, vaddr + 1, 0, numbers.BALANCE_ARGS_VRANGE, 0, numbers.ULONG_MAX, 0, numbers.ULONG_MAX
     )
     kinds = numbers.BALANCE_DATA
-    arguments[_DATA_AT : _DATA_AT + _FILTER.size] = one
+    arguments[_DATA_AT : _DATA_AT + _FILTER.size] = filter_
     if flags & _METADATA:  # on a filesystem with mixed block groups the kernel wants the same said of both
         kinds |= numbers.BALANCE_METADATA
-        arguments[_METADATA_AT : _METADATA_AT + _FILTER.size] = one
+        arguments[_METADATA_AT : _METADATA_AT + _FILTER.size] = filter_
     if flags & _SYSTEM:
         kinds |= numbers.BALANCE_SYSTEM
-        arguments[_SYSTEM_AT : _SYSTEM_AT + _FILTER.size] = one
+        arguments[_SYSTEM_AT : _SYSTEM_AT + _FILTER.size] = filter_
     _FLAGS.pack_into(arguments, 0, kinds, 0)
     if ioctl(fd, numbers.IOC_BALANCE_V2, arguments):  # BTRFS_ERROR_DEV_EXCL_RUN_IN_PROGRESS
         raise OSError(errno.EINPROGRESS, os.strerror(errno.EINPROGRESS))
@@ -97,8 +97,8 @@ def cancel_balance(fd: int, vaddr: int | None = None) -> bool:
 
     With `vaddr`, cancels only a balance of that block group.
     """
-    found = balance_now(fd)
-    if found is None or (vaddr is not None and found.block_group != vaddr):
+    balance = balance_now(fd)
+    if balance is None or (vaddr is not None and balance.block_group != vaddr):
         return False
     try:
         ioctl(fd, numbers.IOC_BALANCE_CTL, numbers.BALANCE_CTL_CANCEL)
@@ -126,7 +126,7 @@ def missing_devices(path: Path) -> tuple[int, ...] | None:
 
     None where the kernel does not report: before Linux 5.6, or where /sys cannot be seen.
     """
-    found = []
+    missing = []
     try:
         devices = list((_SYSFS / filesystem_uuid(path) / "devinfo").iterdir())
     except FileNotFoundError:
@@ -134,5 +134,5 @@ def missing_devices(path: Path) -> tuple[int, ...] | None:
     for device in devices:
         with suppress(FileNotFoundError):  # removed between the two looks
             if (device / "missing").read_text().strip() == "1":
-                found.append(int(device.name))
-    return tuple(sorted(found))
+                missing.append(int(device.name))
+    return tuple(sorted(missing))

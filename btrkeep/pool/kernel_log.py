@@ -57,15 +57,15 @@ class ScrubFaults:
 
 def faults(messages: Iterable[str], devices: frozenset[str]) -> ScrubFaults:
     """Returns the errors of a filesystem on these devices, given by the kernel's names (sda, dm-0)."""
-    found, trees, lines = set[int](), dict[int, TreeBlock](), 0
+    vaddrs, trees, lines = set[int](), dict[int, TreeBlock](), 0
     for message in messages:
         if (match := _UNFIXED.match(message)) and match[1] in devices:
-            found.add(int(match[2]))
+            vaddrs.add(int(match[2]))
             lines += 1
         elif (match := _TREE.match(message)) and match[1] in devices:
             trees[int(match[2])] = TreeBlock(*(int(match[number]) for number in (2, 4, 3)))
     return ScrubFaults(
-        tuple(sorted(found)), tuple(tree_block for vaddr, tree_block in sorted(trees.items()) if vaddr in found), lines
+        tuple(sorted(vaddrs)), tuple(tree_block for vaddr, tree_block in sorted(trees.items()) if vaddr in vaddrs), lines
     )
 
 
@@ -81,8 +81,8 @@ def read_failures(messages: Iterable[str], devices: frozenset[str]) -> list[Read
     """Returns one failure for each line about a filesystem on these devices. Another filesystem may have used a device of that name
     before.
     """
-    found = (match for message in messages if (match := _READ.match(message)) and match[1] in devices)
-    return [ReadFailure(int(one[2]), int(one[3]), int(one[4])) for one in found]
+    matches = (match for message in messages if (match := _READ.match(message)) and match[1] in devices)
+    return [ReadFailure(int(match[2]), int(match[3]), int(match[4])) for match in matches]
 
 
 def filesystem_devices(path: Path) -> frozenset[str]:

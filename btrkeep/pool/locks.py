@@ -142,10 +142,10 @@ def _parsed(text: bytes) -> Holder:
 
 def _known_to_the_kernel(path: Path) -> Holder | None:
     try:
-        found = [(pid, start_time(pid)) for pid in flock_holders(path.stat())]
+        holders = [(pid, start_time(pid)) for pid in flock_holders(path.stat())]
     except OSError:
         return None
-    return next((Holder(pid, started, "", _UNKNOWN) for pid, started in found if started), None)
+    return next((Holder(pid, started, "", _UNKNOWN) for pid, started in holders if started), None)
 
 
 def at_work(locks: Path) -> str:
@@ -184,13 +184,13 @@ def held_by(path: Path) -> LockHeld:
     return LockHeld(f"{path.name}: the lock is held by {who}", hint)
 
 
-def take_lock(path: Path, what: str, since: str, *, sealed: bool = False) -> Lock:
+def take_lock(path: Path, purpose: str, since: str, *, sealed: bool = False) -> Lock:
     """Takes the lock without waiting, on a full pool too; `sealed` (needs CAP_SYS_ADMIN) if an untrusted process will inherit it.
 
     Raises LockHeld, which names the holder, PoolUnusable, and OperatorError if this process has too many open files.
     """
     with Checkpoint(f"{_kind(path)} lock taken"):
-        return _taken(path, what, since, sealed)
+        return _taken(path, purpose, since, sealed)
 
 
 def _kind(path: Path) -> str:
@@ -198,8 +198,8 @@ def _kind(path: Path) -> str:
     return path.name.partition("-")[0]
 
 
-def _taken(path: Path, what: str, since: str, sealed: bool) -> Lock:
-    holder = Holder(os.getpid(), start_time(os.getpid()) or "", since, what)
+def _taken(path: Path, purpose: str, since: str, sealed: bool) -> Lock:
+    holder = Holder(os.getpid(), start_time(os.getpid()) or "", since, purpose)
     with contextlib.ExitStack() as opened:
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)  # without its parents: where they are missing there is no pool any more

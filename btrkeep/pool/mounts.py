@@ -180,9 +180,9 @@ def _call(name: str, number: int, *arguments: int | bytes | None) -> int:
 def _syscall() -> Callable[..., int]:
     import ctypes
 
-    found = ctypes.CDLL(None, use_errno=True).syscall
-    found.restype = ctypes.c_long
-    return found
+    function = ctypes.CDLL(None, use_errno=True).syscall
+    function.restype = ctypes.c_long
+    return function
 
 
 def remount(mount: Mount, words: tuple[str, ...]) -> None:
@@ -224,8 +224,8 @@ def open_btrfs(path: Path, unusable: type[OperatorError] = PoolUnusable) -> Iter
     except PermissionError:
         raise unusable(f"the trees of the btrfs at {path} may not be read", privilege_hint()) from None
     except OSError as error:
-        what = f"the btrfs at {path} cannot be read: {error.strerror}"
-        raise unusable(what, "look at the kernel's messages (dmesg)") from None
+        message = f"the btrfs at {path} cannot be read: {error.strerror}"
+        raise unusable(message, "look at the kernel's messages (dmesg)") from None
 
 
 def _require_btrfs(path: Path, unusable: type[OperatorError]) -> None:

@@ -134,8 +134,8 @@ def dead_roots(path: Path) -> list[DeadRoot]:
 def _orphan_items(fd: int) -> list[int]:
     first = ctree.Key(ctree.ORPHAN_OBJECTID, ctree.ORPHAN_ITEM_KEY, 0)
     last = ctree.Key(ctree.ORPHAN_OBJECTID, ctree.ORPHAN_ITEM_KEY, ULLONG_MAX)
-    found = search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, buf_size=_MANY_ITEMS)
-    return [header.offset for header, _ in found]
+    items = search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, buf_size=_MANY_ITEMS)
+    return [header.offset for header, _ in items]
 
 
 def _dead_root(fd: int, id_: int) -> DeadRoot | None:
@@ -212,10 +212,10 @@ def branches(path: Path, dead: DeadRoot) -> tuple[Key, ...] | None:
     if dead.height == 0:
         return None
     with btrfs.FileSystem(str(path)) as filesystem:
-        found = _place(filesystem, dead.bytenr)
-        if found is None:
+        location = _place(filesystem, dead.bytenr)
+        if location is None:
             return None
-        devid, physical = found
+        devid, physical = location
         try:
             device = filesystem.dev_info(devid).path
             node = _read_directly(device, physical, filesystem.nodesize)

@@ -154,13 +154,13 @@ def live_bytes(pool: Pool) -> dict[str, int]:
     """
     if mode(pool.filesystem) != SIMPLE:
         return {}
-    subvolume, found = _subvolume_of(pool), {}
+    subvolume, sizes = _subvolume_of(pool), {}
     for entry in os.scandir(pool.hosts):
         with suppress(OperatorError):  # a host that can have no group; its run says so
             number = referenced(pool, group_number(subvolume, entry.inode()))
             if number is not None:
-                found[entry.name] = number
-    return found
+                sizes[entry.name] = number
+    return sizes
 
 
 @Checkpoint("subvolume counted for its host")

@@ -74,7 +74,9 @@ def read_record(state: Path) -> TemporaryRecord | None:
 def _parsed(record: dict[str, Any]) -> TemporaryRecord:
     if record.pop("format") != _FORMAT:
         raise ValueError("another version wrote it")
-    devices = tuple(TemporaryDevice(Path(one["path"]), bool(one["is_file"]), int(one["size"])) for one in record.pop("devices"))
+    devices = tuple(
+        TemporaryDevice(Path(device["path"]), bool(device["is_file"]), int(device["size"])) for device in record.pop("devices")
+    )
     lasting, added = (tuple(map(str, record.pop(name, ()))) for name in ("lasting", "added"))
     return TemporaryRecord(devices=devices, lasting=lasting, added=added, **record)
 

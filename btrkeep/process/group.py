@@ -40,8 +40,8 @@ class UnkillableProcess(OperatorError):
     It may continue at any time, and keeps its open files until then.
     """
 
-    def __init__(self, found: Sequence[GroupMember], command: str) -> None:
-        who = f"process {found[0].pid} ({found[0].name})" if found else f"a process of {command}"
+    def __init__(self, group_members: Sequence[GroupMember], command: str) -> None:
+        who = f"process {group_members[0].pid} ({group_members[0].name})" if group_members else f"a process of {command}"
         super().__init__(
             f"{who} cannot be ended: it waits in the kernel (state D)",
             "see what it waits for, such as a mount that does not answer",

@@ -54,10 +54,10 @@ def become_reaper() -> None:
 
 def descriptor_of(pidfd: int, number: int) -> int:
     """A copy of a descriptor that another process has under that number (pidfd_getfd(2)). Raises OSError."""
-    found: int = _libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
-    if found < 0:
+    descriptor: int = _libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
+    if descriptor < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return found
+    return descriptor
 
 
 def why_no_descriptors() -> str:
@@ -184,23 +184,23 @@ def bytes_read_below(pid: int) -> int | None:
 
 def flock_holders(file: os.stat_result) -> list[int]:
     """The processes that took a flock(2) on that very file and have it open still. Found by its inode in /proc/locks."""
-    found = set()
+    pids = set()
     for line in Path("/proc/locks").read_text().splitlines():
         fields = line.split()
         if fields[1] == "FLOCK" and int(fields[5].rpartition(":")[2]) == file.st_ino:
-            found.add(int(fields[4]))
-    return sorted(pid for pid in found if has_locked(pid, file))
+            pids.add(int(fields[4]))
+    return sorted(pid for pid in pids if has_locked(pid, file))
 
 
 def groups_of(name: str, file: os.stat_result) -> set[int]:
     """The process groups in which a program of that name has that very file locked."""
-    found = set()
+    groups = set()
     for pid in _pids():
         with contextlib.suppress(OSError, ValueError):
             program, fields = _stat(pid)
             if program == os.fsencode(name) and has_locked(pid, file):
-                found.add(int(fields[2]))
-    return found
+                groups.add(int(fields[2]))
+    return groups
 
 
 def has_locked(pid: int, file: os.stat_result) -> bool:
@@ -242,16 +242,16 @@ def folder_users(folders: Collection[str]) -> dict[str, FolderUser]:
     processes that see the folder at another place. (Files of a deleted subvolume have the device number 0, so device and inode
     cannot identify them.)
     """
-    left, found = set(folders), dict[str, FolderUser]()
+    left, users = set(folders), dict[str, FolderUser]()
     for pid in _pids():
         if not left:
             break
         for folder in _folders_of(pid) & left:
             with contextlib.suppress(OSError):
                 name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-                found[folder] = FolderUser(pid, name)
-        left -= found.keys()
-    return found
+                users[folder] = FolderUser(pid, name)
+        left -= users.keys()
+    return users
 
 
 def _folders_of(pid: int) -> set[str]:
@@ -260,12 +260,12 @@ def _folders_of(pid: int) -> set[str]:
     links = [f"{process}/{name}" for name in ("cwd", "root", "exe")]
     with contextlib.suppress(OSError):
         links += [entry.path for entry in os.scandir(f"{process}/fd")]
-    found: set[str] = set()
+    folders: set[str] = set()
     for link in links:
         with contextlib.suppress(OSError):
             path = Path(str(Path(link).readlink()).removesuffix(" (deleted)"))
-            found.update(map(str, (path, *path.parents)))
-    return found
+            folders.update(map(str, (path, *path.parents)))
+    return folders
 
 
 _LOGIN_ID = Path("/proc/self/loginuid")

@@ -73,8 +73,8 @@ def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bo
             _end(process)
         for file in (out, err):
             file.seek(0)
-        said = err.read(_LONGEST).decode("utf-8", "surrogateescape")
-        return ProgramEnd(tuple(command), process.returncode, out.read(_LONGEST), said, first_reported(errors))
+        error_output = err.read(_LONGEST).decode("utf-8", "surrogateescape")
+        return ProgramEnd(tuple(command), process.returncode, out.read(_LONGEST), error_output, first_reported(errors))
 
 
 def start_detached(command: Sequence[str]) -> int:

@@ -59,10 +59,10 @@ class RootServiceClient:
 class Stream:
     """Bytes as they come, once. Iterating raises RequestRefused when the service fails midway, Absent when it is gone before."""
 
-    def __init__(self, line: "_Line", told: Streamed) -> None:
+    def __init__(self, line: "_Line", streamed: Streamed) -> None:
         self._line = line
         line.wait_in_kernel()
-        self.name, self.type, self.length = told.name, told.type, told.length
+        self.name, self.type, self.length = streamed.name, streamed.type, streamed.length
 
     def __iter__(self) -> Iterator[bytes]:
         while size := HEAD.unpack(self._line.exactly(HEAD.size))[0]:

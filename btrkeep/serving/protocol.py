@@ -118,10 +118,10 @@ def _finite(text: str) -> float:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a name is there twice")
-    return found
+    return fields
 
 
 def asked(verb: str, who: str, arguments: Mapping[str, Any], session: str | None = None) -> bytes:
@@ -136,15 +136,15 @@ def asked(verb: str, who: str, arguments: Mapping[str, Any], session: str | None
 def read_request(line: bytes) -> Request:
     """The request in a line. Raises RequestRefused, of kind usage."""
     try:
-        found = decoded(line)
+        fields = decoded(line)
     except ValueError:  # not its words: they would repeat what was sent
         raise RequestRefused("the request is not JSON", kind="usage") from None
-    if not isinstance(found, dict) or found.keys() not in ({"verb", "who", "arguments"}, {"verb", "session", "arguments"}):
+    if not isinstance(fields, dict) or fields.keys() not in ({"verb", "who", "arguments"}, {"verb", "session", "arguments"}):
         raise RequestRefused("a request has verb, who or session, and arguments, and nothing else", kind="usage")
-    verb, who, session, arguments = found["verb"], found.get("who", ""), found.get("session"), found["arguments"]
+    verb, who, session, arguments = fields["verb"], fields.get("who", ""), fields.get("session"), fields["arguments"]
     if not isinstance(verb, str) or not isinstance(who, str) or not isinstance(arguments, dict):
         raise RequestRefused("verb and who are texts, arguments is an object", kind="usage")
-    if "session" in found and not isinstance(session, str):
+    if "session" in fields and not isinstance(session, str):
         raise RequestRefused("session is a text", kind="usage")
     return Request(verb, who, arguments, session)
 
@@ -176,15 +176,15 @@ def kind_of(error: OperatorError) -> str:
 def read_answer(line: bytes) -> Any:
     """Decodes an answer: a Streamed, or any other value. Raises RequestRefused."""
     try:
-        found = decoded(line)
-        if not found["ok"]:
-            job, own = found.get("job"), found.get("own") is True
+        fields = decoded(line)
+        if not fields["ok"]:
+            job, own = fields.get("job"), fields.get("own") is True
             raise RequestRefused(
-                str(found["error"]), str(found["hint"]), str(found["kind"]), own=own, job=job if isinstance(job, str) else None
+                str(fields["error"]), str(fields["hint"]), str(fields["kind"]), own=own, job=job if isinstance(job, str) else None
             )
-        if "stream" in found:
-            told = found["stream"]
-            return Streamed(str(told["name"]), str(told["type"]), told["length"])
-        return found["answer"]
+        if "stream" in fields:
+            stream = fields["stream"]
+            return Streamed(str(stream["name"]), str(stream["type"]), stream["length"])
+        return fields["answer"]
     except (ValueError, KeyError, TypeError):
         raise RequestRefused("the service answered something that is not an answer", "is it of the same version?") from None

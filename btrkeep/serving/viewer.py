@@ -62,11 +62,11 @@ def viewer_object(viewer: Viewer) -> dict[str, Any]:
     return {"name": viewer.name, "role": viewer.role, "hosts": hosts, "session": viewer.session}
 
 
-def read_viewer(found: Mapping[str, Any]) -> Viewer:
+def read_viewer(fields: Mapping[str, Any]) -> Viewer:
     """Parses a viewer from JSON. Raises KeyError and TypeError if it is invalid."""
-    hosts = found["hosts"]
+    hosts = fields["hosts"]
     limits = None if hosts is None else tuple(map(str, hosts))
-    return Viewer(str(found["name"]), role_of(found["role"]), limits, str(found["session"]))
+    return Viewer(str(fields["name"]), role_of(fields["role"]), limits, str(fields["session"]))
 
 
 def role_of(word: Any) -> Role:

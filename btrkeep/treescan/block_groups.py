@@ -61,12 +61,12 @@ def count_subvolumes(fd: int) -> int:
     Each has a ROOT_BACKREF, which its deletion takes away; `btrfs subvolume list` counts them too. Raises OSError (EPERM without
     CAP_SYS_ADMIN).
     """
-    found = 0
+    count = 0
     first, last = (ctree.FIRST_FREE_OBJECTID, 0, 0), (ctree.LAST_FREE_OBJECTID, 255, ctree.ULLONG_MAX)
     search = TreeSearch(fd, ctree.ROOT_TREE_OBJECTID, first, last)
     for _, header in batches(search):
-        found += int((header["type"] == ctree.ROOT_BACKREF_KEY).sum())
-    return found
+        count += int((header["type"] == ctree.ROOT_BACKREF_KEY).sum())
+    return count
 
 
 _CHUNK = np.dtype(
@@ -108,13 +108,13 @@ def chunks(fd: int) -> Chunks:
     """All chunks. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
     parts, seen = [], 0
     search = TreeSearch(fd, ctree.CHUNK_TREE_OBJECTID, _FIRST, _LAST)
-    for at, found in batches(search):
+    for at, keys in batches(search):
         chunk = gathered(search.buffer, at + HEADER_SIZE, _CHUNK)
         stripes = chunk["stripes"].astype(np.int64)
         which = np.repeat(np.arange(len(at)), stripes)
         number = np.arange(len(which)) - np.repeat(np.cumsum(stripes) - stripes, stripes)
         stripe = gathered(search.buffer, at[which] + HEADER_SIZE + _CHUNK.itemsize + number * _STRIPE.itemsize, _STRIPE)
-        parts.append((found["offset"], chunk["length"], chunk["type"], stripes, which + seen, stripe["devid"], stripe["paddr"]))
+        parts.append((keys["offset"], chunk["length"], chunk["type"], stripes, which + seen, stripe["devid"], stripe["paddr"]))
         seen += len(at)
     return Chunks(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -124,9 +124,9 @@ def device_extents(fd: int) -> DeviceExtents:
     parts = []
     first, last = (1, ctree.DEV_EXTENT_KEY, 0), (TOP, ctree.DEV_EXTENT_KEY, TOP)
     search = TreeSearch(fd, ctree.DEV_TREE_OBJECTID, first, last)
-    for at, found in batches(search):
-        at_extent = at[found["type"] == ctree.DEV_EXTENT_KEY]  # the range of keys holds a device's other items too
-        key, extent = found[found["type"] == ctree.DEV_EXTENT_KEY], gathered(search.buffer, at_extent + HEADER_SIZE, _DEV_EXTENT)
+    for at, keys in batches(search):
+        at_extent = at[keys["type"] == ctree.DEV_EXTENT_KEY]  # the range of keys holds a device's other items too
+        key, extent = keys[keys["type"] == ctree.DEV_EXTENT_KEY], gathered(search.buffer, at_extent + HEADER_SIZE, _DEV_EXTENT)
         parts.append((key["objectid"], key["offset"], extent["vaddr"], extent["length"]))
     return DeviceExtents(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -164,9 +164,9 @@ def block_groups(fd: int, chunk: Chunks) -> BlockGroups:
 def _in_bulk(fd: int) -> BlockGroups:
     parts = []
     search = TreeSearch(fd, ctree.BLOCK_GROUP_TREE_OBJECTID)
-    for at, found in batches(search):
+    for at, keys in batches(search):
         item = gathered(search.buffer, at + HEADER_SIZE, _ITEM)
-        parts.append((found["objectid"], found["offset"], item["used"], item["flags"]))
+        parts.append((keys["objectid"], keys["offset"], item["used"], item["flags"]))
     return BlockGroups(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
@@ -175,11 +175,11 @@ def looked_up(fd: int, vaddr: Array, length: Array) -> BlockGroups:
     tree = ctree.BLOCK_GROUP_TREE_OBJECTID if has_block_group_tree(fd) else ctree.EXTENT_TREE_OBJECTID
     search = TreeSearch(fd, tree, buffer_size=_ONE_ITEM)
     rows = []
-    for one, size in zip(vaddr.tolist(), length.tolist(), strict=True):
-        search.only((one, _KEY, size))
+    for start, size in zip(vaddr.tolist(), length.tolist(), strict=True):
+        search.only((start, _KEY, size))
         if search.fill():  # else it was removed since the chunks were read, which is normal
             used, _, flags = _ITEM_FIELDS.unpack_from(search.buffer, search.first_header + HEADER_SIZE)
-            rows.append((one, size, used, flags))
+            rows.append((start, size, used, flags))
     return BlockGroups(*np.array(rows, U64).reshape(-1, 4).T)
 
 
@@ -196,7 +196,7 @@ def used_from_free_space(fd: int, chunk: Chunks, vaddr: Array, free: Array) -> A
     for copy in _SUPER_COPIES:
         holds_super[chunk.stripe_chunk[(chunk.stripe_paddr < copy + _SUPER_SIZE) & (end > copy)]] = True
     for place in np.flatnonzero(holds_super[index]).tolist():
-        one = looked_up(fd, chunk.vaddr[index[place]][None], chunk.length[index[place]][None])
-        if len(one.used):
-            used[place] = one.used[0]
+        exact = looked_up(fd, chunk.vaddr[index[place]][None], chunk.length[index[place]][None])
+        if len(exact.used):
+            used[place] = exact.used[0]
     return used

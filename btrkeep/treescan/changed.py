@@ -103,7 +103,7 @@ def changed_inodes(fd: int, since: int) -> Iterator[ChangedInode]:
     search = TreeSearch(fd, since=since)
     buffer = search.buffer
     while count := search.fill():
-        type_at, size, found = search.first_header + TYPE_AND_LEN_AT, 0, list[ChangedInode]()
+        type_at, size, inodes = search.first_header + TYPE_AND_LEN_AT, 0, list[ChangedInode]()
         for _ in range(count):
             kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
             if kind == ctree.INODE_ITEM_KEY:
@@ -111,10 +111,10 @@ def changed_inodes(fd: int, since: int) -> Iterator[ChangedInode]:
                 if transid > since and links:
                     ino = HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1]
                     changed, modified = (stamps[at] * 1_000_000_000 + stamps[at + 1] for at in (0, 2))
-                    found.append(ChangedInode(ino, mode, length, modified, changed))
+                    inodes.append(ChangedInode(ino, mode, length, modified, changed))
             type_at += size + HEADER.size
         search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
-        yield from found
+        yield from inodes
 
 
 def flagged_inodes(fd: int, flags: int) -> Iterator[int]:
@@ -122,14 +122,14 @@ def flagged_inodes(fd: int, flags: int) -> Iterator[int]:
     search = TreeSearch(fd)
     buffer = search.buffer
     while count := search.fill():
-        type_at, size, found = search.first_header + TYPE_AND_LEN_AT, 0, list[int]()
+        type_at, size, inodes = search.first_header + TYPE_AND_LEN_AT, 0, list[int]()
         for _ in range(count):
             kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
             if kind == ctree.INODE_ITEM_KEY and _FLAGS.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)[0] & flags:
-                found.append(HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1])
+                inodes.append(HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1])
             type_at += size + HEADER.size
         search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
-        yield from found
+        yield from inodes
 
 
 _EXTENT = Struct("=Q8xB3xBQ16xQ")  # generation, compression, type, disk_bytenr, num_bytes
@@ -155,21 +155,21 @@ def written_sizes(fd: int, since: int, *, compressed: bool = False, buffer_size:
     buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
     ino = size = total = 0
     while count := search.fill():
-        type_at, found = search.first_header + TYPE_AND_LEN_AT, []
+        type_at, sizes = search.first_header + TYPE_AND_LEN_AT, []
         for _ in range(count):
             kind, size = type_and_len(buffer, type_at)
             if kind == ctree.EXTENT_DATA_KEY and size >= _EXTENT.size:
                 objectid = HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1]
                 if objectid != ino:
                     if total:
-                        found.append((ino, total))
+                        sizes.append((ino, total))
                     ino, total = objectid, 0
                 generation, compression, extent, vaddr, length = _EXTENT.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
                 if generation > since and extent == _REGULAR and vaddr and (compressed or not compression):
                     total += length
             type_at += size + HEADER.size
         search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
-        yield from found
+        yield from sizes
     if total:
         yield ino, total
 

@@ -48,21 +48,21 @@ def extents(fd: int, first: int = 0, last: int = TOP, *, buffer_size: int = BUFF
     """The extents that begin at virtual addresses from `first` to `last`, a batch for each buffer. Raises OSError."""
     node = int(ioctl.fs_info(fd).nodesize)
     search = TreeSearch(fd, ctree.EXTENT_TREE_OBJECTID, (first, 0, 0), (last, 255, TOP), buffer_size=buffer_size)
-    for at, found in batches(search):
-        is_extent = ((found["type"] == _EXTENT) | (found["type"] == _METADATA)) & (found["len"] > _OLD_ITEM_SIZE)
-        yield _batch(search.buffer, at[is_extent], found[is_extent], node)
+    for at, keys in batches(search):
+        is_extent = ((keys["type"] == _EXTENT) | (keys["type"] == _METADATA)) & (keys["len"] > _OLD_ITEM_SIZE)
+        yield _batch(search.buffer, at[is_extent], keys[is_extent], node)
 
 
-def _batch(buffer: bytearray, at: Array, found: Array, node: int) -> Extents:
+def _batch(buffer: bytearray, at: Array, keys: Array, node: int) -> Extents:
     item = gathered(buffer, at + HEADER_SIZE, _ITEM)
-    is_metadata_item = found["type"] == _METADATA
+    is_metadata_item = keys["type"] == _METADATA
     is_tree_block = is_metadata_item | (item["flags"] & np.uint64(_TREE_BLOCK) != 0)
-    length = np.where(is_metadata_item, U64.type(node), found["offset"])
+    length = np.where(is_metadata_item, U64.type(node), keys["offset"])
     before = HEADER_SIZE + _ITEM.itemsize + np.where(is_tree_block & ~is_metadata_item, _BLOCK_INFO.itemsize, 0)
-    has_inline = found["len"] + HEADER_SIZE >= before + _INLINE.itemsize
+    has_inline = keys["len"] + HEADER_SIZE >= before + _INLINE.itemsize
     inline = gathered(buffer, np.where(has_inline, at + before, 0), _INLINE)
     owner = np.where(has_inline & np.isin(inline["type"], _NAMES_ITS_TREE), inline["owner"], U64.type(SHARED))
-    return Extents(found["objectid"], length, item["refs"], item["generation"], is_tree_block, owner)
+    return Extents(keys["objectid"], length, item["refs"], item["generation"], is_tree_block, owner)
 
 
 def gaps(fd: int, vaddr: Array, length: Array, *, buffer_size: int = BUFFER_SIZE) -> Iterator[tuple[Array, Array]]:
@@ -115,8 +115,8 @@ def file_extents(fd: int) -> Iterator[tuple[Array, Array]]:
     An extent comes as often as a file refers to it. Inline data and holes are left out. Raises OSError.
     """
     search = TreeSearch(fd)
-    for at, found in batches(search):
-        is_extent = (found["type"] == ctree.EXTENT_DATA_KEY) & (found["len"] >= _FILE_ITEM.itemsize)
+    for at, keys in batches(search):
+        is_extent = (keys["type"] == ctree.EXTENT_DATA_KEY) & (keys["len"] >= _FILE_ITEM.itemsize)
         item = gathered(search.buffer, at[is_extent] + HEADER_SIZE, _FILE_ITEM)
         item = item[(item["type"] != _INLINE_DATA) & (item["vaddr"] != 0)]
         yield item["vaddr"], item["length"]
@@ -136,7 +136,7 @@ def parts_of_file(fd: int) -> list[tuple[int, ...]] | None:
 
     Delayed data is not included: flush the file first. Needs CAP_SYS_ADMIN. Raises OSError.
     """
-    inode, found = os.fstat(fd).st_ino, list[tuple[int, ...]]()
+    inode, file_parts = os.fstat(fd).st_ino, list[tuple[int, ...]]()
     first, last = (inode, ctree.EXTENT_DATA_KEY, 0), (inode, ctree.EXTENT_DATA_KEY, TOP)
     search = TreeSearch(fd, first=first, last=last, buffer_size=_SMALL_BUFFER)
     while count := search.fill():
@@ -147,8 +147,8 @@ def parts_of_file(fd: int) -> list[tuple[int, ...]] | None:
             if search.buffer[item + _TYPE_AT] == _INLINE_DATA:
                 return None
             kind, compression = search.buffer[item + _TYPE_AT], search.buffer[item + _COMPRESSION_AT]
-            found.append((logical, kind, compression, *_REST.unpack_from(search.buffer, item + _REST_AT)))
+            file_parts.append((logical, kind, compression, *_REST.unpack_from(search.buffer, item + _REST_AT)))
             if number < count - 1:
                 at += HEADER_SIZE + size
         search.resume_after(at)
-    return found
+    return file_parts

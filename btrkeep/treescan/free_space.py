@@ -83,20 +83,20 @@ def _aligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, in
     bitmaps = at[kinds == _BITMAP_WORD]
     rows = gathered(search.buffer, search.first_header + (bitmaps + _HEADER_WORDS) * 8, _BITMAP_ROW)
     extents, groups = at[kinds == _EXTENT_WORD], at[kinds == _INFO_WORD]
-    found = _in_order(words[extents + 1], words[extents + 2], *unpacked(words[bitmaps + 1], rows, sector))
-    return FreeSpace(*found, words[groups + 1], words[groups + 2]), search.first_header + int(at[-1]) * 8
+    aligned = _in_order(words[extents + 1], words[extents + 2], *unpacked(words[bitmaps + 1], rows, sector))
+    return FreeSpace(*aligned, words[groups + 1], words[groups + 2]), search.first_header + int(at[-1]) * 8
 
 
 def _unaligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, int]:
     """Reads item by item: the last bitmap of a block group of an odd size is shorter, and shifts all that follow."""
     at = positions(search.buffer, search.first_header, count)
-    found = headers(search.buffer, at)
-    is_bitmap = found["type"] == _BITMAP
+    keys = headers(search.buffer, at)
+    is_bitmap = keys["type"] == _BITMAP
     rows = np.zeros((int(is_bitmap.sum()), _BITMAP_BYTES), np.uint8)
-    for row, begin, length in zip(rows, at[is_bitmap] + HEADER_SIZE, found["len"][is_bitmap], strict=True):
+    for row, begin, length in zip(rows, at[is_bitmap] + HEADER_SIZE, keys["len"][is_bitmap], strict=True):
         row[:length] = np.frombuffer(search.buffer, np.uint8, int(length), int(begin))
-    extents, groups = found[found["type"] == _EXTENT], found[found["type"] == _INFO]
-    bits = unpacked(found["objectid"][is_bitmap], rows.view(U64), sector)
+    extents, groups = keys[keys["type"] == _EXTENT], keys[keys["type"] == _INFO]
+    bits = unpacked(keys["objectid"][is_bitmap], rows.view(U64), sector)
     return FreeSpace(*_in_order(extents["objectid"], extents["offset"], *bits), groups["objectid"], groups["offset"]), int(at[-1])
 
 
@@ -111,13 +111,17 @@ def unpacked(vaddr: Array, words: Array, sector: int) -> tuple[Array, Array]:
     edges[:, 1:] = words >> np.uint64(63)
     edges[:, :-1] ^= words ^ (words << np.uint64(1))
     octets = edges.view(np.uint8).ravel()
-    some = np.flatnonzero(octets != 0)  # only those that have an edge are taken apart; and bool is what NumPy searches fastest
-    at = np.flatnonzero(np.unpackbits(octets[some], bitorder="little").view(bool))
+    with_edges = np.flatnonzero(
+        octets != 0
+    )  # only those that have an edge are taken apart; and bool is what NumPy searches fastest
+    at = np.flatnonzero(np.unpackbits(octets[with_edges], bitorder="little").view(bool))
     # What is to be added to the place of each octet is known before its bits are: there are far more of those.
     row_starts = np.arange(len(words) + 1) * (edges.shape[1] * 8)
-    of_row = np.diff(np.searchsorted(some, row_starts))
+    of_row = np.diff(np.searchsorted(with_edges, row_starts))
     octet = 8 * sector
-    before = ((some - np.arange(len(some))) * octet).view(U64) + np.repeat(vaddr - (row_starts[:-1] * octet).view(U64), of_row)
+    before = ((with_edges - np.arange(len(with_edges))) * octet).view(U64) + np.repeat(
+        vaddr - (row_starts[:-1] * octet).view(U64), of_row
+    )
     where = before[at >> 3]
     at *= sector
     where += at.view(U64)

@@ -34,11 +34,11 @@ def positions(buffer: bytearray, start: int, count: int) -> Array:
 
 
 def _walked(buffer: bytearray, start: int, count: int) -> Array:
-    found, size_at, unpack = [], start + _LEN_AT, _LEN.unpack_from
+    places, size_at, unpack = [], start + _LEN_AT, _LEN.unpack_from
     for _ in range(count):
-        found.append(size_at)
+        places.append(size_at)
         size_at += HEADER_SIZE + unpack(buffer, size_at)[0]
-    return np.array(found) - _LEN_AT
+    return np.array(places) - _LEN_AT
 
 
 def batches(search: TreeSearch) -> Iterator[tuple[Array, Array]]:

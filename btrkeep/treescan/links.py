@@ -69,24 +69,24 @@ def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE, *, since: int = 0) ->
     buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
     inode_item = ctree.INODE_ITEM_KEY
     nlink, nlink_end = _INODE_NLINK_AT - TYPE_AND_LEN_AT, _INODE_NLINK_AT - TYPE_AND_LEN_AT + 4
-    found: tuple[int, int, int] | None = None
+    linked: tuple[int, int, int] | None = None
     names: list[tuple[int, bytes]] = []
     while count := search.fill():
         type_at, size = search.first_header + TYPE_AND_LEN_AT, 0
         for _ in range(count):  # half a million times for 100,000 files: no sum or store too many
             kind, size = type_and_len(buffer, type_at)
             if kind == inode_item:
-                if found:
-                    yield LinkedInode(*found, tuple(names))
-                    found = None
+                if linked:
+                    yield LinkedInode(*linked, tuple(names))
+                    linked = None
                 if buffer[type_at + nlink : type_at + nlink_end] != _ONE_LINK:
-                    found, names = _linked(buffer, type_at - TYPE_AND_LEN_AT), []
-            elif found and kind in _NAMED_BY and HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1] == found[0]:
+                    linked, names = _linked(buffer, type_at - TYPE_AND_LEN_AT), []
+            elif linked and kind in _NAMED_BY and HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1] == linked[0]:
                 names.extend(_names(buffer, type_at - TYPE_AND_LEN_AT))
             type_at += size + 32
         search.resume_after(type_at - size - 32 - TYPE_AND_LEN_AT)
-    if found:
-        yield LinkedInode(*found, tuple(names))
+    if linked:
+        yield LinkedInode(*linked, tuple(names))
 
 
 def _linked(buffer: bytearray, header: int) -> tuple[int, int, int] | None:
@@ -178,43 +178,43 @@ class InodeNames:
 
         It is the same object as before when the subvolume before had the same paths.
         """
-        found: dict[int, list[bytes]] = {}
+        paths_by_inode: dict[int, list[bytes]] = {}
         wanted = sorted(set(inodes))
         try:
-            known = self._names(subvolume, wanted)
+            names_by_inode = self._names(subvolume, wanted)
         except FileNotFoundError:  # the subvolume went meanwhile
-            return found
-        if (wanted, known) == self._last[:2]:
+            return paths_by_inode
+        if (wanted, names_by_inode) == self._last[:2]:
             return self._last[2]
         paths, is_alone = dict[int, tuple[bytes, ...] | None](), True
         for ino in wanted:
             with suppress(FileNotFoundError):  # or a folder did
-                for folder, name in known.get(ino, ()):
+                for folder, name in names_by_inode.get(ino, ()):
                     if folder not in paths:
-                        paths[folder] = _path_within(known, folder)
+                        paths[folder] = _path_within(names_by_inode, folder)
                     is_alone = is_alone and paths[folder] is not None
                     above = paths[folder]
-                    path = self._folder(subvolume, folder, known) if above is None else above
-                    found.setdefault(ino, []).append(b"/".join((*path, name)))
+                    path = self._folder(subvolume, folder, names_by_inode) if above is None else above
+                    paths_by_inode.setdefault(ino, []).append(b"/".join((*path, name)))
         if is_alone:
-            self._last = wanted, known, found
-        return found
+            self._last = wanted, names_by_inode, paths_by_inode
+        return paths_by_inode
 
-    def _folder(self, subvolume: int, ino: int, known: _Names) -> tuple[bytes, ...]:
+    def _folder(self, subvolume: int, ino: int, names_by_inode: _Names) -> tuple[bytes, ...]:
         """The path of a folder; `known` are names that were found anyway."""
         if (before := self._folders.get((subvolume, ino))) is not None:
             return before
         path, above = list[bytes](), ino
         while above != _ROOT_FOLDER:
-            names = known.get(above) or self._names(subvolume, (above,)).get(above)
+            names = names_by_inode.get(above) or self._names(subvolume, (above,)).get(above)
             if not names:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"folder with inode {above}")
             above, name = names[0]
             path.append(name)
         if len(self._folders) >= _PARENTS_REMEMBERED:
             self._folders.clear()
-        self._folders[subvolume, ino] = found = tuple(reversed(path))
-        return found
+        self._folders[subvolume, ino] = folder_path = tuple(reversed(path))
+        return folder_path
 
     def _names(self, subvolume: int, wanted: Sequence[int]) -> _Names:
         """The names of these inodes, which are in order; and some of others that lie between them. Not to be changed."""
@@ -231,12 +231,12 @@ class InodeNames:
         first = max(_ROOT_FOLDER + 1, cluster[0] - _FOLDERS_BEFORE) if len(cluster) > 1 else cluster[0]
         self._search.restart(subvolume, (first, ctree.INODE_REF_KEY, 0), _last_name_of(cluster[-1]))
         for number in count():
-            yield (found := self._fill((first, cluster[-1], number)))
-            if found.last is None:
+            yield (filled := self._fill((first, cluster[-1], number)))
+            if filled.last is None:
                 break
-            _, ino, _, kind, _ = HEADER.unpack_from(self._search.buffer, found.last)
+            _, ino, _, kind, _ = HEADER.unpack_from(self._search.buffer, filled.last)
             if kind <= ctree.INODE_EXTREF_KEY:
-                self._search.resume_after(found.last)
+                self._search.resume_after(filled.last)
             elif following := cluster[bisect_right(cluster, ino) :]:  # not through all extents of a large file
                 self._search.restart(subvolume, (following[0], ctree.INODE_REF_KEY, 0), _last_name_of(cluster[-1]))
             else:
@@ -256,13 +256,13 @@ class InodeNames:
             header += HEADER.size + size
         is_last = not number or header + _LARGEST < len(buffer)  # any other item would have found room
         image = _image(buffer, headers, header - self._search.first_header)
-        found = _Found(tuple(headers), image, names, None if is_last else headers[-1])
+        filled = _Found(tuple(headers), image, names, None if is_last else headers[-1])
         if self._remembered > _MOST_REMEMBERED:
             self._before.clear()
             self._remembered = 0
-        self._before[place] = found
+        self._before[place] = filled
         self._remembered += len(image)
-        return found
+        return filled
 
 
 def _image(buffer: bytearray, headers: Sequence[int], size: int) -> bytes:
@@ -280,11 +280,11 @@ def _image(buffer: bytearray, headers: Sequence[int], size: int) -> bytes:
     return bytes(image)
 
 
-def _path_within(known: _Names, folder: int) -> tuple[bytes, ...] | None:
+def _path_within(names_by_inode: _Names, folder: int) -> tuple[bytes, ...] | None:
     """The path of a folder, if `known` has all names on the way to the root."""
     path = list[bytes]()
     while folder != _ROOT_FOLDER:
-        if not (names := known.get(folder)):
+        if not (names := names_by_inode.get(folder)):
             return None
         folder, name = names[0]
         path.append(name)

@@ -76,9 +76,9 @@ def _colouring(name: str) -> tuple[Colouring, float]:
 
 
 def _require_devices(request: PictureRequest, state: FilesystemState) -> None:
-    there = state.devid.tolist()
-    if missing := [devid for devid in request.device if devid not in there]:
-        raise OperatorError(f"there is no device {missing[0]}", f"the filesystem has {', '.join(map(str, there))}")
+    devids = state.devid.tolist()
+    if missing := [devid for devid in request.device if devid not in devids]:
+        raise OperatorError(f"there is no device {missing[0]}", f"the filesystem has {', '.join(map(str, devids))}")
 
 
 def _draw_extents(request: PictureRequest) -> None:
@@ -161,9 +161,9 @@ def _record(request: PictureRequest, picture: str | None, parts: list[str], stat
     _say_written(request, "recorded", name)
 
 
-def _say_written(request: PictureRequest, what: str, name: str) -> None:
+def _say_written(request: PictureRequest, action: str, name: str) -> None:
     if name != STDOUT:
-        request.say(f"{what} {printable(name)}")
+        request.say(f"{action} {printable(name)}")
 
 
 _TYPES = {DATA: "DATA", SYSTEM: "SYSTEM", METADATA: "METADATA"}

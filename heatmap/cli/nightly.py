@@ -31,10 +31,10 @@ def taken(name: str) -> tuple[str, datetime] | None:
 
 def superfluous(names: Iterable[str], now: datetime) -> list[str]:
     """Returns the files to delete. The last one of each day or week stays; files without an automatic name are never deleted."""
-    found = sorted(((at, of, name) for name in names if (said := taken(name)) for of, at in [said]), reverse=True)
+    states = sorted(((at, of, name) for name in names if (parsed := taken(name)) for of, at in [parsed]), reverse=True)
     kept: dict[tuple[str, date | tuple[int, int]], datetime] = {}
     goes = []
-    for at, of, name in found:
+    for at, of, name in states:
         slot = _slot(at, now)
         if slot is not None and kept.setdefault((of, slot), at) != at:
             goes.append(name)
@@ -74,14 +74,14 @@ def command(pool: str | None, config: Path | None) -> None:
     from btrkeep.config import load_usable
     from btrkeep.pool.marker import open_pool
 
-    found = load_usable(pool or _POOL, config)
-    show_times_in(found.pool.zone)
-    folder = found.pool.state / PICTURES
-    if not answers(found.pool.state):
-        raise OperatorError(f"{found.pool.state} does not answer", HINT)
+    usable = load_usable(pool or _POOL, config)
+    show_times_in(usable.pool.zone)
+    folder = usable.pool.state / PICTURES
+    if not answers(usable.pool.state):
+        raise OperatorError(f"{usable.pool.state} does not answer", HINT)
     with _readable_for_the_group():
         _make_folder(folder)
-        _draw(open_pool(found.pool.path).path, folder)
+        _draw(open_pool(usable.pool.path).path, folder)
     if gone := thin(folder, datetime.now(UTC)):
         click.echo(f"thinned: {counted(gone, 'file')}")
 

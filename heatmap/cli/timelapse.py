@@ -54,8 +54,8 @@ def command(folder: Path, output: Path, colour: str, no_dates: bool, quiet: int,
             progress=lambda done, count: line.go_on(lambda: f"drawing frames: {done / count:4.0%}"),
             **options,
         )
-    for one in made.left_out:
-        click.echo(printable(f"left out: {one}"), err=True)
+    for reason in made.left_out:
+        click.echo(printable(f"left out: {reason}"), err=True)
     if not quiet:
         period = f"{local_minute(made.first)} to {local_minute(made.last)}"
         click.echo(f"{counted(made.frames, 'frame')}, {period}, {_file(made, output)}")

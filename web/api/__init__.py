@@ -144,16 +144,16 @@ def either_way(orders: Collection[str]) -> OneOf:
 def of_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
     """Parses `kind` from a raw query string and the values in the URL's path. Raises UsageError."""
     hints = hints_of(kind)
-    said: dict[str, Any] = dict(in_path)
+    arguments: dict[str, Any] = dict(in_path)
     for name, value in _pairs(raw):
         if name not in hints or name in in_path:
             raise UsageError(
                 f"there is no parameter {_shown(name)} here", _near(name, [hint for hint in hints if hint not in in_path])
             )
-        if name in said:
+        if name in arguments:
             raise UsageError(f"the parameter {name} is given twice", "give it once")
-        said[name] = _value(name, value, bare(hints[name]))
-    return _made(kind, said)
+        arguments[name] = _value(name, value, bare(hints[name]))
+    return _made(kind, arguments)
 
 
 def of_body(kind: type, body: bytes, media: str) -> Any:
@@ -182,7 +182,9 @@ def hints_of(kind: type) -> dict[str, Any]:
 @cache
 def required_of(kind: type) -> frozenset[str]:
     """Fields that have no default."""
-    return frozenset(one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING)
+    return frozenset(
+        attribute.name for attribute in fields(kind) if attribute.default is MISSING and attribute.default_factory is MISSING
+    )
 
 
 @cache
@@ -199,11 +201,11 @@ def bare(hint: Any) -> Any:
     return bare(inner[0]) if len(inner) < len(get_args(hint)) else hint
 
 
-def _made(kind: type, said: Mapping[str, Any]) -> Any:
-    if missing := sorted(required_of(kind) - said.keys()):
+def _made(kind: type, arguments: Mapping[str, Any]) -> Any:
+    if missing := sorted(required_of(kind) - arguments.keys()):
         raise UsageError(f"{missing[0]} is missing", _HINT)
     adapters = adapters_of(kind)
-    return kind(**{name: _seen(name, adapters[name], value) for name, value in said.items()})
+    return kind(**{name: _seen(name, adapters[name], value) for name, value in arguments.items()})
 
 
 def _seen(name: str, adapter: TypeAdapter[Any], value: Any) -> Any:
@@ -219,7 +221,7 @@ def _from_json(value: Any, kind: Any) -> Any:
     if kind is bytes and isinstance(value, str):
         return normalised_path(_bytes_of(value))
     if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(_from_json(one, bare(get_args(kind)[0])) for one in value)
+        return tuple(_from_json(item, bare(get_args(kind)[0])) for item in value)
     return value
 
 
@@ -272,5 +274,5 @@ def _shown(text: str) -> str:
     return f'"{printable(text[:_SHOWN])}"'
 
 
-def _near(name: str, known: list[str]) -> str:
-    return did_you_mean(name, known, f"there are {', '.join(known)}" if known else "it takes none")
+def _near(name: str, names: list[str]) -> str:
+    return did_you_mean(name, names, f"there are {', '.join(names)}" if names else "it takes none")

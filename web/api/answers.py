@@ -40,9 +40,9 @@ def plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {name: plain(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(member) for key, member in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one) for one in value]
+        return [plain(member) for member in value]
     return _odd(value)
 
 

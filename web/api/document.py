@@ -94,25 +94,25 @@ def _lines_of_fields(kind: type) -> dict[str, str]:
 def _schemas(endpoints: Iterable[Endpoint]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the named schemas, and each endpoint's answer by the endpoint's name."""
     answers = [(endpoint.name, endpoint.answer) for endpoint in endpoints if not isinstance(endpoint.answer, Bytes)] + [("", Error)]
-    found, rest = TypeAdapter.json_schemas(
+    by_endpoint, rest = TypeAdapter.json_schemas(
         [(name, "serialization", TypeAdapter(kind)) for name, kind in answers],
         ref_template=_REF,
         schema_generator=_DescribedFields,
     )
     schemas = {name: _mended(schema) for name, schema in rest.get("$defs", {}).items()}
-    return schemas, {name: _mended(schema) for (name, _), schema in found.items()}
+    return schemas, {name: _mended(schema) for (name, _), schema in by_endpoint.items()}
 
 
 def _mended(schema: Any) -> Any:
     """Answers are complete, and have further keys only beside names that are not UTF-8; titles that only repeat a name go."""
     if isinstance(schema, list):
-        return [_mended(one) for one in schema]
+        return [_mended(member) for member in schema]
     if not isinstance(schema, Mapping):
         return schema
-    said = {key: value for key, value in schema.items() if key not in ("title", "default")}
-    mended = {key: _mended(value) for key, value in said.items() if key != "properties"}
+    kept = {key: value for key, value in schema.items() if key not in ("title", "default")}
+    mended = {key: _mended(value) for key, value in kept.items() if key != "properties"}
     if "properties" in schema:
-        mended["properties"] = {name: _mended(one) for name, one in schema["properties"].items()}
+        mended["properties"] = {name: _mended(member) for name, member in schema["properties"].items()}
         mended["required"] = sorted(schema["properties"])
         mended["patternProperties"] = {"_encoded$": {"type": "string"}}
     if mended.get("format") == "binary":
@@ -120,52 +120,54 @@ def _mended(schema: Any) -> Any:
     return mended
 
 
-def _operation(one: Endpoint, of_answer: Mapping[str, Any]) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, of_answer: Mapping[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": one.name,
-        "tags": [one.tag],
-        "summary": one.summary,
-        "parameters": _parameters(one),
-        "responses": {"200": _answer(one, of_answer), **_errors(one)},
+        "operationId": endpoint.name,
+        "tags": [endpoint.tag],
+        "summary": endpoint.summary,
+        "parameters": _parameters(endpoint),
+        "responses": {"200": _answer(endpoint, of_answer), **_errors(endpoint)},
     }
-    if one.operator:
+    if endpoint.operator:
         operation["description"] = "For operators only."
-    elif one.pool_wide:
+    elif endpoint.pool_wide:
         operation["description"] = "Not for users who are limited to some hosts."
-    if one.body:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _body(one.body)}}}
+    if endpoint.body:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _body(endpoint.body)}}}
     return operation
 
 
-def _answer(one: Endpoint, of_answer: Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(one.answer, Bytes):
+def _answer(endpoint: Endpoint, of_answer: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(endpoint.answer, Bytes):
         schema = {"type": "string", "format": "binary"}
-        return {"description": one.answer.meaning, "content": {one.answer.media: {"schema": schema}}}
-    return {"description": "As asked for.", "content": {"application/json": {"schema": of_answer[one.name]}}}
+        return {"description": endpoint.answer.meaning, "content": {endpoint.answer.media: {"schema": schema}}}
+    return {"description": "As asked for.", "content": {"application/json": {"schema": of_answer[endpoint.name]}}}
 
 
-def _errors(one: Endpoint) -> dict[str, Any]:
-    statuses = sorted({*_ALWAYS, *one.errors, *(_OF_AGENT if one.agent else (503,)), *(_OF_BODY if one.body else ())})
+def _errors(endpoint: Endpoint) -> dict[str, Any]:
+    statuses = sorted(
+        {*_ALWAYS, *endpoint.errors, *(_OF_AGENT if endpoint.agent else (503,)), *(_OF_BODY if endpoint.body else ())}
+    )
     content = {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}}
     return {str(status): {"description": MEANINGS[status], "content": content} for status in statuses}
 
 
-def _parameters(one: Endpoint) -> list[dict[str, Any]]:
-    in_path = _VARIABLE.findall(one.path)
-    found = []
-    for name, schema in _properties(one.takes).items():
+def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    in_path = _VARIABLE.findall(endpoint.path)
+    parameters = []
+    for name, schema in _properties(endpoint.takes).items():
         meaning = schema.pop("description", "")
         is_in_path = name in in_path
-        found.append(
+        parameters.append(
             {
                 "name": name,
                 "in": "path" if is_in_path else "query",
-                "required": is_in_path or name in required_of(one.takes),
+                "required": is_in_path or name in required_of(endpoint.takes),
                 "schema": schema,
                 **({"description": meaning} if meaning else {}),
             }
         )
-    return found
+    return parameters
 
 
 def _body(kind: type) -> dict[str, Any]:
@@ -175,7 +177,7 @@ def _body(kind: type) -> dict[str, Any]:
 
 def _properties(kind: type) -> dict[str, dict[str, Any]]:
     """Returns each field as a schema, with its default. A default of None means left out, because a query cannot express it."""
-    found = {}
+    properties = {}
     defaults = {field.name: field.default for field in fields(kind)}
     for name, adapter in adapters_of(kind).items():
         schema = _without_none(_mended(adapter.json_schema(mode="validation")))
@@ -185,12 +187,12 @@ def _properties(kind: type) -> dict[str, dict[str, Any]]:
             schema["items"] = {"type": "string", "pattern": _PATH}
         if name not in required_of(kind) and isinstance(default := defaults[name], str | int) and default != "":
             schema["default"] = default
-        found[name] = schema
-    return found
+        properties[name] = schema
+    return properties
 
 
 def _without_none(schema: dict[str, Any]) -> dict[str, Any]:
-    kinds = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    kinds = [alternative for alternative in schema.get("anyOf", ()) if alternative != {"type": "null"}]
     if len(kinds) != 1:
         return schema
     return {**{key: value for key, value in schema.items() if key != "anyOf"}, **kinds[0]}

@@ -49,14 +49,14 @@ def succeeded(store: Store, name: str, address: str, now: datetime) -> None:
 def network_of(address: str) -> str:
     """Returns the network that counts as one client: the address itself for IPv4, the /64 network for IPv6."""
     try:
-        found = ip_address(address.partition("%")[0])
+        parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped:
-            return str(found.ipv4_mapped)
-        return str(IPv6Address(int(found) >> 64 << 64)) + "/64"
-    return str(found)
+    if isinstance(parsed, IPv6Address):
+        if parsed.ipv4_mapped:
+            return str(parsed.ipv4_mapped)
+        return str(IPv6Address(int(parsed) >> 64 << 64)) + "/64"
+    return str(parsed)
 
 
 audit = logging.getLogger("btrkeep.audit")
@@ -116,10 +116,10 @@ class LoginService:
         return Viewer(f"token:{token.name}", role_of(token.role), token.hosts, _short(word))
 
     def _of_session(self, word: str, touch: bool) -> Viewer | None:
-        found, now = self.store.session(digest(word)), datetime.now(UTC)
-        if not found:
+        session_and_user, now = self.store.session(digest(word)), datetime.now(UTC)
+        if not session_and_user:
             return None
-        login_session, user = found
+        login_session, user = session_and_user
         if (now - login_session.seen).total_seconds() > self.idle or (now - login_session.created).total_seconds() > self.longest:
             self.store.drop_session(login_session.key)
             return None
@@ -254,11 +254,11 @@ def _texts(arguments: Mapping[str, Any], *names: str) -> list[str]:
     """Returns the values of the arguments, which must have exactly these names. Raises RequestRefused, of kind usage."""
     if arguments.keys() != set(names) or not all(isinstance(value, str) for value in arguments.values()):
         raise RequestRefused(f"the arguments are {', '.join(names)}, all texts", kind="usage")
-    found = [arguments[name] for name in names]
+    values = [arguments[name] for name in names]
     # A longer password is wrong, or unfit; that is said where passwords are looked at.
     return [
         value[: _LONGEST + 1] if name in ("password", "new") else printable(value[:300])
-        for name, value in zip(names, found, strict=True)
+        for name, value in zip(names, values, strict=True)
     ]
 
 

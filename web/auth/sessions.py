@@ -33,12 +33,12 @@ def cookie_key(data: Path) -> bytes:
         with suppress(FileExistsError):
             _write(path, secrets.token_bytes(_LENGTH))
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            found = file.read(_LENGTH + 1)
+            key = file.read(_LENGTH + 1)
     except OSError as error:
         raise OperatorError(f"{path} cannot be used: {error.strerror}", "it belongs to the dashboard's user; see --data") from error
-    if len(found) != _LENGTH:
+    if len(key) != _LENGTH:
         raise OperatorError(f"{path} is not a key of {_LENGTH} bytes", "remove it; all users then log in again")
-    return found
+    return key
 
 
 def _write(path: Path, key: bytes) -> None:
@@ -91,17 +91,17 @@ def load() -> None:
 
 
 def _load(word: str, *, touch: bool) -> None:
-    if word.startswith(TOKEN_PREFIX) is g.by_token and (found := ask("viewer", word, touch=touch)):
-        g.viewer, g.word = read_viewer(found), word
+    if word.startswith(TOKEN_PREFIX) is g.by_token and (answer := ask("viewer", word, touch=touch)):
+        g.viewer, g.word = read_viewer(answer), word
 
 
-def begin(told: Mapping[str, Any]) -> None:
+def begin(answer: Mapping[str, Any]) -> None:
     """Starts the session that the login service returned: drops all earlier session data of the browser, so that an attacker cannot
     prepare it.
     """
     end()
-    session[_ID] = told["word"]
-    g.viewer, g.word = read_viewer(told["viewer"]), told["word"]
+    session[_ID] = answer["word"]
+    g.viewer, g.word = read_viewer(answer["viewer"]), answer["word"]
 
 
 def end() -> None:

@@ -175,11 +175,11 @@ class Store:
         with self.writing() as connection:
             values = (text, _number(now), name, before, before)
             change = "UPDATE user SET hash = ?, changed = ? WHERE name = ? AND (? IS NULL OR hash = ?)"
-            found = connection.execute(change, values).rowcount == 1
-            if found and log_out:
+            is_changed = connection.execute(change, values).rowcount == 1
+            if is_changed and log_out:
                 connection.execute("DELETE FROM session WHERE user = ?", (name,))
                 connection.execute("DELETE FROM attempt WHERE name = ?", (name,))
-            return found
+            return is_changed
 
     def remove_user(self, name: str) -> bool:
         """Removes the user and all its sessions; returns False if there is no such user."""
@@ -187,7 +187,7 @@ class Store:
 
     # --- sessions
 
-    def add_session(self, one: LoginSession, text: str) -> bool:
+    def add_session(self, login_session: LoginSession, text: str) -> bool:
         """Adds a session for a login with the password of the hash `text`; returns False if the hash is another one by now, or the
         user is gone.
 
@@ -195,9 +195,14 @@ class Store:
         """
         with self.writing() as connection:
             still = "SELECT ?, ?, ?, ?, ?, ? FROM user WHERE name = ? AND hash = ?"
-            added = connection.execute(f"INSERT INTO session {still}", (*_session_row(one), one.user, text)).rowcount == 1
+            added = (
+                connection.execute(
+                    f"INSERT INTO session {still}", (*_session_row(login_session), login_session.user, text)
+                ).rowcount
+                == 1
+            )
             kept = "SELECT key FROM session WHERE user = ? ORDER BY seen DESC, created DESC LIMIT ?"
-            words = (one.user, one.user, _SESSIONS)
+            words = (login_session.user, login_session.user, _SESSIONS)
             connection.execute(f"DELETE FROM session WHERE user = ? AND key NOT IN ({kept})", words)
         return added
 
@@ -283,10 +288,10 @@ class Store:
         with self.writing() as connection:
             # Those to come too: a clock was put back.
             connection.execute("DELETE FROM attempt WHERE at <= ? OR at > ?", (at - window, at))
-            both, one, everywhere = limits
-            asked = [(both, "name = ? AND address = ?", (name, address)), (one, "address = ?", (address,))]
-            known = "SELECT 1 FROM known WHERE name = ? AND address = ? AND at > ?"
-            if not connection.execute(known, (name, address, at - known_for)).fetchone():
+            both, per_address, everywhere = limits
+            asked = [(both, "name = ? AND address = ?", (name, address)), (per_address, "address = ?", (address,))]
+            query = "SELECT 1 FROM known WHERE name = ? AND address = ? AND at > ?"
+            if not connection.execute(query, (name, address, at - known_for)).fetchone():
                 asked.append((everywhere, "name = ?", (name,)))
             wait = max(_wait(connection, limit, where, values, at, window) for limit, where, values in asked)
             if not wait:
@@ -298,8 +303,8 @@ class Store:
         with self.writing() as connection:
             connection.execute("DELETE FROM attempt WHERE name = ? AND address = ?", (name, address))
             connection.execute("DELETE FROM known WHERE at < ?", (_number(now) - known_for,))
-            known = "INSERT OR REPLACE INTO known SELECT name, ?, ? FROM user WHERE name = ?"  # who may have been removed
-            connection.execute(known, (address, _number(now), name))
+            statement = "INSERT OR REPLACE INTO known SELECT name, ?, ? FROM user WHERE name = ?"  # who may have been removed
+            connection.execute(statement, (address, _number(now), name))
 
     # --- whether there has been anybody
 
@@ -339,8 +344,15 @@ def _user_row(user: User) -> tuple[Any, ...]:
     return user.name, user.role, _hosts_text(user.hosts), user.hash, _number(user.created), _number(user.changed)
 
 
-def _session_row(one: LoginSession) -> tuple[Any, ...]:
-    return one.key, one.user, _number(one.created), _number(one.seen), one.address, one.browser
+def _session_row(login_session: LoginSession) -> tuple[Any, ...]:
+    return (
+        login_session.key,
+        login_session.user,
+        _number(login_session.created),
+        _number(login_session.seen),
+        login_session.address,
+        login_session.browser,
+    )
 
 
 def _token_row(token: Token, key: bytes) -> tuple[Any, ...]:

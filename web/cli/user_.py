@@ -138,8 +138,8 @@ def _require_user(store: Store, name: str) -> User:
     """Raises UsageError when there is no such user."""
     if user := store.user(name):
         return user
-    known = [user.name for user in store.users()]
-    raise UsageError(f"there is no user {printable(name)}", did_you_mean(name, known, "`btrkeep-web user list` has all of them"))
+    names = [user.name for user in store.users()]
+    raise UsageError(f"there is no user {printable(name)}", did_you_mean(name, names, "`btrkeep-web user list` has all of them"))
 
 
 def _password(name: str) -> str:
@@ -201,35 +201,37 @@ def exported(store: Store) -> dict[str, Any]:
 def imported(store: Store, text: str) -> None:
     """Takes over what `exported` gave, into a database that has never had anybody. Raises UsageError for anything else."""
     try:
-        found = json.loads(text)
-        if found["format"] != 1:
+        document = json.loads(text)
+        if document["format"] != 1:
             raise ValueError("another format")
         users = [
             User(
-                checked_name(one["name"]),
-                role_of(one["role"]),
-                _limits(one["hosts"]),
-                _hash(one["hash"]),
-                *_moments(one, "changed"),
+                checked_name(fields["name"]),
+                role_of(fields["role"]),
+                _limits(fields["hosts"]),
+                _hash(fields["hash"]),
+                *_moments(fields, "changed"),
             )
-            for one in found["users"]
+            for fields in document["users"]
         ]
         sessions = [
-            LoginSession(_key(one["key"]), one["user"], *_moments(one, "seen"), _text(one["address"]), _text(one["browser"]))
-            for one in found["sessions"]
+            LoginSession(
+                _key(fields["key"]), fields["user"], *_moments(fields, "seen"), _text(fields["address"]), _text(fields["browser"])
+            )
+            for fields in document["sessions"]
         ]
         tokens = [
             (
                 Token(
-                    checked_name(one["name"]),
-                    role_of(one["role"]),
-                    _limits(one["hosts"]),
-                    datetime.fromisoformat(one["created"]),
+                    checked_name(fields["name"]),
+                    role_of(fields["role"]),
+                    _limits(fields["hosts"]),
+                    datetime.fromisoformat(fields["created"]),
                     None,
                 ),
-                _key(one["key"]),
+                _key(fields["key"]),
             )
-            for one in found["tokens"]
+            for fields in document["tokens"]
         ]
         if not store.fill(users, sessions, tokens) and (users or tokens):
             raise UsageError(f"{store.path} has had users already", "import into a new one, or add users: btrkeep-web user add")
@@ -239,12 +241,12 @@ def imported(store: Store, text: str) -> None:
         ) from None
 
 
-def _times(one: Any, *names: str) -> dict[str, str]:
-    return {name: getattr(one, name).isoformat() for name in names}
+def _times(item: Any, *names: str) -> dict[str, str]:
+    return {name: getattr(item, name).isoformat() for name in names}
 
 
-def _moments(one: Mapping[str, Any], second: str) -> tuple[datetime, datetime]:
-    return datetime.fromisoformat(one["created"]), datetime.fromisoformat(one[second])
+def _moments(fields: Mapping[str, Any], second: str) -> tuple[datetime, datetime]:
+    return datetime.fromisoformat(fields["created"]), datetime.fromisoformat(fields[second])
 
 
 def _hosts(hosts: tuple[str, ...] | None) -> list[str] | None:

@@ -63,8 +63,8 @@ class DownloadParameters:
 
 def browse(asked: ApiRequest) -> FolderPage:
     """Lists a folder."""
-    one = asked.given
-    listing = data.browse(agent(), one.host, one.backup, one.path, one.offset, one.limit, one.sort)
+    given = asked.given
+    listing = data.browse(agent(), given.host, given.backup, given.path, given.offset, given.limit, given.sort)
     return of_row(FolderPage, listing, entries=tuple(of_row(data.NamedFile, entry) for entry in listing.entries))
 
 
@@ -75,19 +75,19 @@ def versions(asked: ApiRequest) -> HistoryPage:
 
 def compare(asked: ApiRequest) -> Compared:
     """Compares two backups."""
-    one = asked.given
-    return compare_at(agent(), one.host, one.path, one.before, one.after, one.limit, one.since)
+    given = asked.given
+    return compare_at(agent(), given.host, given.path, given.before, given.after, given.limit, given.since)
 
 
 def download(asked: ApiRequest) -> Response:
     """Returns a stream of any size."""
-    one, who = asked.given, asked.viewer
-    if one.form != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
+    given, who = asked.given, asked.viewer
+    if given.form != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
         abort(426, "an archive needs HTTP/1.1: over HTTP/1.0 a client cannot see whether it is complete")
-    words = {"host": one.host, "backup": one.backup, "path": data.text_of(one.path), "as": one.form}
+    words = {"host": given.host, "backup": given.backup, "path": data.text_of(given.path), "as": given.form}
     with downloads.place(who) as places:
         stream = agent().stream("download", **words)
-        return downloads.sent(stream, downloads.name_of(one.host, one.backup, one.path, one.form), who, places)
+        return downloads.sent(stream, downloads.name_of(given.host, given.backup, given.path, given.form), who, places)
 
 
 _DOWNLOAD = Bytes("application/octet-stream", "The file or archive. If it fails midway, the last chunk is missing.")

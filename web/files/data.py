@@ -147,22 +147,24 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
         offset=offset,
         limit=limit,
         sort=sort if as_asked else "name",
-        deletions_skipped=min((parse_time(one["since"]) for one in answer["backup"].get("deletions_skipped", ())), default=None),
+        deletions_skipped=min(
+            (parse_time(condition["since"]) for condition in answer["backup"].get("deletions_skipped", ())), default=None
+        ),
     )
 
 
-def file_of(told: Mapping[str, Any]) -> File:
+def file_of(fields: Mapping[str, Any]) -> File:
     """Parses the agent's description of an entry."""
-    return of_answer(File, told, mtime=_moment(told["mtime"]))
+    return of_answer(File, fields, mtime=_moment(fields["mtime"]))
 
 
-def named_file_of(told: Mapping[str, Any]) -> NamedFile:
+def named_file_of(fields: Mapping[str, Any]) -> NamedFile:
     """Parses the agent's description of an entry without its path."""
-    return of_answer(NamedFile, told, mtime=_moment(told["mtime"]))
+    return of_answer(NamedFile, fields, mtime=_moment(fields["mtime"]))
 
 
-def _entry_in(folder: str, told: Mapping[str, Any]) -> File:
-    return file_of({**told, "path": f"{folder.rstrip('/')}/{told['name']}"})
+def _entry_in(folder: str, fields: Mapping[str, Any]) -> File:
+    return file_of({**fields, "path": f"{folder.rstrip('/')}/{fields['name']}"})
 
 
 def page_size(path: bytes) -> int:
@@ -185,23 +187,23 @@ def choices(backups: Iterable[Backup], now: datetime) -> tuple[Which, ...]:
     return tuple(sorted(whiches, key=lambda which: (which.started <= latest(now), which.started), reverse=True))
 
 
-def one_before(known: Sequence[Which], name: str) -> str:
+def one_before(backups: Sequence[Which], name: str) -> str:
     """Returns the backup before this one, which may be "latest"; the latest itself if none precedes it. `known` as of `choices`."""
-    names = [which.name for which in known]
-    latest = next((which.name for which in known if which.state == "complete"), names[0] if names else name)
+    names = [which.name for which in backups]
+    latest = next((which.name for which in backups if which.state == "complete"), names[0] if names else name)
     wanted = latest if name == "latest" else name
     older = names[names.index(wanted) + 1 :] if wanted in names else []
     return older[0] if older else name
 
 
-def nearest(known: Sequence[Which], name: str) -> Which | None:
+def nearest(backups: Sequence[Which], name: str) -> Which | None:
     """Returns the backup nearest in time to one that does not exist any longer, given by name or by day; the first of `known`
     if neither can be parsed, None without any.
     """
     moment = parse_backup_name(name) or _day(name)
-    if moment is None or not known:
-        return known[0] if known else None
-    return min(known, key=lambda which: abs((which.started - moment).total_seconds()))
+    if moment is None or not backups:
+        return backups[0] if backups else None
+    return min(backups, key=lambda which: abs((which.started - moment).total_seconds()))
 
 
 def _day(text: str) -> datetime | None:

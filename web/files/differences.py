@@ -104,7 +104,7 @@ class HistoryPage:
 
     def told(self) -> list[VersionRow | AbsenceRow]:
         """Versions and the spans between, as they came to be, the newest first."""
-        return sorted([*self.versions, *self.gone], key=lambda one: one.first, reverse=True)
+        return sorted([*self.versions, *self.gone], key=lambda row: row.first, reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,11 @@ def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since:
         path=answer["path"],
         by_content=answer["by_content"],
         versions=tuple(
-            of_answer(VersionRow, one, entry=named_file_of(one["entry"]), before=earlier)
-            for one, earlier in zip(versions, before, strict=False)
+            of_answer(VersionRow, version, entry=named_file_of(version["entry"]), before=earlier)
+            for version, earlier in zip(versions, before, strict=False)
         ),
-        gone=tuple(of_answer(AbsenceRow, one) for one in answer["gone"]),
-        backups=tuple(of_answer(PathInBackupRow, one) for one in answer["backups"]),
+        gone=tuple(of_answer(AbsenceRow, absence) for absence in answer["gone"]),
+        backups=tuple(of_answer(PathInBackupRow, backup) for backup in answer["backups"]),
         of=answer.get("of", len(answer["backups"])),
         next=answer.get("next"),
     )
@@ -137,9 +137,11 @@ def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since:
 
 def neighbouring_backups(past: HistoryPage, name: str) -> NeighbouringBackups:
     """Returns the backups in which a path changed, nearest to one of them. Skips backups without information about it."""
-    said = [(backup.name, backup.version) for backup in past.backups if backup.version is not None or backup.found == "missing"]
+    sightings = [
+        (backup.name, backup.version) for backup in past.backups if backup.version is not None or backup.found == "missing"
+    ]
     before = after = None
-    for (earlier, old), (later, new) in pairwise(said):
+    for (earlier, old), (later, new) in pairwise(sightings):
         if old != new and later <= name:
             before = earlier
         elif old != new and after is None:
@@ -212,7 +214,7 @@ def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limi
     """Asks the agent to compare, and to continue after the path `since`. Raises the agent's exceptions."""
     more = {} if since is None else {"since": text_of(since)}
     answer = asks.ask("compare", host=host, path=text_of(path), before=before, after=after, limit=limit, **more)
-    difference_rows = tuple(_difference(one) for one in answer["differences"])
+    difference_rows = tuple(_difference(difference) for difference in answer["differences"])
     return Compared(
         host=host,
         path=text_of(path),
@@ -229,13 +231,13 @@ def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limi
     )
 
 
-def _difference(told: Mapping[str, Any]) -> DifferenceRow:
-    before, after = told["before"], told["after"]
+def _difference(fields: Mapping[str, Any]) -> DifferenceRow:
+    before, after = fields["before"], fields["after"]
     files = {"before": named_file_of(before) if before else None, "after": named_file_of(after) if after else None}
-    return of_answer(DifferenceRow, told, **files)
+    return of_answer(DifferenceRow, fields, **files)
 
 
 def line_of(line: str) -> DiffLine:
     """Returns a line of a unified difference; the two lines that name the files are left out."""
-    what = _FOUND.get(line[:1], "same")
-    return DiffLine(what, shown_line(line if what == "place" else line[1:]))
+    kind = _FOUND.get(line[:1], "same")
+    return DiffLine(kind, shown_line(line if kind == "place" else line[1:]))

@@ -114,9 +114,9 @@ def field_word(field: str) -> str:
     return _FIELDS.get(field, field)
 
 
-def what_word(what: str) -> str:
+def what_word(kind: str) -> str:
     """Returns in a word how two backups differ at a path."""
-    return _WHATS.get(what, what)
+    return _WHATS.get(kind, kind)
 
 
 def add_filters(blueprint: Blueprint) -> None:
@@ -148,7 +148,7 @@ def refused(error: RequestRefused) -> Response:
     if error.kind != "missing" or not request.view_args:
         return errors.of_operator(error)
     host = request.view_args["host"]
-    asked = next((found for name in ("backup", "after", "before") if (found := request.values.get(name))), "latest")
+    asked = next((backup_name for name in ("backup", "after", "before") if (backup_name := request.values.get(name))), "latest")
     path = data.text_of(path_of_request())
     if _looked(host, asked, b"/"):
         return _no_path(error, host, asked, path)
@@ -184,8 +184,8 @@ def _nearest_folder(host: str, backup: str, path: bytes) -> data.Listing | None:
     low, high, listing = 0, len(above) - 1, None
     while low <= high:
         middle = (low + high) // 2
-        if one := _looked(host, backup, above[middle]):
-            low, listing = middle + 1, one
+        if parent := _looked(host, backup, above[middle]):
+            low, listing = middle + 1, parent
         else:
             high = middle - 1
     return listing
@@ -323,12 +323,12 @@ def _starts(listing: data.Listing) -> list[int | None]:
     last = (listing.total - 1) // listing.limit if listing.total else 0
     here = listing.offset // listing.limit
     wanted = sorted({page for page in (0, last, *range(here - 2, here + 3)) if 0 <= page <= last})
-    found: list[int | None] = []
+    starts: list[int | None] = []
     for before, page in zip([-1, *wanted], wanted, strict=False):
         if page > before + 1:
-            found.append(None)
-        found.append(page * listing.limit)
-    return found
+            starts.append(None)
+        starts.append(page * listing.limit)
+    return starts
 
 
 def _past(listing: data.Listing) -> HistoryPage | None:

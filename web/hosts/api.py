@@ -132,14 +132,14 @@ class Accepted:
 
 def one_host(asked: ApiRequest) -> HostPage:
     """Returns everything about one host."""
-    found = host_page(asked.source, asked.viewer, asked.given.host)
-    return found or abort(404)
+    shown = host_page(asked.source, asked.viewer, asked.given.host)
+    return shown or abort(404)
 
 
 def backups(asked: ApiRequest) -> Backups:
     """Returns the backups of a host."""
-    found = one_host(asked)
-    return Backups(asked.given.host, found.backups, found.kept, found.going, found.retention)
+    shown = one_host(asked)
+    return Backups(asked.given.host, shown.backups, shown.kept, shown.going, shown.retention)
 
 
 def hosts(asked: ApiRequest) -> HostList:

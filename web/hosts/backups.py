@@ -104,14 +104,14 @@ def decided(backups: Sequence[Backup], policy: Retention | None, source: Request
     shared: dict[str, list[str]] = {}
     for copy_elsewhere in (copy_elsewhere for copy_elsewhere in also_on(source, host) if copy_elsewhere.kind == REPLICA):
         shared.setdefault(copy_elsewhere.backup, []).append(copy_elsewhere.replica)
-    found = [replace(candidate, common=", ".join(shared.get(candidate.name, ()))) for candidate in candidates(backups)]
-    facts = HostBackups("", found, rules, configured=policy is not None)
+    host_candidates = [replace(candidate, common=", ".join(shared.get(candidate.name, ()))) for candidate in candidates(backups)]
+    facts = HostBackups("", host_candidates, rules, configured=policy is not None)
     return {decision.name: _known(decision) for decision in explain(facts, rules, source.site.zone, source.now).decisions}
 
 
-def _known(one: Decision) -> KnownDecision:
-    rules = tuple(reason.code for reason in one.reasons)
-    return KnownDecision(one.keep, rules, tuple(map(reason_words, one.reasons)), one.expires)
+def _known(decision: Decision) -> KnownDecision:
+    rules = tuple(reason.code for reason in decision.reasons)
+    return KnownDecision(decision.keep, rules, tuple(map(reason_words, decision.reasons)), decision.expires)
 
 
 def candidates(backups: Iterable[Backup]) -> list[Candidate]:
@@ -133,18 +133,18 @@ def hold_of(backup: Backup) -> Hold | None:
 def by_service(answer: Sequence[Mapping[str, Any]]) -> dict[str, KnownDecision]:
     """Parses the decisions from the output of `backupd retention explain HOST --json`."""
     return {
-        str(one["name"]): KnownDecision(
-            bool(one["keep"]),
-            tuple(str(rule) for rule in one["rules"]),
-            tuple(str(reason) for reason in one["reasons"]),
-            parse_time(one["expires"]) if one["expires"] else None,
+        str(item["name"]): KnownDecision(
+            bool(item["keep"]),
+            tuple(str(rule) for rule in item["rules"]),
+            tuple(str(reason) for reason in item["reasons"]),
+            parse_time(item["expires"]) if item["expires"] else None,
         )
-        for one in answer
+        for item in answer
     }
 
 
-def strip_letter(backup: Backup, one: KnownDecision) -> StripLetter:
-    return kind_of(one.keep, one.rules, backup.outcome or backup.state)
+def strip_letter(backup: Backup, decision: KnownDecision) -> StripLetter:
+    return kind_of(decision.keep, decision.rules, backup.outcome or backup.state)
 
 
 def backup_row(

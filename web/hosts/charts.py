@@ -65,39 +65,39 @@ def size_chart(backups: Sequence[BackupRow], zone: ZoneInfo) -> HostChart | None
 
 def duration_chart(runs: Sequence[LogRun], zone: ZoneInfo) -> HostChart | None:
     """Draws the duration of the runs, the oldest first; None with fewer than two."""
-    found = [(run, run.seconds) for run in runs if run.seconds is not None]
-    return _run_chart("Duration of each run", found, zone, time_scale, format_duration)
+    pairs = [(run, run.seconds) for run in runs if run.seconds is not None]
+    return _run_chart("Duration of each run", pairs, zone, time_scale, format_duration)
 
 
 def new_chart(runs: Sequence[LogRun], zone: ZoneInfo) -> HostChart | None:
     """Draws the new data of the runs; None with fewer than two."""
-    found = [(run, float(run.literal_bytes)) for run in runs if run.literal_bytes is not None]
-    return _run_chart("New data of each run", found, zone, size_scale, lambda value: format_size(round(value)))
+    pairs = [(run, float(run.literal_bytes)) for run in runs if run.literal_bytes is not None]
+    return _run_chart("New data of each run", pairs, zone, size_scale, lambda value: format_size(round(value)))
 
 
 def _run_chart(
     title: str,
-    found: Sequence[tuple[LogRun, float]],
+    pairs: Sequence[tuple[LogRun, float]],
     zone: ZoneInfo,
     scale: Callable[[float], AxisScale],
     exact: Callable[[float], str],
 ) -> HostChart | None:
     """Draws a value for each run; `exact` formats a value in words."""
-    if len(found) <= 1:
+    if len(pairs) <= 1:
         return None
-    values = [value for _, value in found]
-    moments = [run.started for run, _ in found]
+    values = [value for _, value in pairs]
+    moments = [run.started for run, _ in pairs]
     margin = (moments[-1] - moments[0]) * _MARGIN
     sheet, inside = _begun([moments[0] - margin, *moments, moments[-1] + margin], scale(max(values)), zone)
-    apart = min(later - earlier for earlier, later in pairwise(inside.x(run.started) for run, _ in found))
+    apart = min(later - earlier for earlier, later in pairwise(inside.x(run.started) for run, _ in pairs))
     width = max(_THINNEST, min(_WIDEST, apart * 0.7))
-    for kind in dict.fromkeys(run.outcome for run, _ in found):
-        places = [(inside.x(run.started), inside.y(value)) for run, value in found if run.outcome == kind]
+    for kind in dict.fromkeys(run.outcome for run, _ in pairs):
+        places = [(inside.x(run.started), inside.y(value)) for run, value in pairs if run.outcome == kind]
         sheet.bars(places, inside.bottom, width, _COLOURS.get(kind, "ink"))
     return HostChart(
         title,
         sheet.markup(
-            f"{title}, {counted(len(found), 'run')} from {_day(found[0][0].started, zone)} to {_day(found[-1][0].started, zone)}: "
+            f"{title}, {counted(len(pairs), 'run')} from {_day(pairs[0][0].started, zone)} to {_day(pairs[-1][0].started, zone)}: "
             f"{exact(median(values))} usually, {exact(min(values))} at least, {exact(max(values))} at most, "
             f"{exact(values[-1])} the last time."
         ),
@@ -133,11 +133,11 @@ _SHAPES: dict[str, tuple[tuple[float, float], ...]] = {  # (top, height) of the 
 
 def strip_paths(nights: Sequence[HostNight]) -> tuple[tuple[str, str], ...]:
     """Returns a path for each kind of cell."""
-    found: dict[str, list[str]] = {}
+    cells_by_kind: dict[str, list[str]] = {}
     for place, night in enumerate(nights):
         kind = "past" if night.outcome == "complete" and night.now not in (KEPT, None) else night.outcome
-        found.setdefault(kind, []).append(_cell(kind, place))
-    return tuple((kind, "".join(cells)) for kind, cells in found.items())
+        cells_by_kind.setdefault(kind, []).append(_cell(kind, place))
+    return tuple((kind, "".join(cells)) for kind, cells in cells_by_kind.items())
 
 
 @cache

@@ -209,8 +209,8 @@ def visible_to(viewer: Viewer, rows: Iterable[HostRow]) -> list[HostRow]:
 
 def state_counts(rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
     """Returns the number of hosts in each state: all states of status, the others only if they are not zero."""
-    found = Counter(row.state for row in rows)
-    return tuple((state, found[state]) for state in ALL_STATES if state in STATES or found[state])
+    counts = Counter(row.state for row in rows)
+    return tuple((state, counts[state]) for state in ALL_STATES if state in STATES or counts[state])
 
 
 def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
@@ -265,14 +265,14 @@ def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:
 def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRow, ...]:
     """Returns the rows with their last nights, which are cached between requests, and with messages as the viewer may read them."""
     names = tuple(row.host for row in rows)
-    found = source.cached(("strips", names), lambda: _strips(source, names))
+    nights_by_host = source.cached(("strips", names), lambda: _strips(source, names))
     facts = every_facts(source)
     return tuple(
         replace(
             row,
             words=_as_told(row, source.site.hosts.get(row.host), facts.get(row.host)),
-            nights=found[row.host],
-            strip=nights.words(found[row.host]),
+            nights=nights_by_host[row.host],
+            strip=nights.words(nights_by_host[row.host]),
         )
         for row in rows
     )
@@ -297,11 +297,12 @@ def _strips(source: RequestContext, names: Sequence[str]) -> Mapping[str, tuple[
     begins = _begins(site.hosts, site.zone, now)
     earliest = min(begins(name)[0] for name in names)
     runs = _by_host(source.catalogue.runs_since(earliest, names))
-    known = _backup_outcomes(source.catalogue, names)
+    outcomes = _backup_outcomes(source.catalogue, names)
     alive = running.alive_runs(source.catalogue, now)
     pasts = past_of(source, names)
     return {
-        name: nights.strip(begins(name), site.zone, runs.get(name, ()), known.get(name, {}), alive, pasts[name]) for name in names
+        name: nights.strip(begins(name), site.zone, runs.get(name, ()), outcomes.get(name, {}), alive, pasts[name])
+        for name in names
     }
 
 
@@ -309,8 +310,8 @@ def past_of(source: RequestContext, names: Collection[str]) -> Mapping[str, Know
     """Returns how far back each host is known: since it was configured, first tried, or has its oldest backup, whichever is
     earliest.
     """
-    known, unknown, site = source.catalogue.first_seen(names), source.catalogue.unknown_spans(), source.site
-    every = {name: [moment for moment in (known.get(name), site.since.get(name)) if moment] for name in names}
+    first_seen, unknown, site = source.catalogue.first_seen(names), source.catalogue.unknown_spans(), source.site
+    every = {name: [moment for moment in (first_seen.get(name), site.since.get(name)) if moment] for name in names}
     windows = {name: host.window for name, host in site.hosts.items()}
     return {name: KnownPeriod(min(moments, default=None), unknown, windows.get(name)) for name, moments in every.items()}
 
@@ -328,14 +329,14 @@ def _begins(hosts: Mapping[str, HostConfig], zone: ZoneInfo, now: datetime) -> C
 
 
 def _by_host(runs: Iterable[HostRuns]) -> dict[str, list[HostRuns]]:
-    found: dict[str, list[HostRuns]] = {}
+    by_host: dict[str, list[HostRuns]] = {}
     for run in runs:
-        found.setdefault(run.host, []).append(run)
-    return found
+        by_host.setdefault(run.host, []).append(run)
+    return by_host
 
 
 def _backup_outcomes(catalogue: Catalogue, names: Sequence[str]) -> dict[str, dict[str, BackupOutcome]]:
-    found: dict[str, dict[str, BackupOutcome]] = {}
+    outcomes: dict[str, dict[str, BackupOutcome]] = {}
     for outcome in catalogue.backup_outcomes(names):
-        found.setdefault(outcome.host, {})[outcome.name] = outcome
-    return found
+        outcomes.setdefault(outcome.host, {})[outcome.name] = outcome
+    return outcomes

@@ -166,9 +166,9 @@ def host_page(
     if row is None:
         return None
     config = source.site.hosts.get(host)
-    found = list(source.catalogue.backups(host))
+    host_backups = list(source.catalogue.backups(host))
     policy = _policy(source, row, config)
-    decisions = by_service(exact) if exact is not None else decided(found, policy, source, host)
+    decisions = by_service(exact) if exact is not None else decided(host_backups, policy, source, host)
     looks = VerifiedBackups(source.catalogue, source.now)
     also = also_on(source, host)
     elsewhere = {
@@ -184,13 +184,13 @@ def host_page(
             looks.of(backup) if backup.name else None,
             tuple(name for name, names in elsewhere.items() if backup.name in names),
         )
-        for backup in found
+        for backup in host_backups
     ]
-    runs = [run_row(run, {backup.name for backup in found}, alive) for run, alive in _runs(source, host)]
+    runs = [run_row(run, {backup.name for backup in host_backups}, alive) for run, alive in _runs(source, host)]
     zone = source.site.zone
     marks = [
         Mark(backup.started.astimezone(zone).date(), strip_letter(backup, decisions[backup.name]), backup.name)
-        for backup in found
+        for backup in host_backups
         if backup.name in decisions and backup.name
     ]
     return HostPage(

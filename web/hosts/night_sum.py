@@ -71,8 +71,8 @@ class NightSum:
     @property
     def sentence(self) -> str:
         """Returns all parts: "312 of 314 hosts complete between 22:00 and 03:41; 2 failed: db1, web7"."""
-        said = [f"{part.words}{_named(part)}" for part in self.parts if part.outcome != "complete"]
-        return "; ".join([self.head, *said])
+        other_outcomes = [f"{part.words}{_named(part)}" for part in self.parts if part.outcome != "complete"]
+        return "; ".join([self.head, *other_outcomes])
 
 
 def _named(part: Part) -> str:
@@ -135,61 +135,61 @@ def runs_of_backups(
     ]
 
 
-def nights_of(known: NightFacts) -> tuple[NightSum, ...]:
+def nights_of(facts: NightFacts) -> tuple[NightSum, ...]:
     """Returns the night in progress, if any, and the one before; the newest first. A pool without hosts has none."""
-    if not known.hosts:
+    if not facts.hosts:
         return ()
-    window = usual_window(known.hosts.values())
-    before, current = boundaries(window, known.zone, known.now, 2)
-    newest = night_sum(known, current, window) or by_hand(known, current, window)
-    earlier = night_sum(known, before, window) if newest is None or newest.going_on or newest.by_hand else None
-    return tuple(one for one in (newest, earlier) if one)
+    window = usual_window(facts.hosts.values())
+    before, current = boundaries(window, facts.zone, facts.now, 2)
+    newest = night_sum(facts, current, window) or by_hand(facts, current, window)
+    earlier = night_sum(facts, before, window) if newest is None or newest.going_on or newest.by_hand else None
+    return tuple(night for night in (newest, earlier) if night)
 
 
-def night_sum(known: NightFacts, begin: datetime, window: Window | None) -> NightSum | None:
+def night_sum(facts: NightFacts, begin: datetime, window: Window | None) -> NightSum | None:
     """Returns the night that began then; None if no host was due yet and none was tried."""
-    end = end_of(begin, window, known.zone)
-    runs = [run for run in known.runs if begin <= run.started < end and run.host in known.hosts]
-    over = known.now >= end
-    is_open = window is not None and not over and window_end(window, known.zone, known.now) is not None
-    if not over and not is_open and not _is_a_night(runs, known.hosts):
+    end = end_of(begin, window, facts.zone)
+    runs = [run for run in facts.runs if begin <= run.started < end and run.host in facts.hosts]
+    over = facts.now >= end
+    is_open = window is not None and not over and window_end(window, facts.zone, facts.now) is not None
+    if not over and not is_open and not _is_a_night(runs, facts.hosts):
         return None
-    outcomes = _outcomes(known, runs, begin, end, window)
-    if not outcomes or (not over and not is_open and not _has_a_night(known, runs, begin, window)):
+    outcomes = _outcomes(facts, runs, begin, end, window)
+    if not outcomes or (not over and not is_open and not _has_a_night(facts, runs, begin, window)):
         return None
     going_on = not over and any(outcome in ("running", "waiting") for outcome in outcomes.values())
-    return _sum(known, (begin, end), runs, outcomes, window, going_on=going_on)
+    return _sum(facts, (begin, end), runs, outcomes, window, going_on=going_on)
 
 
-def by_hand(known: NightFacts, begin: datetime, window: Window | None) -> NightSum | None:
+def by_hand(facts: NightFacts, begin: datetime, window: Window | None) -> NightSum | None:
     """Returns the runs since `begin` that belong to no night, or to none yet; None if there are none."""
-    end = end_of(begin, window, known.zone)
-    runs = [run for run in known.runs if begin <= run.started < end and run.host in known.hosts]
-    outcomes = _tried(known, runs)
+    end = end_of(begin, window, facts.zone)
+    runs = [run for run in facts.runs if begin <= run.started < end and run.host in facts.hosts]
+    outcomes = _tried(facts, runs)
     if not outcomes:
         return None
-    found = _sum(known, (begin, end), runs, outcomes, window, going_on="running" in outcomes.values())
-    return replace(found, by_hand=True, day=min(run.started for run in runs).astimezone(known.zone).date().isoformat())
+    night = _sum(facts, (begin, end), runs, outcomes, window, going_on="running" in outcomes.values())
+    return replace(night, by_hand=True, day=min(run.started for run in runs).astimezone(facts.zone).date().isoformat())
 
 
-def _has_a_night(known: NightFacts, runs: Sequence[HostRuns], begin: datetime, window: Window | None) -> bool:
+def _has_a_night(facts: NightFacts, runs: Sequence[HostRuns], begin: datetime, window: Window | None) -> bool:
     """Returns True if a host was due or was backed up while the window was open; otherwise all runs since were made by hand."""
     if window is None:
         return True
-    closed = last_chance(begin, window, known.zone)
+    closed = last_chance(begin, window, facts.zone)
     if any(run.started < closed for run in runs):
         return True
     # Of a time that the catalogue cannot know, a host counts only when it is known that it was there.
-    there = known.hosts if _is_known(known, begin, closed) else known.hosts.keys() & known.began.keys()
-    return any(_was_there(known, name, closed) for name in there)
+    hosts = facts.hosts if _is_known(facts, begin, closed) else facts.hosts.keys() & facts.began.keys()
+    return any(_was_there(facts, name, closed) for name in hosts)
 
 
-def _is_known(known: NightFacts, begin: datetime, end: datetime) -> bool:
-    return not any(start < end and begin < until for start, until in known.unknown)
+def _is_known(facts: NightFacts, begin: datetime, end: datetime) -> bool:
+    return not any(start < end and begin < until for start, until in facts.unknown)
 
 
-def _was_there(known: NightFacts, name: str, moment: datetime) -> bool:
-    return name not in known.began or known.began[name] < moment
+def _was_there(facts: NightFacts, name: str, moment: datetime) -> bool:
+    return name not in facts.began or facts.began[name] < moment
 
 
 def _is_a_night(runs: Sequence[HostRuns], hosts: Mapping[str, HostConfig]) -> bool:
@@ -197,31 +197,31 @@ def _is_a_night(runs: Sequence[HostRuns], hosts: Mapping[str, HostConfig]) -> bo
     return any(run.night for run in runs) or 2 * len({run.host for run in runs}) >= len(hosts)
 
 
-def _outcomes(known: NightFacts, runs: Sequence[HostRuns], begin: datetime, end: datetime, window: Window | None) -> dict[str, str]:
+def _outcomes(facts: NightFacts, runs: Sequence[HostRuns], begin: datetime, end: datetime, window: Window | None) -> dict[str, str]:
     """Returns the outcome of each host that was tried, or should have been."""
-    busy, found = _is_busy(known, runs), _tried(known, runs)
-    is_known = _is_known(known, begin, end)
-    for name, host in known.hosts.items():
-        if name in found or not _was_expected(host, known.facts.get(name), known.zone, end):
+    busy, outcomes = _is_busy(facts, runs), _tried(facts, runs)
+    is_known = _is_known(facts, begin, end)
+    for name, host in facts.hosts.items():
+        if name in outcomes or not _was_expected(host, facts.facts.get(name), facts.zone, end):
             continue
-        if known.now < end and _may_come(host, known, busy=busy):
-            found[name] = "waiting"
-        elif is_known and _was_there(known, name, last_chance(begin, window, known.zone)):
-            found[name] = "missed"
-    return found
+        if facts.now < end and _may_come(host, facts, busy=busy):
+            outcomes[name] = "waiting"
+        elif is_known and _was_there(facts, name, last_chance(begin, window, facts.zone)):
+            outcomes[name] = "missed"
+    return outcomes
 
 
-def _tried(known: NightFacts, runs: Iterable[HostRuns]) -> dict[str, str]:
+def _tried(facts: NightFacts, runs: Iterable[HostRuns]) -> dict[str, str]:
     """Returns the outcome of each host that was tried."""
     tried: dict[str, list[str]] = {}
     for run in runs:
-        tried.setdefault(run.host, []).append(outcome_of(run, alive=run.id in known.alive))
+        tried.setdefault(run.host, []).append(outcome_of(run, alive=run.id in facts.alive))
     return {name: best(outcomes) for name, outcomes in tried.items()}
 
 
-def _is_busy(known: NightFacts, runs: Iterable[HostRuns]) -> bool:
+def _is_busy(facts: NightFacts, runs: Iterable[HostRuns]) -> bool:
     """Returns True if a host is being backed up, or one was some minutes ago."""
-    return any(run.id in known.alive or (run.finished and known.now - run.finished < _PAUSE) for run in runs)
+    return any(run.id in facts.alive or (run.finished and facts.now - run.finished < _PAUSE) for run in runs)
 
 
 def _was_expected(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, end: datetime) -> bool:
@@ -234,13 +234,13 @@ def _was_expected(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, end
     return is_due(last, host.every, host.window, zone, end - INSTANT).due
 
 
-def _may_come(host: HostConfig, known: NightFacts, *, busy: bool) -> bool:
+def _may_come(host: HostConfig, facts: NightFacts, *, busy: bool) -> bool:
     """Returns True if the host may still get its turn: its window is open, it has no run, and others are being backed up."""
-    return busy if host.window is None else window_end(host.window, known.zone, known.now) is not None
+    return busy if host.window is None else window_end(host.window, facts.zone, facts.now) is not None
 
 
 def _sum(
-    known: NightFacts,
+    facts: NightFacts,
     span: tuple[datetime, datetime],
     runs: Sequence[HostRuns],
     outcomes: Mapping[str, str],
@@ -256,7 +256,7 @@ def _sum(
     return NightSum(
         begin=span[0],
         end=span[1],
-        day=span[0].astimezone(known.zone).date().isoformat(),
+        day=span[0].astimezone(facts.zone).date().isoformat(),
         first=first,
         last=last,
         going_on=going_on,
@@ -264,7 +264,7 @@ def _sum(
         complete=complete,
         parts=parts,
         new_bytes=sum(run.literal_bytes or 0 for run in runs),
-        head=_head(complete, len(outcomes), first, None if going_on else last, known.zone),
+        head=_head(complete, len(outcomes), first, None if going_on else last, facts.zone),
         about=explained(window),
     )
 
@@ -272,7 +272,7 @@ def _sum(
 def _part(outcome: str, outcomes: Mapping[str, str], count: int) -> Part:
     if outcome not in _UNWELL:
         return Part(outcome, count)
-    names = sorted(name for name, found in outcomes.items() if found == outcome)
+    names = sorted(name for name, host_outcome in outcomes.items() if host_outcome == outcome)
     return Part(outcome, count, tuple(names if count <= _ALL_NAMES else names[:_SOME_NAMES]))
 
 

@@ -51,10 +51,10 @@ def boundaries(window: Window | None, zone: ZoneInfo, now: datetime, count: int 
     changes too.
     """
     shown = window or NOON
-    found = [_begin(shown, zone, now)]
-    while len(found) < count:
-        found.append(_begin(shown, zone, found[-1] - INSTANT))
-    return found[::-1]
+    begins = [_begin(shown, zone, now)]
+    while len(begins) < count:
+        begins.append(_begin(shown, zone, begins[-1] - INSTANT))
+    return begins[::-1]
 
 
 def _begin(window: Window, zone: ZoneInfo, moment: datetime) -> datetime:
@@ -75,11 +75,11 @@ def last_chance(begin: datetime, window: Window | None, zone: ZoneInfo) -> datet
 
 def usual_window(hosts: Iterable[HostConfig]) -> Window | None:
     """Returns the window of most enabled hosts, the earliest one of equally common ones: it defines "the night" of the pool."""
-    found = Counter(host.window for host in hosts if host.enabled)
-    if not found:
+    counts = Counter(host.window for host in hosts if host.enabled)
+    if not counts:
         return None
-    most = max(found.values())
-    common = [window for window, count in found.items() if count == most]
+    most = max(counts.values())
+    common = [window for window, count in counts.items() if count == most]
     return max((window for window in common if window), key=lambda window: window.start, default=None)
 
 
@@ -149,14 +149,14 @@ def _night(
     begin: datetime,
     end: datetime,
     zone: ZoneInfo,
-    found: Sequence[tuple[str, str | None]],
+    pairs: Sequence[tuple[str, str | None]],
     backups: Mapping[str, BackupOutcome],
     past: KnownPeriod,
 ) -> HostNight:
     day = begin.astimezone(zone).date().isoformat()
-    if not found:
+    if not pairs:
         return HostNight(day, past.without_a_run(begin, end, zone))
-    outcome, backup = min(found, key=lambda pair: _RANK[pair[0]])
+    outcome, backup = min(pairs, key=lambda pair: _RANK[pair[0]])
     return HostNight(day, outcome, backup, _outcome_now(backups.get(backup)) if backup else None)
 
 
@@ -177,8 +177,8 @@ def _outcome_now(backup: BackupOutcome | None) -> str:
 def words(nights: Sequence[HostNight]) -> str:
     """Describes the strip for screen readers: the number of nights by outcome, and the nights that failed."""
     counts = Counter(night.outcome for night in nights)
-    there = len(nights) - counts["before"]
-    if not there:
+    count = len(nights) - counts["before"]
+    if not count:
         return "no night yet"
     parts = []
     for outcome in OUTCOMES[:-1]:
@@ -187,7 +187,7 @@ def words(nights: Sequence[HostNight]) -> str:
         days = [night.day for night in nights if night.outcome == outcome]
         named = outcome not in ("complete", "none", "unknown") and len(days) <= 5
         parts.append(f"{counts[outcome]} {_WORDS.get(outcome, outcome)}" + (f" ({', '.join(days)})" if named else ""))
-    which = "the only night so far" if there == 1 else f"the last {there} nights" if there == len(nights) else f"all {there} nights"
+    which = "the only night so far" if count == 1 else f"the last {count} nights" if count == len(nights) else f"all {count} nights"
     return f"{which}: {', '.join(parts)}"
 
 

@@ -46,8 +46,8 @@ def index() -> str:
 
 
 def _one_of(name: str, words: Any) -> str:
-    found = request.args.get(name, "")
-    return found if found in words else ""
+    word = request.args.get(name, "")
+    return word if word in words else ""
 
 
 @blueprint.get("/hosts/<host>")
@@ -164,10 +164,12 @@ def ask(host: str, verb: str) -> str:
 def _not_over(host: str) -> RequestedJob | None:
     """Returns the requested backup of it that waits or runs; None too if the root service does not answer."""
     try:
-        known = agent().ask("jobs", limit=_MOST_JOBS)
+        answer = agent().ask("jobs", limit=_MOST_JOBS)
     except OperatorError:
         return None
-    requested_jobs = (asked(one) for one in known if one.get("host") == host and one.get("verb") == "run")
+    requested_jobs = (
+        asked(job_fields) for job_fields in answer if job_fields.get("host") == host and job_fields.get("verb") == "run"
+    )
     return next((job for job in requested_jobs if not job.is_over), None)
 
 

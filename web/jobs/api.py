@@ -155,19 +155,19 @@ def run(asked: ApiRequest) -> Any:
 def tasks(asked: ApiRequest) -> Tasks:
     """Returns the tasks of the hosts that the viewer may see."""
     limit, before = asked.given.limit, asked.given.before
-    found = agent().ask("jobs", limit=limit, **({"before": before} if before else {}))
-    mine = [one for one in found if asked.viewer.may_see(one["host"])]
+    answer = agent().ask("jobs", limit=limit, **({"before": before} if before else {}))
+    mine = [job_fields for job_fields in answer if asked.viewer.may_see(job_fields["host"])]
     # An answer ends also when its bytes do, so its length does not tell.
-    has_more = bool(found) and bool(agent().ask("jobs", limit=1, before=found[-1]["job"]))
-    return Tasks(tuple(of_answer(Task, one) for one in mine), found[-1]["job"] if has_more else None)
+    has_more = bool(answer) and bool(agent().ask("jobs", limit=1, before=answer[-1]["job"]))
+    return Tasks(tuple(of_answer(Task, job_fields) for job_fields in mine), answer[-1]["job"] if has_more else None)
 
 
 def task(asked: ApiRequest) -> TaskAnswer:
     """Returns one task."""
-    found = agent().ask("job", job=asked.given.task, lines=asked.given.lines)
-    if not asked.viewer.may_see(found["host"]):
+    answer = agent().ask("job", job=asked.given.task, lines=asked.given.lines)
+    if not asked.viewer.may_see(answer["host"]):
         abort(404)
-    return of_answer(TaskAnswer, found)
+    return of_answer(TaskAnswer, answer)
 
 
 ENDPOINTS = (

@@ -132,8 +132,8 @@ class RequestedJob:
 
 def parse_id(text: str) -> tuple[str, int] | None:
     """Parses the kind and number of a job of the catalogue; None if it is not such an id."""
-    found = _ID.fullmatch(text)
-    return (found[1], int(found[2])) if found else None
+    match = _ID.fullmatch(text)
+    return (match[1], int(match[2])) if match else None
 
 
 def jobs(
@@ -177,8 +177,8 @@ def by_hand(catalogue: Catalogue, hosts: Collection[str] | None, now: datetime, 
 def run_row(run: LogRun) -> JobRow:
     """Returns a run of one host as a job."""
     new = f"{format_size(run.literal_bytes)} new" if run.literal_bytes else ""
-    said = run.error or (f"rsync {run.exit_code}: {run.meaning}" if run.exit_code else "")
-    about = ", ".join(part for part in (new, said) if part)
+    error = run.error or (f"rsync {run.exit_code}: {run.meaning}" if run.exit_code else "")
+    about = ", ".join(part for part in (new, error) if part)
     return JobRow(f"backup-{run.id}", "backup", f"backup of {run.host}", run.outcome, run.started, run.finished, run.seconds, about)
 
 
@@ -205,33 +205,39 @@ def _night_state(night: Night, goal: float, *, is_runs: bool) -> str:
     if is_runs or night.outcomes.get(""):
         return "running" if is_runs else "killed"
     worst = next((bad for bad in ("failed", "suspect", "partial") if night.outcomes.get(bad)), "complete")
-    good = sum(night.outcomes.get(one, 0) for one in _GOOD)
+    good = sum(night.outcomes.get(outcome, 0) for outcome in _GOOD)
     return "mostly" if worst != "complete" and good >= night.runs * goal else worst
 
 
 def _outcome_words(outcomes: Mapping[str, int]) -> list[str]:
     order = ("complete", "suspect", "failed", "partial", "skipped", "")
-    return [f"{outcomes[one]:,} {one or 'without an end'}" for one in order if outcomes.get(one)]
+    return [f"{outcomes[outcome]:,} {outcome or 'without an end'}" for outcome in order if outcomes.get(outcome)]
 
 
-def _expiry(one: Any) -> JobRow:
-    parts = [f"{one.deleted:,} of {one.planned:,} deleted", f"{one.marked:,} marked"]
-    parts += [f"{counted(one.left_out, 'host')} left out"] if one.left_out else []
-    parts += [one.error] if one.error else [f"paused: {one.paused}"] if one.paused else []
-    return JobRow(f"expire-{one.id}", "expire", "expiry", one.state, one.started, one.finished, one.seconds, ", ".join(parts))
+def _expiry(expiry: Any) -> JobRow:
+    parts = [f"{expiry.deleted:,} of {expiry.planned:,} deleted", f"{expiry.marked:,} marked"]
+    parts += [f"{counted(expiry.left_out, 'host')} left out"] if expiry.left_out else []
+    parts += [expiry.error] if expiry.error else [f"paused: {expiry.paused}"] if expiry.paused else []
+    return JobRow(
+        f"expire-{expiry.id}", "expire", "expiry", expiry.state, expiry.started, expiry.finished, expiry.seconds, ", ".join(parts)
+    )
 
 
-def _balance(one: Any) -> JobRow:
-    ratio = f", {one.amplification:.1f} bytes written for each" if one.amplification is not None else ""
-    about = f"{counted(one.block_groups, 'block group')}, {format_size(one.moved)} moved{ratio}"
-    return JobRow(f"balance-{one.id}", "balance", "balance", one.state, one.started, one.finished, one.seconds, about)
+def _balance(balance: Any) -> JobRow:
+    ratio = f", {balance.amplification:.1f} bytes written for each" if balance.amplification is not None else ""
+    about = f"{counted(balance.block_groups, 'block group')}, {format_size(balance.moved)} moved{ratio}"
+    return JobRow(
+        f"balance-{balance.id}", "balance", "balance", balance.state, balance.started, balance.finished, balance.seconds, about
+    )
 
 
-def _dedupe(one: Dedupe, now: datetime) -> JobRow:
-    runs = one.finished is None and is_alive(one.pid, one.pid_started, one.updated, now)
-    state = one.outcome or ("running" if runs else KILLED)
-    seconds = seconds_between(one.started, one.finished or one.updated)
-    return JobRow(None, "dedupe", "dedupe", state, one.started, one.finished, seconds, dedupe_words(one, with_outcome=False))
+def _dedupe(dedupe: Dedupe, now: datetime) -> JobRow:
+    runs = dedupe.finished is None and is_alive(dedupe.pid, dedupe.pid_started, dedupe.updated, now)
+    state = dedupe.outcome or ("running" if runs else KILLED)
+    seconds = seconds_between(dedupe.started, dedupe.finished or dedupe.updated)
+    return JobRow(
+        None, "dedupe", "dedupe", state, dedupe.started, dedupe.finished, seconds, dedupe_words(dedupe, with_outcome=False)
+    )
 
 
 def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetime) -> Iterator[JobRow]:
@@ -258,18 +264,18 @@ def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int 
     return NightView(night_row(night, now, goal), night.outcomes, night.literal_bytes, log_page(catalogue, wanted, now))
 
 
-def asked(said: Mapping[str, Any]) -> RequestedJob:
+def asked(job_fields: Mapping[str, Any]) -> RequestedJob:
     """Converts a job from the root service's answer to `job` or to `jobs`."""
-    started, finished = _moment(said.get("started")), _moment(said.get("finished"))
-    arguments = said.get("arguments")
+    started, finished = _moment(job_fields.get("started")), _moment(job_fields.get("finished"))
+    arguments = job_fields.get("arguments")
     given: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
     return RequestedJob(
-        str(said.get("job", "")),
-        str(said.get("verb", "")),
-        str(said.get("host", "")),
-        str(said.get("who", "")),
-        str(said.get("state", "")),
-        _moment(said.get("asked")),
+        str(job_fields.get("job", "")),
+        str(job_fields.get("verb", "")),
+        str(job_fields.get("host", "")),
+        str(job_fields.get("who", "")),
+        str(job_fields.get("state", "")),
+        _moment(job_fields.get("asked")),
         started,
         finished,
         seconds_between(started, finished),
@@ -277,18 +283,18 @@ def asked(said: Mapping[str, Any]) -> RequestedJob:
         tuple(str(path) for path in _list(given.get("paths"))),
         _text(given.get("to")),
         _text(given.get("overwrite")),
-        tuple(str(line) for line in _list(said.get("lines"))),
-        said["exit"] if isinstance(said.get("exit"), int) else None,
-        _text(said.get("error")),
-        _queue(said.get("queue")),
+        tuple(str(line) for line in _list(job_fields.get("lines"))),
+        job_fields["exit"] if isinstance(job_fields.get("exit"), int) else None,
+        _text(job_fields.get("error")),
+        _queue(job_fields.get("queue")),
     )
 
 
 def _queue(value: object) -> QueuePosition | None:
     if not isinstance(value, Mapping):
         return None
-    found = [one for one in map(value.get, ("places", "taken", "waiting")) if isinstance(one, int)]
-    return QueuePosition(*found) if len(found) == len(fields(QueuePosition)) else None
+    numbers = [number for number in map(value.get, ("places", "taken", "waiting")) if isinstance(number, int)]
+    return QueuePosition(*numbers) if len(numbers) == len(fields(QueuePosition)) else None
 
 
 def _text(value: object) -> str | None:

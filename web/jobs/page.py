@@ -24,7 +24,7 @@ def index() -> str:
     """Shows the jobs of the last days."""
     kinds = tuple(kind for kind in request.args.getlist("kind") if kind in KINDS)
     wanted = number("days", USUAL, 36500) or USUAL
-    days = min(DAYS, key=lambda one: abs(one - wanted))
+    days = min(DAYS, key=lambda choice: abs(choice - wanted))
     started, problem = _asked_for()
     template = "jobs/asked.html" if request.args.get("part") == "asked" else "jobs/jobs.html"
     rows = _rows(days, kinds) if template == "jobs/jobs.html" else ()
@@ -43,39 +43,39 @@ def _rows(days: int, kinds: tuple[str, ...]) -> tuple[JobRow, ...]:
 def _asked_for() -> tuple[tuple[RequestedJob, ...], str]:
     """Jobs that the root service started; or why it does not tell."""
     try:
-        said = agent().ask("jobs")
+        answer = agent().ask("jobs")
     except OperatorError as error:
         return (), error.message
-    return tuple(asked(one) for one in _listed(said) if _is_seen(one)), ""
+    return tuple(asked(job_fields) for job_fields in _listed(answer) if _is_seen(job_fields)), ""
 
 
-def _listed(said: Any) -> list[Mapping[str, Any]]:
-    found = said.get("jobs", ()) if isinstance(said, Mapping) else said
-    return [one for one in found if isinstance(one, Mapping)]
+def _listed(answer: Any) -> list[Mapping[str, Any]]:
+    job_list = answer.get("jobs", ()) if isinstance(answer, Mapping) else answer
+    return [job_fields for job_fields in job_list if isinstance(job_fields, Mapping)]
 
 
-def _is_seen(said: Mapping[str, Any]) -> bool:
+def _is_seen(job_fields: Mapping[str, Any]) -> bool:
     """Returns True if the viewer may see the job: viewers who are limited to hosts see only jobs of these."""
     who = viewer()
-    return not who.limited or (isinstance(said.get("host"), str) and who.may_see(said["host"]))
+    return not who.limited or (isinstance(job_fields.get("host"), str) and who.may_see(job_fields["host"]))
 
 
 @blueprint.get("/<job>")
 def job(job: str) -> str | Response:
     """Shows one job: of the catalogue, or of the root service."""
-    known = parse_id(job)
-    if known:
-        return _of_catalogue(*known)
+    parsed = parse_id(job)
+    if parsed:
+        return _of_catalogue(*parsed)
     try:
-        said = agent().ask("job", job=job)
+        answer = agent().ask("job", job=job)
     except Absent:
         raise
     except OperatorError as error:
         abort(404, error.message)
-    if not isinstance(said, Mapping) or not _is_seen(said):
+    if not isinstance(answer, Mapping) or not _is_seen(answer):
         abort(404, "there is no such job")
     template = "jobs/live.html" if "X-Live" in request.headers else "jobs/job.html"
-    return render_template(template, job=asked(said))
+    return render_template(template, job=asked(answer))
 
 
 def _of_catalogue(kind: str, number: int) -> str | Response:
@@ -91,12 +91,12 @@ def _of_catalogue(kind: str, number: int) -> str | Response:
 def _night(first_run: int) -> str:
     here = source()
     before = number("before")
-    found = here.cached(
+    night = here.cached(
         ("night", first_run, before), lambda: night_view(here.catalogue, first_run, here.now, before, here.site.ping_goal)
     )
-    if found is None:
+    if night is None:
         abort(404, "there was no such night, or it is too long ago")
-    return render_template("jobs/night.html", night=found)
+    return render_template("jobs/night.html", night=night)
 
 
 def _expiry(expiry_id: int) -> str:

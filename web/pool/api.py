@@ -77,10 +77,10 @@ def filesystem_of(asked: ApiRequest) -> str:
 
 def pool(asked: ApiRequest) -> PoolNow:
     """Returns the present state."""
-    found = pool_now(asked.source.catalogue, filesystem_of(asked))
-    if found is None:
+    current = pool_now(asked.source.catalogue, filesystem_of(asked))
+    if current is None:
         abort(404, "there is no sample of the pool yet")
-    return found
+    return current
 
 
 def trend(asked: ApiRequest) -> Trend:
@@ -119,8 +119,8 @@ def balances(asked: ApiRequest) -> Balances:
 
 def one_balance(asked: ApiRequest) -> OneBalance:
     """Returns one balance with its steps."""
-    found = balance.one_balance(asked.source.catalogue, filesystem_of(asked), int(asked.given.number), asked.source.now)
-    return found or abort(404)
+    details = balance.one_balance(asked.source.catalogue, filesystem_of(asked), int(asked.given.number), asked.source.now)
+    return details or abort(404)
 
 
 def expiries(asked: ApiRequest) -> Expiries:

@@ -190,17 +190,17 @@ def _share(part: float | None, whole: float) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-def _run(one: Balance, now: datetime) -> BalanceRun:
-    runs = one.finished is None and is_alive(one.pid, one.pid_started, one.updated, now)
+def _run(balance: Balance, now: datetime) -> BalanceRun:
+    runs = balance.finished is None and is_alive(balance.pid, balance.pid_started, balance.updated, now)
     return of_row(
         BalanceRun,
-        one,
-        state=one.outcome or ("running" if runs else "killed"),
-        seconds=seconds_between(one.started, one.finished or one.updated) or 0.0,
-        amplification=_share(one.written, one.moved),
-        current=one.current if runs else None,
-        score_before=_number(one.before.get("score")),
-        score_after=_number(one.after.get("score")),
+        balance,
+        state=balance.outcome or ("running" if runs else "killed"),
+        seconds=seconds_between(balance.started, balance.finished or balance.updated) or 0.0,
+        amplification=_share(balance.written, balance.moved),
+        current=balance.current if runs else None,
+        score_before=_number(balance.before.get("score")),
+        score_after=_number(balance.after.get("score")),
     )
 
 
@@ -234,8 +234,8 @@ def plan() -> Response:
 def one(balance_id: int) -> str:
     """Shows a run with its block groups."""
     here = source()
-    found = one_balance(here.catalogue, filesystem(), balance_id, here.now) if balance_id < 1 << 63 else None
-    if found is None:
+    details = one_balance(here.catalogue, filesystem(), balance_id, here.now) if balance_id < 1 << 63 else None
+    if details is None:
         abort(404, "there is no such run of balance")
     template = "pool/balance_live.html" if "X-Live" in request.headers else "pool/one_balance.html"
-    return render_template(template, found=found)
+    return render_template(template, found=details)

@@ -176,9 +176,9 @@ def shortest_span(trend_of: Callable[[int], Trend]) -> int:
     """Returns the shortest of SPANS that holds all of the history, at most USUAL. `trend_of` gives the trend of so many days."""
     days = USUAL
     for shorter in sorted((span for span in SPANS if span < USUAL), reverse=True):
-        found = trend_of(days)
+        whole_span = trend_of(days)
         step = step_for(timedelta(days=days))  # a point is the last sample within its step
-        if not found.points or found.until - found.points[0].taken + step > timedelta(days=shorter):
+        if not whole_span.points or whole_span.until - whole_span.points[0].taken + step > timedelta(days=shorter):
             break
         days = shorter
     return days
@@ -203,30 +203,30 @@ def _points(samples: Sequence[Sample], marks: Sequence[SampleMark], since: datet
 
 
 def _most_orphans(marks: Sequence[SampleMark], since: datetime, step: timedelta) -> dict[int, int]:
-    found: dict[int, int] = {}
+    orphans: dict[int, int] = {}
     for mark in marks:
         if mark.orphans is not None:
             at = int((mark.taken - since) / step)
-            found[at] = max(found.get(at, 0), mark.orphans)
-    return found
+            orphans[at] = max(orphans.get(at, 0), mark.orphans)
+    return orphans
 
 
 def outlooks(catalogue: Catalogue, filesystem: str, now: datetime) -> tuple[Outlook, Outlook]:
     """Returns when the unallocated space runs out, and when all space is used; extrapolated from the usual days of history."""
     since = now - timedelta(days=USUAL)
     marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
-    found = points(catalogue.samples_by_id(_last_of_each(marks, since, _DAY)), since, _DAY)
-    size, moments = (found[-1].size if found else 0), [point.taken for point in found]
-    allocated, used = (forecast(moments, [getattr(point, what) for point in found], size) for what in ("allocated", "used"))
+    daily = points(catalogue.samples_by_id(_last_of_each(marks, since, _DAY)), since, _DAY)
+    size, moments = (daily[-1].size if daily else 0), [point.taken for point in daily]
+    allocated, used = (forecast(moments, [getattr(point, field) for point in daily], size) for field in ("allocated", "used"))
     if isinstance(allocated, FullForecast) and isinstance(used, FullForecast):
         allocated = bounded(allocated, used)
     return _outlook("allocated", allocated), _outlook("used", used)
 
 
-def _outlook(what: str, found: FullForecast | TooLittleHistory) -> Outlook:
-    if isinstance(found, TooLittleHistory):
-        return Outlook(what, None, None, None, None, None, str(found))
-    return Outlook(what, found.now, found.growth.usual, found.usual, found.earliest, found.latest, None)
+def _outlook(field: str, result: FullForecast | TooLittleHistory) -> Outlook:
+    if isinstance(result, TooLittleHistory):
+        return Outlook(field, None, None, None, None, None, str(result))
+    return Outlook(field, result.now, result.growth.usual, result.usual, result.earliest, result.latest, None)
 
 
 _EARLIEST = date(1970, 1, 3)
@@ -294,10 +294,10 @@ def parse_day(text: str | None) -> date | None:
     """Parses the requested day. Raises ValueError."""
     if not text:
         return None
-    found = date.fromisoformat(text)
-    if not _EARLIEST <= found <= date(9000, 1, 1):
+    day = date.fromisoformat(text)
+    if not _EARLIEST <= day <= date(9000, 1, 1):
         raise ValueError(f"{text} is not a day of a backup")
-    return found
+    return day
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,18 +73,18 @@ def one_expiry(catalogue: Catalogue, expiry_id: int, now: datetime) -> ExpiryRun
     return _run(expiry, now) if expiry else None
 
 
-def _run(one: Expiry, now: datetime) -> ExpiryRun:
-    runs = one.finished is None and is_alive(one.pid, one.pid_started, one.updated, now)
-    written = one.written_bytes
+def _run(expiry: Expiry, now: datetime) -> ExpiryRun:
+    runs = expiry.finished is None and is_alive(expiry.pid, expiry.pid_started, expiry.updated, now)
+    written = expiry.written_bytes
     return of_row(
         ExpiryRun,
-        one,
-        state=one.outcome or ("running" if runs else "killed"),
-        seconds=seconds_between(one.started, one.finished or one.updated) or 0.0,
-        eta=one.eta if runs else None,
+        expiry,
+        state=expiry.outcome or ("running" if runs else "killed"),
+        seconds=seconds_between(expiry.started, expiry.finished or expiry.updated) or 0.0,
+        eta=expiry.eta if runs else None,
         written=written,
-        written_each=written / one.deleted if written is not None and one.deleted else None,
-        paused=one.paused if runs else None,
+        written_each=written / expiry.deleted if written is not None and expiry.deleted else None,
+        paused=expiry.paused if runs else None,
     )
 
 

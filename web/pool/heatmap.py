@@ -38,21 +38,21 @@ def timelapse() -> str:
 
 def _page(template: str, wish: DrawingRequest) -> str:
     gallery, place = _chosen()
-    one = gallery.recorded[place] if place is not None else None
-    drawable, problem = _problem(one, wish)
+    recorded = gallery.recorded[place] if place is not None else None
+    drawable, problem = _problem(recorded, wish)
     return render_template(
         template,
         gallery=gallery,
         place=place,
-        one=one,
+        one=recorded,
         wish=wish,
         sorts=SORTS,
         curves=CURVES,
         colours=COLOURS,
-        key=_swatches(painter().key(one, wish)) if one and drawable else None,
-        drawn=painter().grid(gallery, one, wish) if one and drawable else None,
+        key=_swatches(painter().key(recorded, wish)) if recorded and drawable else None,
+        drawn=painter().grid(gallery, recorded, wish) if recorded and drawable else None,
         problem=problem,
-        state=painter().state(one) if one else None,
+        state=painter().state(recorded) if recorded else None,
     )
 
 
@@ -66,12 +66,12 @@ def _chosen() -> tuple[Gallery, int | None]:
     return gallery, place
 
 
-def _problem(one: Recorded | None, wish: DrawingRequest) -> tuple[bool, str]:
+def _problem(recorded: Recorded | None, wish: DrawingRequest) -> tuple[bool, str]:
     """Returns whether it can be drawn this way, and the reason if not."""
-    if one is None:
+    if recorded is None:
         return False, ""
     try:
-        painter().key(one, wish)
+        painter().key(recorded, wish)
     except OperatorError as error:
         return False, error.message
     return True, ""
@@ -92,17 +92,17 @@ def _swatches(key: ColourKey) -> dict[str, object]:
 @needs_all_hosts
 def image(id: str) -> Response:  # noqa: A002  it is called so in the address
     """Returns the picture of a moment. `steady=1`: at the scale of all."""
-    gallery, one = _recorded(id)
-    return picture(painter(), gallery, one, _wish())
+    gallery, recorded = _recorded(id)
+    return picture(painter(), gallery, recorded, _wish())
 
 
 @blueprint.get("/heatmap/<id>.json")
 @needs_all_hosts
 def map(id: str) -> Response:  # noqa: A001, A002  both are called so
     """Returns the addresses in that picture, as `btrfs-heatmap --map` writes them."""
-    gallery, one = _recorded(id)
+    gallery, recorded = _recorded(id)
     try:
-        data = painter().map(gallery, one, _wish())
+        data = painter().map(gallery, recorded, _wish())
     except OperatorError as error:
         abort(404, error.message)
     packed = request.accept_encodings["gzip"] > 0
@@ -130,9 +130,13 @@ def _recorded(id: str) -> tuple[Gallery, Recorded]:  # noqa: A002
 def table() -> str:
     """Shows all block groups of a moment."""
     gallery, place = _chosen()
-    one = gallery.recorded[place] if place is not None else None
-    groups_page = groups(painter().state(one), request.args.get("order", "score"), number("offset", 0) or 0) if one else None
-    return render_template("pool/groups.html", one=one, found=groups_page, orders=ORDERS, page=PAGE, gallery=gallery, place=place)
+    recorded = gallery.recorded[place] if place is not None else None
+    groups_page = (
+        groups(painter().state(recorded), request.args.get("order", "score"), number("offset", 0) or 0) if recorded else None
+    )
+    return render_template(
+        "pool/groups.html", one=recorded, found=groups_page, orders=ORDERS, page=PAGE, gallery=gallery, place=place
+    )
 
 
 @blueprint.get("/blockgroup")
@@ -150,17 +154,17 @@ def group(vaddr: str) -> str | tuple[str, int]:
     address = _address(vaddr)
     if place is None or address is None:
         abort(404, "a block group has a virtual address, in bytes" if place is not None else "no state was recorded yet")
-    one = gallery.recorded[place]
-    state = painter().state(one)
+    recorded = gallery.recorded[place]
+    state = painter().state(recorded)
     block_group = one_group(state, address)
     if block_group is None:
-        return render_template("pool/no_group.html", address=address, near=nearest(state, address), one=one), 404
+        return render_template("pool/no_group.html", address=address, near=nearest(state, address), one=recorded), 404
     before, after = neighbours(state, address)
     here, of = source(), filesystem()
     return render_template(
         "pool/group.html",
         group=block_group,
-        one=one,
+        one=recorded,
         is_newest=place == len(gallery.recorded) - 1,
         before=before,
         after=after,
@@ -174,10 +178,10 @@ def group(vaddr: str) -> str | tuple[str, int]:
 def _address(text: str) -> int | None:
     """Parses a virtual address in bytes, decimal or 0x...; None if it is invalid."""
     try:
-        found = int(text, 16) if text[:2] in ("0x", "0X") else int(text) if text.isascii() and text.isdigit() else -1
+        address = int(text, 16) if text[:2] in ("0x", "0X") else int(text) if text.isascii() and text.isdigit() else -1
     except ValueError:
         return None
-    return found if 0 <= found < 1 << 64 else None
+    return address if 0 <= address < 1 << 64 else None
 
 
 @blueprint.get("/blockgroup/<vaddr>/extents.png")

@@ -44,16 +44,16 @@ _LINES = 60
 
 def filesystem() -> str:
     """Returns the UUID of the samples; aborts with 404 if it is unknown."""
-    found = source().site.filesystem
-    if found is None:
+    identifier = source().site.filesystem
+    if identifier is None:
         abort(404, f"nothing is known of the pool yet: `{backupd()} sample` takes the first look")
-    return found
+    return identifier
 
 
 def painter() -> Painter:
     """Returns the painter of this application, which caches its pictures."""
-    found: Painter = current_app.extensions.setdefault(_PAINTER, Painter(source().settings.state / FOLDER))
-    return found
+    current: Painter = current_app.extensions.setdefault(_PAINTER, Painter(source().settings.state / FOLDER))
+    return current
 
 
 @blueprint.get("")
@@ -99,8 +99,8 @@ def trend_picture(name: str) -> Response:
     """Returns a chart over months."""
     if name not in TREND_CHARTS:
         abort(404, "there is no such chart")
-    found, zone = trend_of(requested_days()), source().site.zone
-    return svg(lambda look: trend_chart(name, found, zone, look))
+    month, zone = trend_of(requested_days()), source().site.zone
+    return svg(lambda look: trend_chart(name, month, zone, look))
 
 
 @blueprint.get("/day")
@@ -132,8 +132,8 @@ def day_picture(name: str) -> Response:
     """Returns the chart of bytes written, or read, over a day."""
     if name not in DAY_CHARTS:
         abort(404, "there is no such chart")
-    found = _day()
-    return svg(lambda look: day_chart(name, found, ZoneInfo(found.zone), look))
+    shown = _day()
+    return svg(lambda look: day_chart(name, shown, ZoneInfo(shown.zone), look))
 
 
 @blueprint.get("/score")
@@ -167,18 +167,18 @@ def _scores() -> Scores:
 def scores_picture() -> Response:
     """Returns a chart of block groups by their score, of the newest recorded state."""
     gallery = painter().states.gallery(filesystem())
-    found = distribution(painter().state(gallery.recorded[-1])) if gallery.recorded else None
-    if found is None:
+    current = distribution(painter().state(gallery.recorded[-1])) if gallery.recorded else None
+    if current is None:
         abort(404, "no scores were recorded")
-    return svg(lambda look: score_chart(found, look))
+    return svg(lambda look: score_chart(current, look))
 
 
 @blueprint.get("/charts/sizes.svg")
 @needs_all_hosts
 def sizes_picture() -> Response:
     """Returns the chart of the free space by the size of the free extents."""
-    found = _scores()
-    return svg(lambda look: size_chart(found.sizes, look))
+    current = _scores()
+    return svg(lambda look: size_chart(current.sizes, look))
 
 
 @blueprint.get("/picture.png")
@@ -198,10 +198,10 @@ def svg(draw: Callable[[ChartStyle], bytes]) -> Response:
     return revalidated(draw(look_of(request.args)), "image/svg+xml")
 
 
-def picture(painter: Painter, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Response:
+def picture(painter: Painter, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> Response:
     """Returns a picture of a recorded state. Aborts with 404 if it cannot be drawn: it may have no scores, or be gone."""
     try:
-        return revalidated(painter.png(gallery, one, wish), "image/png")
+        return revalidated(painter.png(gallery, recorded, wish), "image/png")
     except OperatorError as error:
         abort(404, f"{error.message}; {error.hint}")
 

@@ -65,8 +65,8 @@ def wish_of(words: Mapping[str, str], *, steady: bool = False) -> DrawingRequest
     )
 
 
-def _one_of(word: str | None, known: Sequence[str] | Mapping[str, object], usual: str) -> str:
-    return word if word is not None and word in known else usual
+def _one_of(word: str | None, words: Sequence[str] | Mapping[str, object], usual: str) -> str:
+    return word if word is not None and word in words else usual
 
 
 def _size(word: str | None) -> int:
@@ -102,7 +102,7 @@ class Gallery:
         """Returns the index of the state with that id, without one the newest. None if it does not exist."""
         if id is None:
             return len(self.recorded) - 1 if self.recorded else None
-        return next((place for place, one in enumerate(self.recorded) if one.id == id), None)
+        return next((place for place, recorded in enumerate(self.recorded) if recorded.id == id), None)
 
 
 class RecordedStates:
@@ -121,8 +121,8 @@ class RecordedStates:
             except OSError as error:
                 files, trouble = {}, [f"the folder of recorded states cannot be read: {error.strerror}"]
             self._known = {name: self._looked(name, stamp) for name, stamp in files.items()}
-            moments = {name: (stamp, found) for name, (stamp, found) in self._known.items() if isinstance(found, StateHeader)}
-            broken = trouble + [found for _, found in self._known.values() if isinstance(found, str)]
+            moments = {name: (stamp, header) for name, (stamp, header) in self._known.items() if isinstance(header, StateHeader)}
+            broken = trouble + [header for _, header in self._known.values() if isinstance(header, str)]
         newest = max((moment for _, moment in moments.values()), key=lambda moment: moment.taken, default=None)
         wanted = filesystem or (newest.fsid if newest else "")
         mine = {
@@ -132,18 +132,18 @@ class RecordedStates:
         }
         others = sum(moment.fsid != wanted for _, moment in moments.values())
         notes = [*broken, *([f"{others} states are of another filesystem"] if others else [])]
-        return Gallery(tuple(sorted(mine.values(), key=lambda one: one.taken)), tuple(notes))
+        return Gallery(tuple(sorted(mine.values(), key=lambda recorded: recorded.taken)), tuple(notes))
 
     def moments(self, gallery: Gallery) -> list[StateHeader]:
         """Returns the headers of all states that still exist."""
         with self._lock:
-            found = [self._known[one.name][1] for one in gallery.recorded if one.name in self._known]
-        return [moment for moment in found if isinstance(moment, StateHeader)]
+            headers = [self._known[recorded.name][1] for recorded in gallery.recorded if recorded.name in self._known]
+        return [moment for moment in headers if isinstance(moment, StateHeader)]
 
     def _looked(self, name: str, stamp: tuple[int, int, int]) -> tuple[tuple[int, int, int], StateHeader | str]:
-        known = self._known.get(name)
-        if known and known[0] == stamp:
-            return known
+        cached = self._known.get(name)
+        if cached and cached[0] == stamp:
+            return cached
         try:
             return stamp, read_header(self.folder / name)
         except Unreadable as error:
@@ -152,15 +152,15 @@ class RecordedStates:
 
 def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
     """Returns the regular files of the folder that are named like recorded states, by name. Raises OSError."""
-    found = {}
+    stamps = {}
     try:
         for entry in os.scandir(folder):
             if entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
                 status = entry.stat(follow_symlinks=False)
-                found[entry.name] = (status.st_ino, status.st_size, status.st_mtime_ns)
+                stamps[entry.name] = (status.st_ino, status.st_size, status.st_mtime_ns)
     except FileNotFoundError:  # the folder comes with the first night; a file may go while we look
-        return found
-    return found
+        return stamps
+    return stamps
 
 
 _LEVEL = 4
@@ -179,30 +179,30 @@ class Painter:
         self._drawing = threading.Lock()
         self._loading = threading.Lock()
 
-    def state(self, one: Recorded) -> FilesystemState:
+    def state(self, recorded: Recorded) -> FilesystemState:
         """Returns the state. Loads one at a time: each takes as much memory as all cached ones."""
 
         def alone() -> FilesystemState:
             with self._loading:
-                return load(self.states.folder / one.name)
+                return load(self.states.folder / recorded.name)
 
-        return self._states.get((one.name, one.stamp), alone)
+        return self._states.get((recorded.name, recorded.stamp), alone)
 
-    def png(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
+    def png(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> bytes:
         """Returns the picture. Raises OperatorError also if the state cannot be coloured this way: it may have no scores."""
-        return self._made("png", self._key(gallery, one, wish), lambda: _png(self._drawn(gallery, one, wish)))
+        return self._made("png", self._key(gallery, recorded, wish), lambda: _png(self._drawn(gallery, recorded, wish)))
 
-    def map(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
+    def map(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> bytes:
         """Returns the map of pixels to addresses, as JSON, compressed with gzip; heatmap/overview.py describes the format."""
-        return self._made("map", self._key(gallery, one, wish), lambda: self._map(gallery, one, wish))
+        return self._made("map", self._key(gallery, recorded, wish), lambda: self._map(gallery, recorded, wish))
 
-    def key(self, one: Recorded, wish: DrawingRequest) -> ColourKey:
+    def key(self, recorded: Recorded, wish: DrawingRequest) -> ColourKey:
         """Returns the key of its colours. Raises OperatorError."""
-        return COLOUR_SCHEMES[wish.colour].key(self.state(one))
+        return COLOUR_SCHEMES[wish.colour].key(self.state(recorded))
 
-    def grid(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Grid:
+    def grid(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> Grid:
         """Returns the grid that maps bytes to pixels."""
-        total = int(self._scaled(gallery, one, wish).total_bytes.sum())
+        total = int(self._scaled(gallery, recorded, wish).total_bytes.sum())
         return choose(None, wish.size, wish.curve, total, OVERVIEW_GRANULARITY)
 
     def _made(self, kind: str, key: Hashable, make: Callable[[], bytes]) -> bytes:
@@ -214,26 +214,26 @@ class Painter:
 
         return self._pictures.get((kind, key), alone)
 
-    def _key(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> tuple[Hashable, ...]:
+    def _key(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> tuple[Hashable, ...]:
         scale = hash(tuple(other.stamp for other in gallery.recorded)) if wish.steady else 0
-        return one.name, one.stamp, wish, scale
+        return recorded.name, recorded.stamp, wish, scale
 
-    def _drawn(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Drawing:
-        state, scheme = self._scaled(gallery, one, wish), COLOUR_SCHEMES[wish.colour]
+    def _drawn(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> Drawing:
+        state, scheme = self._scaled(gallery, recorded, wish), COLOUR_SCHEMES[wish.colour]
         return overview(
             state, sort=wish.sort, size=wish.size, curve=wish.curve, colouring=scheme.paint, min_brightness=scheme.min_brightness
         )
 
-    def _scaled(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> FilesystemState:
-        state = self.state(one)
+    def _scaled(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> FilesystemState:
+        state = self.state(recorded)
         if not wish.steady or not (moments := self.states.moments(gallery)):
             return state
         scale = common_scale(moments)
         return scale.applied(state)
 
-    def _map(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
-        found = pixel_map(self.state(one), self._drawn(gallery, one, wish))
-        return gzip.compress(orjson.dumps(found), 1, mtime=0)
+    def _map(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> bytes:
+        document = pixel_map(self.state(recorded), self._drawn(gallery, recorded, wish))
+        return gzip.compress(orjson.dumps(document), 1, mtime=0)
 
 
 def _png(drawn: Drawing) -> bytes:

@@ -83,7 +83,7 @@ def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> S
     free_space_scores = catalogue.scores(filesystem, since)
     return Scores(
         of_row(ScoreReading, newest),
-        tuple(SizeClass(*one) for one in newest.histogram),
+        tuple(SizeClass(*size_class) for size_class in newest.histogram),
         tuple(
             of_row(ScoreReading, free_space_score)
             for free_space_score in _thinned(free_space_scores, since, timedelta(days=days) / SHOWN)
@@ -91,9 +91,9 @@ def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> S
     )
 
 
-def _thinned(found: list[FreeSpaceScore], since: datetime, step: timedelta) -> list[FreeSpaceScore]:
+def _thinned(samples: list[FreeSpaceScore], since: datetime, step: timedelta) -> list[FreeSpaceScore]:
     """Returns the last one of each step."""
-    return list({int((free_space_score.taken - since) / step): free_space_score for free_space_score in found}.values())
+    return list({int((free_space_score.taken - since) / step): free_space_score for free_space_score in samples}.values())
 
 
 BAD = SCORE_TOP / 4
@@ -202,8 +202,8 @@ def _ranked(state: FilesystemState, order: str) -> Array:
 def one_group(state: FilesystemState, vaddr: int) -> BlockGroup | None:
     """Returns the block group that begins there; None if there is none."""
     index = _index(state, vaddr)
-    found = 0 <= index < len(state.bg_vaddr) and int(state.bg_vaddr[index]) == vaddr
-    return _group(state, index) if found else None
+    is_start = 0 <= index < len(state.bg_vaddr) and int(state.bg_vaddr[index]) == vaddr
+    return _group(state, index) if is_start else None
 
 
 def neighbours(state: FilesystemState, vaddr: int) -> tuple[int | None, int | None]:
@@ -217,8 +217,8 @@ def neighbours(state: FilesystemState, vaddr: int) -> tuple[int | None, int | No
 def nearest(state: FilesystemState, vaddr: int) -> tuple[int, ...]:
     """Returns block groups near an address at which none begins; first the one that contains it, if any."""
     index = _index(state, vaddr)
-    near = sorted(state.bg_vaddr[max(0, index - _NEAREST) : index + _NEAREST].tolist(), key=lambda one: abs(one - vaddr))
-    inside = [one for one in near if (group := one_group(state, one)) and one <= vaddr < one + group.length]
+    near = sorted(state.bg_vaddr[max(0, index - _NEAREST) : index + _NEAREST].tolist(), key=lambda start: abs(start - vaddr))
+    inside = [start for start in near if (group := one_group(state, start)) and start <= vaddr < start + group.length]
     return tuple(dict.fromkeys([*inside, *near]))[:_NEAREST]
 
 
@@ -251,12 +251,12 @@ def distribution(state: FilesystemState) -> Distribution | None:
     """Returns the distribution; None if the state has no scores."""
     if state.score is None:
         return None
-    known = np.flatnonzero(~np.isnan(state.score))
-    score, used, length = state.score[known].astype(np.float64), state.bg_used[known], state.bg_length[known]
+    scored = np.flatnonzero(~np.isnan(state.score))
+    score, used, length = state.score[scored].astype(np.float64), state.bg_used[scored], state.bg_length[scored]
     which = np.searchsorted(np.array(BOUNDS), score, "right") - 1
     edges = zip(BOUNDS, (*BOUNDS[1:], None), strict=True)
     classes = tuple(_class(least, most, which == number, score, used, length) for number, (least, most) in enumerate(edges))
-    ranked = known[np.argsort(-score, kind="stable")][:_WORST].tolist()
+    ranked = scored[np.argsort(-score, kind="stable")][:_WORST].tolist()
     return Distribution(state.taken, classes, float(score.sum()), tuple(_group(state, index) for index in ranked))
 
 
@@ -303,24 +303,32 @@ def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, look: ChartStyl
     return sheet.document(title)
 
 
-def class_words(one: ScoreClass) -> str:
+def class_words(score_class: ScoreClass) -> str:
     """Names a class of scores: "50 to 100", "250 and more"."""
-    return f"{one.least:g} and more" if one.most is None else f"{one.least:g} to {one.most:g}"
+    return f"{score_class.least:g} and more" if score_class.most is None else f"{score_class.least:g} to {score_class.most:g}"
 
 
-def score_words(found: Distribution) -> str:
+def score_words(shares: Distribution) -> str:
     """Describes the chart of scores, for screen readers."""
-    parts = [f"{one.block_groups:,} score {class_words(one)}" for one in found.classes if one.block_groups]
+    parts = [
+        f"{score_class.block_groups:,} score {class_words(score_class)}"
+        for score_class in shares.classes
+        if score_class.block_groups
+    ]
     return f"data block groups by their score: {', '.join(parts) or 'none'}"
 
 
-def score_chart(found: Distribution, look: ChartStyle) -> bytes:
+def score_chart(shares: Distribution, look: ChartStyle) -> bytes:
     """Draws block groups by their score; the bad ones in another colour."""
     bars = [
-        Bar(f"{one.least:g}+" if one.most is None else f"{one.least:g}-{one.most:g}", one.block_groups, one.most is None)
-        for one in found.classes
+        Bar(
+            f"{score_class.least:g}+" if score_class.most is None else f"{score_class.least:g}-{score_class.most:g}",
+            score_class.block_groups,
+            score_class.most is None,
+        )
+        for score_class in shares.classes
     ]
-    return bar_chart(score_words(found), bars, number_scale(max(bar.value for bar in bars)), look)
+    return bar_chart(score_words(shares), bars, number_scale(max(bar.value for bar in bars)), look)
 
 
 def size_words(sizes: Sequence[SizeClass]) -> str:

@@ -44,8 +44,8 @@ def restore(asked: ApiRequest) -> Any:
 
 def preview(asked: ApiRequest) -> PreviewAnswer:
     """Returns the effect of a restore, without restoring anything."""
-    found = data.preview(agent(), _wish(asked))
-    return PreviewAnswer(None, found) if isinstance(found, str) else PreviewAnswer(found, None)
+    result = data.preview(agent(), _wish(asked))
+    return PreviewAnswer(None, result) if isinstance(result, str) else PreviewAnswer(result, None)
 
 
 def _wish(asked: ApiRequest) -> RestoreForm:

@@ -160,12 +160,12 @@ def preview(asks: Asks, wish: RestoreForm) -> PreviewPage | str:
 
 def look(asks: Asks, job: str) -> PreviewState | None:
     """Returns the progress of such a job; None if the job is of another kind. Raises the agent's exceptions."""
-    told = asks.ask("job", job=job, lines=1)
-    if told["verb"] != "preview":
+    fields = asks.ask("job", job=job, lines=1)
+    if fields["verb"] != "preview":
         return None
-    over, preview_page = told["state"] in OVER, _preview(told["result"]) if told["result"] else None
-    last = told["lines"][-1] if told["lines"] else ""
-    return PreviewState(_wish_of(told), over, last, told["error"] or "", preview_page)
+    over, preview_page = fields["state"] in OVER, _preview(fields["result"]) if fields["result"] else None
+    last = fields["lines"][-1] if fields["lines"] else ""
+    return PreviewState(_wish_of(fields), over, last, fields["error"] or "", preview_page)
 
 
 def start(asks: Asks, wish: RestoreForm) -> str:
@@ -173,22 +173,22 @@ def start(asks: Asks, wish: RestoreForm) -> str:
     return str(asks.ask("restore", **wish.arguments())["job"])
 
 
-def _preview(told: Mapping[str, Any]) -> PreviewPage:
+def _preview(fields: Mapping[str, Any]) -> PreviewPage:
     return PreviewPage(
-        counts={what: _count(told[what]) for what in WHATS},
-        names=told["files"] + told["folders"] + told["others"],
-        size=told["bytes"],
-        why_not=told["why_not"],
+        counts={kind: _count(fields[kind]) for kind in WHATS},
+        names=fields["files"] + fields["folders"] + fields["others"],
+        size=fields["bytes"],
+        why_not=fields["why_not"],
     )
 
 
-def _count(told: Mapping[str, Any]) -> CountRow:
-    return CountRow(told["count"], told["bytes"], tuple(of_answer(SampleRow, one) for one in told["samples"]))
+def _count(fields: Mapping[str, Any]) -> CountRow:
+    return CountRow(fields["count"], fields["bytes"], tuple(of_answer(SampleRow, sample) for sample in fields["samples"]))
 
 
-def _wish_of(told: Mapping[str, Any]) -> RestoreForm:
-    given = told["arguments"]
+def _wish_of(fields: Mapping[str, Any]) -> RestoreForm:
+    given = fields["arguments"]
     folder = given["to"].partition(":")[2] or None
     return RestoreForm(
-        told["host"], given["backup"], tuple(bytes_of(path) for path in given["paths"]), folder, given["overwrite"] or "never"
+        fields["host"], given["backup"], tuple(bytes_of(path) for path in given["paths"]), folder, given["overwrite"] or "never"
     )

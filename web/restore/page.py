@@ -49,10 +49,10 @@ def preview(host: str) -> Page:
     """Shows the effect of the restore; redirects to a page that waits for it if that takes long."""
 
     def previewed(wish: RestoreForm) -> Page:
-        found = data.preview(agent(), wish)
-        if isinstance(found, str):
-            return redirect(url_for("restore.look", host=host, job=found), 303)
-        return _shown(data.PreviewState(wish, True, found=found))
+        result = data.preview(agent(), wish)
+        if isinstance(result, str):
+            return redirect(url_for("restore.look", host=host, job=result), 303)
+        return _shown(data.PreviewState(wish, True, found=result))
 
     return _asked(host, previewed)
 
@@ -123,8 +123,8 @@ def _form(wish: RestoreForm, problem: str = "", hint: str = "") -> str:
     return render_template("restore/form.html", **_given(wish), problem=problem, hint=hint, may_choose=may_choose)
 
 
-def _shown(found: data.PreviewState) -> str:
-    return render_template("restore/preview.html", **_given(found.wish), look=found, found=found.found)
+def _shown(state: data.PreviewState) -> str:
+    return render_template("restore/preview.html", **_given(state.wish), look=state, found=state.found)
 
 
 def _given(wish: RestoreForm) -> dict[str, object]:

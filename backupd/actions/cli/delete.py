@@ -131,26 +131,26 @@ def _objects(chosen: Sequence[DeletionChoice], asked: DeletionRequest, gone: set
             }
 
 
-def _lines(one: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, str]], dry_run: bool) -> Iterator[str]:
-    for backup in one.backups:
-        name = f"{one.host} {backup.name}"
+def _lines(choice: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, str]], dry_run: bool) -> Iterator[str]:
+    for backup in choice.backups:
+        name = f"{choice.host} {backup.name}"
         if backup.is_unreadable:
             given_up = "would be given up" if dry_run else "is given up"
             yield f"{name} {given_up}: no other pool asks for it. It stays on the disk, because its metadata cannot be read"
         elif asked.at_once:
-            yield f"{name} " + ("would be deleted at once" if dry_run else _became((one.host, backup.name) in gone))
+            yield f"{name} " + ("would be deleted at once" if dry_run else _became((choice.host, backup.name) in gone))
         else:
             expires = local_time(backup.expires)
-            what = "had expired already" if backup.had_expired else "would expire" if dry_run else "has expired"
-            yield f"{name} {what}: it can be restored until {expires}, then `backupd expire` deletes it"
-    readable = [backup for backup in one.backups if not backup.is_unreadable]
+            status = "had expired already" if backup.had_expired else "would expire" if dry_run else "has expired"
+            yield f"{name} {status}: it can be restored until {expires}, then `backupd expire` deletes it"
+    readable = [backup for backup in choice.backups if not backup.is_unreadable]
     if readable and not asked.at_once and not dry_run:
         one_of_them = "it" if len(readable) == 1 else "one"
-        yield f"until then `backupd unexpire {one.host} {readable[0].name}` takes {one_of_them} back"
-    if one.base is None:
-        yield f"no complete backup of {one.host} is left then: no `latest`, and the next one is a first copy"
-    elif one.moves:
-        yield f"the next backup of {one.host} is based on {one.base}"
+        yield f"until then `backupd unexpire {choice.host} {readable[0].name}` takes {one_of_them} back"
+    if choice.base is None:
+        yield f"no complete backup of {choice.host} is left then: no `latest`, and the next one is a first copy"
+    elif choice.moves:
+        yield f"the next backup of {choice.host} is based on {choice.base}"
 
 
 def _became(is_gone: bool) -> str:

@@ -37,20 +37,20 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
             _tell(_found(context, host), context.clock.now(), as_json=as_json, dry_run=True)
         return Exit.OK
     with locked_host(ctx, host, "discard") as (context, moment):
-        one = _found(context, host)
-    prose(_lost(one, moment), err=as_json)
+        unfinished = _found(context, host)
+    prose(_lost(unfinished, moment), err=as_json)
     confirmed("it is deleted for good", host, yes, as_json)
     with locked_host(ctx, host, "discard") as (context, moment):  # the question may have waited for long
-        discard(context.pool, context.catalogue, one)
+        discard(context.pool, context.catalogue, unfinished)
         record(context.pool, moment, "discard", host)
-    _tell(one, moment, as_json=as_json)
+    _tell(unfinished, moment, as_json=as_json)
     return Exit.OK
 
 
 def _found(context: PoolContext, host: str) -> Unfinished:
     """Returns the unfinished backup. Raises StateConflict."""
-    if one := unfinished_backup(context.pool, host):
-        return one
+    if unfinished := unfinished_backup(context.pool, host):
+        return unfinished
     path = context.pool.working(host)
     subvolume = describe(path)
     if subvolume is None:
@@ -62,16 +62,22 @@ def _found(context: PoolContext, host: str) -> Unfinished:
     raise StateConflict(f"{path} is not ours", "check what it is, and move it away")
 
 
-def _lost(one: Unfinished, now: datetime) -> str:
-    since = f", begun {local_time(one.began)} ({format_duration((now - one.began).total_seconds())} ago)" if one.began else ""
-    return f"{one.host} has {format_size(one.size)} unfinished{since}"
+def _lost(unfinished: Unfinished, now: datetime) -> str:
+    since = (
+        f", begun {local_time(unfinished.began)} ({format_duration((now - unfinished.began).total_seconds())} ago)"
+        if unfinished.began
+        else ""
+    )
+    return f"{unfinished.host} has {format_size(unfinished.size)} unfinished{since}"
 
 
-def _tell(one: Unfinished, now: datetime, *, as_json: bool, dry_run: bool = False) -> None:
+def _tell(unfinished: Unfinished, now: datetime, *, as_json: bool, dry_run: bool = False) -> None:
     if as_json:
-        began = format_time(one.began) if one.began else None
-        echo_json({"dry_run": dry_run, "host": one.host, "path": str(one.path), "bytes": one.size, "began": began})
+        began = format_time(unfinished.began) if unfinished.began else None
+        echo_json(
+            {"dry_run": dry_run, "host": unfinished.host, "path": str(unfinished.path), "bytes": unfinished.size, "began": began}
+        )
     elif dry_run:
-        prose(f"{_lost(one, now)}: it would be deleted")
+        prose(f"{_lost(unfinished, now)}: it would be deleted")
     else:
         prose("it is deleted; its room comes back as the kernel drops it (`backupd progress` watches that)")

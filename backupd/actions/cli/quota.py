@@ -97,39 +97,39 @@ def disable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool)
     return _tell(look(config, pool), as_json, dry_run, changed=True)
 
 
-def _tell(found: QuotaState, as_json: bool, dry_run: bool, *, changed: bool) -> int:
+def _tell(state: QuotaState, as_json: bool, dry_run: bool, *, changed: bool) -> int:
     if as_json:
-        echo_json({"dry_run": dry_run, "changed": changed and not dry_run, **_as_json(found)})
+        echo_json({"dry_run": dry_run, "changed": changed and not dry_run, **_as_json(state)})
     elif dry_run and changed:
-        wanted = "on" if found.mode == quota.OFF else "off"
+        wanted = "on" if state.mode == quota.OFF else "off"
         prose(f"simple quotas would be switched {wanted}; nothing was changed")
     else:
-        prose(_state_words(found))
+        prose(_state_words(state))
     return Exit.OK
 
 
-def _row(host: str, found: QuotaState) -> tuple[str, str, str, str]:
-    alive, most = found.alive.get(host), found.limits.get(host)
+def _row(host: str, state: QuotaState) -> tuple[str, str, str, str]:
+    alive, most = state.alive.get(host), state.limits.get(host)
     share = format_share(alive / most) if alive is not None and most else "-"
     return printable(host), format_size(alive), format_size(most) if most is not None else "none", share
 
 
-def _state_words(found: QuotaState) -> str:
-    if found.mode == quota.SIMPLE:
-        since = f" since {local_time(found.since)}; what was written before is not counted" if found.since else ""
+def _state_words(state: QuotaState) -> str:
+    if state.mode == quota.SIMPLE:
+        since = f" since {local_time(state.since)}; what was written before is not counted" if state.since else ""
         return f"simple quotas are on{since}"
-    if found.mode == quota.FULL:
+    if state.mode == quota.FULL:
         return "qgroups are switched on, not simple quotas: nothing is counted for hosts, and no quota holds"
-    idle = ", so no quota holds" if found.limits else ""
-    stays = "; older kernels still cannot mount the filesystem" if found.ever_on else ""
+    idle = ", so no quota holds" if state.limits else ""
+    stays = "; older kernels still cannot mount the filesystem" if state.ever_on else ""
     return f"simple quotas are off{idle}{stays}"
 
 
-def _as_json(found: QuotaState) -> dict[str, Any]:
-    hosts = sorted({*found.alive, *found.limits})
+def _as_json(state: QuotaState) -> dict[str, Any]:
+    hosts = sorted({*state.alive, *state.limits})
     return {
-        "state": STATES[found.mode],
-        "since": format_time(found.since) if found.since else None,
-        "ever_on": found.ever_on,
-        "hosts": [{"host": host, "bytes": found.alive.get(host), "quota": found.limits.get(host)} for host in hosts],
+        "state": STATES[state.mode],
+        "since": format_time(state.since) if state.since else None,
+        "ever_on": state.ever_on,
+        "hosts": [{"host": host, "bytes": state.alive.get(host), "quota": state.limits.get(host)} for host in hosts],
     }

@@ -42,23 +42,23 @@ def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
     return Exit.UNUSABLE if any(finding.unusable for finding in findings) else status
 
 
-def report(found: Sequence[Finding], as_json: bool) -> Exit:
+def report(findings: Sequence[Finding], as_json: bool) -> Exit:
     """Prints them; returns the exit status."""
     if as_json:
-        echo_json([check_as_json(finding) for finding in found])
+        echo_json([check_as_json(finding) for finding in findings])
     else:
-        show(found)
-    return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK
+        show(findings)
+    return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in findings) else Exit.OK
 
 
-def show(found: Sequence[Finding]) -> None:
+def show(findings: Sequence[Finding]) -> None:
     """The table, and below it what to do. What three hosts or more have is one line."""
     rows = [
         (click.style(level, fg=colours.LEVEL[level]), about, text)
-        for about, (level, text) in merged([(finding.about, (finding.level, finding.text)) for finding in found])
+        for about, (level, text) in merged([(finding.about, (finding.level, finding.text)) for finding in findings])
     ]
     click.echo(table(rows, ["", "WHAT", "FOUND"]))
-    hints = merged([(finding.about, finding.hint) for finding in found if finding.hint])
+    hints = merged([(finding.about, finding.hint) for finding in findings if finding.hint])
     if hints:
         click.echo("\nWhat to do:")
     for about, hint in hints:

@@ -100,15 +100,15 @@ def command(
     return Exit.ATTENTION if levels & {"warning", "error"} else Exit.OK
 
 
-def _as_json(facts: DoctorFacts, found: DoctorReport) -> dict[str, Any]:
+def _as_json(facts: DoctorFacts, doctor_report: DoctorReport) -> dict[str, Any]:
     return {
         "filesystem": facts.filesystem.uuid,
         "devices": [
             {"name": device.name, "layers": [asdict(layer) for layer in device.layers]} for device in facts.filesystem.devices
         ],
         "checks": [rule.name for rule in RULES],
-        "not_looked_at": [{"name": unlooked.name, "why": unlooked.why} for unlooked in found.unlooked],
-        "findings": [finding_as_json(finding) for finding in found.findings],
+        "not_looked_at": [{"name": unlooked.name, "why": unlooked.why} for unlooked in doctor_report.unlooked],
+        "findings": [finding_as_json(finding) for finding in doctor_report.findings],
     }
 
 
@@ -126,29 +126,29 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _show(facts: DoctorFacts, found: DoctorReport, all_checks: bool) -> None:
+def _show(facts: DoctorFacts, doctor_report: DoctorReport, all_checks: bool) -> None:
     fs = facts.filesystem
     prose(f"{printable(str(facts.site.pool))}: filesystem {fs.uuid} on {printable('; '.join(stacks(fs.devices)))}", "  ")
     if all_checks:
         options = sorted({*(fs.mount_options or ()), *fs.options})
         prose(f"mounted at {printable(str(fs.target))} with {', '.join(options)}", "  ")
-    for finding in found.findings:
+    for finding in doctor_report.findings:
         click.echo()
         show_finding(finding)
     click.echo()
     if all_checks:
-        well = [(name, BY_NAME[name].looks) for name in found.well]
+        well = [(name, BY_NAME[name].looks) for name in doctor_report.well]
         click.echo(table(well, ["WELL", "NOT FOUND"]) + "\n")
-    for unlooked in found.unlooked:
+    for unlooked in doctor_report.unlooked:
         prose(f"{click.style(f'not checked {unlooked.name}', fg='yellow')}: {printable(unlooked.why)}", "  ")
     counts = ", ".join(
         counted(number, severity)
         for severity in ("error", "warning", "note")
-        if (number := sum(finding.level == severity for finding in found.findings))
+        if (number := sum(finding.level == severity for finding in doctor_report.findings))
     )
-    blind = f"; {len(found.unlooked)} not checked" if found.unlooked else ""
+    blind = f"; {len(doctor_report.unlooked)} not checked" if doctor_report.unlooked else ""
     click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to report'}{blind}")
-    if fixable := [finding.check for finding in found.findings if finding.remedy.fixable]:
+    if fixable := [finding.check for finding in doctor_report.findings if finding.remedy.fixable]:
         prose(f"`backupd doctor --fix NAME` can repair: {', '.join(dict.fromkeys(fixable))}", "  ")
 
 

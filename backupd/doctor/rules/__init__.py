@@ -22,8 +22,8 @@ def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> DoctorRe
     well: list[str] = []
     unlooked: list[Unlooked] = []
     for rule in rules:
-        if found := list(rule.check(facts)):
-            findings += found
+        if rule_findings := list(rule.check(facts)):
+            findings += rule_findings
         elif why := rule.blind(facts):
             unlooked.append(Unlooked(rule.name, why))
         else:

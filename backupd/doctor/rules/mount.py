@@ -108,11 +108,11 @@ def _space_cache(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if fs.free_space_tree and fs.option("nospace_cache") is None:
         return
-    what = "no space cache" if fs.option("nospace_cache") is not None else "a space cache of version 1"
+    cache = "no space cache" if fs.option("nospace_cache") is not None else "a space cache of version 1"
     yield diagnosis(
         "space-cache",
         "warning",
-        f"the filesystem has {what} instead of a free space tree",
+        f"the filesystem has {cache} instead of a free space tree",
         "version 1 writes a file for each changed block group in every commit, which a large filesystem feels as pauses; without a "
         "cache the whole extent tree is read after each mount, and the scores of free space take far longer",
         "low; the first mount reads the whole extent tree, minutes on a large filesystem. Linux before 4.5 cannot write to it then",
@@ -151,9 +151,9 @@ def _compression(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def _slow_compression(fs: FilesystemFacts, what: str, why: str) -> Finding:
+def _slow_compression(fs: FilesystemFacts, text: str, why: str) -> Finding:
     risk = "none: what is written from now on is a little larger"
-    return diagnosis("compression", "note", what, why, risk, (in_fstab("compress=zstd:1"),), (remount(fs, "compress=zstd:1"),))
+    return diagnosis("compression", "note", text, why, risk, (in_fstab("compress=zstd:1"),), (remount(fs, "compress=zstd:1"),))
 
 
 def _commit(facts: DoctorFacts) -> Iterator[Finding]:
@@ -194,16 +194,16 @@ def _autodefrag(facts: DoctorFacts) -> Iterator[Finding]:
 
 def _no_checksums(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
-    found = [word for word in ("nodatacow", "nodatasum") if fs.option(word) is not None]
-    if not found:
+    options = [word for word in ("nodatacow", "nodatasum") if fs.option(word) is not None]
+    if not options:
         return
     yield diagnosis(
         "checksums-off",
         "warning",
-        f"the pool is mounted with {' and '.join(found)}",
+        f"the pool is mounted with {' and '.join(options)}",
         "new files have no checksums: damage on the disks is noticed neither when they are read nor by scrub",
         "none; what was written meanwhile stays without checksums",
-        (f"# take {' and '.join(found)} out of the options in /etc/fstab",),
+        (f"# take {' and '.join(options)} out of the options in /etc/fstab",),
         (remount(fs, "datacow,datasum"),),
     )
 

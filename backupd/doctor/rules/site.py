@@ -97,27 +97,27 @@ def _known_hosts(facts: DoctorFacts) -> Iterator[Finding]:
     yield from known_hosts(facts.site.known_hosts) if facts.site.known_hosts else ()
 
 
-def known_hosts(known: KeyFile) -> Iterator[Finding]:
+def known_hosts(key_file: KeyFile) -> Iterator[Finding]:
     """Yields the problems of the known_hosts file; nothing if it cannot be read."""
-    if known.hidden:
+    if key_file.hidden:
         return
-    if known.mode is None or known.empty:
-        command = f"ssh-keyscan HOST >> {shlex.quote(str(known.path))}"
+    if key_file.mode is None or key_file.empty:
+        command = f"ssh-keyscan HOST >> {shlex.quote(str(key_file.path))}"
         yield diagnosis(
             "known-hosts",
             "error",
-            f"{printable(str(known.path))} {'is missing' if known.mode is None else 'has no host in it'}",
+            f"{printable(str(key_file.path))} {'is missing' if key_file.mode is None else 'has no host in it'}",
             "a host whose key is not in it is not contacted",
             "who answers is believed: compare the keys with those of the hosts",
             (command,),
             hint=f"{command}, and compare the keys with the hosts' own",
         )
-    elif known.mode & 0o022:
-        step = FixCommand(("chmod", "go-w", str(known.path)))
+    elif key_file.mode & 0o022:
+        step = FixCommand(("chmod", "go-w", str(key_file.path)))
         yield diagnosis(
             "known-hosts",
             "error",
-            f"{printable(str(known.path))} has mode {known.mode:04o}: others can write to it",
+            f"{printable(str(key_file.path))} has mode {key_file.mode:04o}: others can write to it",
             "who can write to it decides which machine is taken for which host",
             "none. Compare its keys with those of the hosts",
             steps=(step,),
@@ -129,11 +129,11 @@ def _retention(facts: DoctorFacts) -> Iterator[Finding]:
     unruled = facts.site.unruled
     if not unruled:
         return
-    some = ", ".join(unruled[:3]) + (" and others" if len(unruled) > 3 else "")
+    hosts = ", ".join(unruled[:3]) + (" and others" if len(unruled) > 3 else "")
     yield diagnosis(
         "retention",
         "note",
-        f"no retention is configured for {counted(len(unruled), 'host')}: {some}",
+        f"no retention is configured for {counted(len(unruled), 'host')}: {hosts}",
         "every backup of them is kept for ever, until the pool is full",
         "backups that no rule keeps expire. `backupd retention explain --policy` shows which, before it is configured",
         (f"# in {facts.site.file}:", "#   [retention]", "#   daily = 14", "#   weekly = 13", "#   monthly = 12"),

@@ -18,12 +18,12 @@ _SIMPLE, _FULL = "squota", "qgroup"
 _FEATURE = "simple_quota"
 
 
-def idle_quotas(quotas: int, mode: str, known: bool) -> str:
+def idle_quotas(quotas: int, mode: str, is_supported: bool) -> str:
     """Returns why quotas of hosts are not enforced; "" if they are, or there are none. `known`: the kernel has simple quotas."""
     if not quotas or mode == _SIMPLE:
         return ""
     have = f"{counted(quotas, 'host')} {'has a quota that does' if quotas == 1 else 'have quotas that do'} not hold"
-    return f"{have}: simple quotas are not switched on" + ("" if known else ", and this kernel knows none (Linux 6.7 does)")
+    return f"{have}: simple quotas are not switched on" + ("" if is_supported else ", and this kernel knows none (Linux 6.7 does)")
 
 
 def _qgroups(facts: DoctorFacts) -> Iterator[Finding]:
@@ -49,8 +49,8 @@ def _qgroups(facts: DoctorFacts) -> Iterator[Finding]:
 def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
     fs, site = facts.filesystem, facts.site
     version, repairs = site.programs
-    known = _FEATURE in fs.kernel_features
-    if idle := idle_quotas(site.quotas, fs.quota, known):
+    is_supported = _FEATURE in fs.kernel_features
+    if idle := idle_quotas(site.quotas, fs.quota, is_supported):
         first = (
             (f"btrfs quota disable {shlex.quote(str(site.pool))}   # numbers and limits of qgroups are gone",)
             if fs.quota == _FULL
@@ -63,7 +63,7 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
             idle,
             "without simple quotas the data of a host are not counted, so its quota has no effect; with them btrfs enforces it",
             "; ".join(costs(release(), version)),
-            enable if known else ("# take `quota` out of the configuration, or use a newer kernel",),
+            enable if is_supported else ("# take `quota` out of the configuration, or use a newer kernel",),
         )
     if fs.quota == _SIMPLE and (site.quotas or site.quota_since) and (site.own_balance or fs.reclaim):
         who, timer = "btrfs-balancer" if site.own_balance else "the kernel", f"btrkeep-balance@{site.name}.timer"
@@ -237,11 +237,13 @@ def _scrub(facts: DoctorFacts) -> Iterator[Finding]:
     if scrub.running or since is None or facts.now - since <= SCRUB_EVERY:
         return
     age = format_duration((facts.now - since).total_seconds())
-    what = f"the last complete scrub was {age} ago" if scrub.finished else f"no scrub was ever completed, and the pool is {age} old"
+    state = (
+        f"the last complete scrub was {age} ago" if scrub.finished else f"no scrub was ever completed, and the pool is {age} old"
+    )
     yield diagnosis(
         "scrub",
         "warning",
-        what + (" (a later one was interrupted)" if scrub.unfinished else ""),
+        state + (" (a later one was interrupted)" if scrub.unfinished else ""),
         "nothing else reads old backups: damage is found now, while there is another copy, or when the backup is needed",
         risk,
         (f"btrfs scrub {'resume' if scrub.unfinished else 'start'} {pool}",),
@@ -252,15 +254,15 @@ def _subvolumes(facts: DoctorFacts) -> Iterator[Finding]:
     host, most = facts.site.most_backups or ("", 0)
     count = facts.filesystem.subvolumes or 0
     if count > MANY_SUBVOLUMES:
-        what = f"the filesystem has {counted(count, 'subvolume')}"
+        problem = f"the filesystem has {counted(count, 'subvolume')}"
     elif most > MANY_OF_A_HOST:
-        what = f"{host} has {counted(most, 'backup')}"
+        problem = f"{host} has {counted(most, 'backup')}"
     else:
         return
     yield diagnosis(
         "subvolumes",
         "note",
-        what,
+        problem,
         "balance looks up every reference to what it moves, so it slows down with the snapshots that share an extent; the root "
         "tree is read as a whole by many programs",
         "a shorter retention deletes backups; look first with --dry-run",

@@ -48,9 +48,9 @@ def _copies_left(facts: DoctorFacts) -> str:
 
 def _convert_back(facts: DoctorFacts) -> str:
     """Converts to the best of the present profiles: a degraded mount adds a worse one."""
-    found = facts.filesystem.profiles
-    kinds = [kind for kind in ("data", "metadata", "mixed") if kind in found]
-    how = (filters(facts.filesystem, kind, f"convert={safest(found[kind])},soft") for kind in kinds)
+    profiles = facts.filesystem.profiles
+    kinds = [kind for kind in ("data", "metadata", "mixed") if kind in profiles]
+    how = (filters(facts.filesystem, kind, f"convert={safest(profiles[kind])},soft") for kind in kinds)
     return f"{balance(facts, *how)}   # what was written meanwhile"
 
 
@@ -198,13 +198,13 @@ def _of(fs: FilesystemFacts, kind: str) -> tuple[str, ...]:
 
 def _metadata_profile(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
-    found, count = _of(fs, "metadata"), len(fs.devices) + len(fs.missing or ())
-    weak = [profile for profile in found if profile in _LOST_WITH_A_DEVICE]
+    profiles, count = _of(fs, "metadata"), len(fs.devices) + len(fs.missing or ())
+    weak = [profile for profile in profiles if profile in _LOST_WITH_A_DEVICE]
     if count > 1 and weak:
-        what = f"metadata is {weak[0]} on {count} devices"
+        problem = f"metadata is {weak[0]} on {count} devices"
         why = "when one of the devices dies, the whole filesystem and with it every backup is lost"
-    elif count == 1 and "single" in found and not any(_redundant(device) for device in fs.devices):
-        what = "there is one copy of the metadata, and nothing below is known to have another"
+    elif count == 1 and "single" in profiles and not any(_redundant(device) for device in fs.devices):
+        problem = "there is one copy of the metadata, and nothing below is known to have another"
         why = "one damaged tree block can take many backups with it; with a second copy btrfs repairs it by itself"
     else:
         return
@@ -212,7 +212,7 @@ def _metadata_profile(facts: DoctorFacts) -> Iterator[Finding]:
     yield diagnosis(
         "metadata-profile",
         "warning",
-        what,
+        problem,
         why,
         f"low; {_rewritten(fs)}, which takes hours when there is much of it, and needs unallocated space",
         (balance(facts, filters(fs, "metadata", f"convert={better}")),),
@@ -232,15 +232,15 @@ def _dup_metadata(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if "dup" not in _of(fs, "metadata") or "mixed" in fs.profiles or len(fs.devices) != 1 or fs.missing:
         return
-    known = _redundant(fs.devices[0])
+    is_redundant = _redundant(fs.devices[0])
     storage = next((layer.kind for layer in fs.devices[0].layers if layer.kind in ("iscsi", "fibre channel", "multipath")), "")
-    if not known and not storage:
+    if not is_redundant and not storage:
         return
     below = next((f"{layer.kind} {layer.detail}".strip() for layer in fs.devices[0].layers if layer.redundant), storage)
     yield diagnosis(
         "dup-metadata",
-        "warning" if known else "note",
-        f"metadata is stored twice (DUP), and {below} below {'has' if known else 'mostly has'} redundancy of its own",
+        "warning" if is_redundant else "note",
+        f"metadata is stored twice (DUP), and {below} below {'has' if is_redundant else 'mostly has'} redundancy of its own",
         "everything that changes metadata writes twice as much: snapshots, expiry and balance, of which metadata is most of the "
         "work",
         "without a second copy btrfs finds, but cannot repair, damage by the storage below. Keep DUP if that is not trusted, "
@@ -251,14 +251,14 @@ def _dup_metadata(facts: DoctorFacts) -> Iterator[Finding]:
 
 def _mixed_profiles(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
-    for kind, found in fs.profiles.items():
-        if len(found) > 1:
-            best = safest(found)
-            others = " or ".join(profile for profile in found if profile != best)
+    for kind, profiles in fs.profiles.items():
+        if len(profiles) > 1:
+            best = safest(profiles)
+            others = " or ".join(profile for profile in profiles if profile != best)
             yield diagnosis(
                 "profiles",
                 "warning",
-                f"{kind} is stored in more than one way: {', '.join(found)}",
+                f"{kind} is stored in more than one way: {', '.join(profiles)}",
                 "a conversion was interrupted, or the pool was written to while a device was missing: part of it has not the "
                 "redundancy that the rest has",
                 "low; what is left over is rewritten",
@@ -268,14 +268,14 @@ def _mixed_profiles(facts: DoctorFacts) -> Iterator[Finding]:
 
 def _raid56(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
-    found = [profile for profile in _of(fs, "metadata") if profile in _PARITY]
-    if not found:
+    parity_profiles = [profile for profile in _of(fs, "metadata") if profile in _PARITY]
+    if not parity_profiles:
         return
-    better = "raid1" if found[0] == "raid5" else "raid1c3"
+    better = "raid1" if parity_profiles[0] == "raid5" else "raid1c3"
     yield diagnosis(
         "raid56",
         "warning",
-        f"metadata is {found[0]}",
+        f"metadata is {parity_profiles[0]}",
         "a power cut can leave parity that does not fit (the write hole); with a dead disk later the whole filesystem may be lost",
         f"low; {_rewritten(fs)}, and takes more room",
         (balance(facts, filters(fs, "metadata", f"convert={better}")),),

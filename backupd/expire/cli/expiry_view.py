@@ -78,8 +78,8 @@ def _counts(summary: Summary) -> Iterator[str]:
 
 def summary_as_json(summary: Summary) -> dict[str, Any]:
     """Returns one object for --json."""
-    found = {name: getattr(summary, name) for name in _JSON} | _hindrances(summary)
-    return found | {"written_bytes_each": summary.written_each, "seconds": round(summary.seconds, 3)}
+    fields = {name: getattr(summary, name) for name in _JSON} | _hindrances(summary)
+    return fields | {"written_bytes_each": summary.written_each, "seconds": round(summary.seconds, 3)}
 
 
 def _hindrances(summary: Summary) -> dict[str, Any]:
@@ -128,10 +128,10 @@ class ExpiryStatus:
 # --- a dry run
 
 
-def listed(plan: Plan, what: str, limit: int | None = None) -> list[tuple[HostPlan, ExpiryStep]]:
+def listed(plan: Plan, list_name: str, limit: int | None = None) -> list[tuple[HostPlan, ExpiryStep]]:
     """Returns the steps of one kind in the order in which they would be taken; of deletions the first `limit`."""
-    steps = [(host, step) for host in plan.hosts for step in getattr(host, what)]
-    return steps[:limit] if what == "delete" else steps
+    steps = [(host, step) for host in plan.hosts for step in getattr(host, list_name)]
+    return steps[:limit] if list_name == "delete" else steps
 
 
 def echo_dry_run(plan: Plan, summary: Summary, limit: int | None, now: datetime) -> None:
@@ -140,11 +140,11 @@ def echo_dry_run(plan: Plan, summary: Summary, limit: int | None, now: datetime)
         prose(f"note: {printable(text)}")
     if summary.clock:
         prose(f"note: {expiry_words(summary.clock)}")
-    for what, words in LISTS.items():
-        for host, step in listed(plan, what, limit):
+    for list_name, words in LISTS.items():
+        for host, step in listed(plan, list_name, limit):
             until = _until(step.expires, now) if step.expires else ""
             prose(f"{host.host} {step.name}: {words.format(until=until)}: {printable(reasons_words(step.reasons))}", "    ")
-    counts = {what: len(listed(plan, what, limit)) for what in LISTS}
+    counts = {list_name: len(listed(plan, list_name, limit)) for list_name in LISTS}
     stop = f"nothing would be done: {expiry_words(summary.stop)}; otherwise " if summary.stop else ""
     prose(
         f"{stop}{counts['mark']:,} would be marked, {counts['revive']:,} kept again, {counts['delete']:,} deleted now, "
@@ -162,16 +162,16 @@ def _until(expires: datetime, now: datetime) -> str:
 def dry_run_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mapping[str, Any]:
     """Returns the same as one object."""
     lists = {
-        what: [
+        list_name: [
             {
                 "host": host.host,
                 "name": step.name,
                 "why": reasons_words(step.reasons),
                 "expires": step.expires and format_time(step.expires),
             }
-            for host, step in listed(plan, what, limit)
+            for host, step in listed(plan, list_name, limit)
         ]
-        for what in LISTS
+        for list_name in LISTS
     }
     kept = {"unruled": list(plan.unruled), "unconfigured": list(plan.unconfigured)}
     return {"dry_run": True, **lists, **kept, **_hindrances(summary), "total": plan.total}

@@ -201,9 +201,9 @@ def share_text(dropping: Dropping | None) -> str:
     return f"{format_share(dropping.share)} ({dropping.passed} of {dropping.branches} branches)"
 
 
-def rate_text(found: Rate | None) -> str:
+def rate_text(rate: Rate | None) -> str:
     """Returns subvolumes a minute, and over which time."""
-    return f"{found.per_minute:,.1f} a minute over {format_duration(found.seconds)}" if found else _UNKNOWN
+    return f"{rate.per_minute:,.1f} a minute over {format_duration(rate.seconds)}" if rate else _UNKNOWN
 
 
 def left_text(left: TimeLeft | None) -> str:

@@ -133,20 +133,20 @@ def _one(asked: _Asked, host: str) -> int:
     return Exit.ATTENTION if unreadable else Exit.OK
 
 
-def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
-    host = printable(found.facts.host)
+def _show_one(asked: _Asked, explained: ExplainedHost, policy: Retention) -> None:
+    host = printable(explained.facts.host)
     prose(f"{host}, if it were {policy_words(policy)}" if asked.policy else f"{host}: {policy_words(policy)}")
-    for note in _notes(found, policy, guarded([found]).left_out):
+    for note in _notes(explained, policy, guarded([explained]).left_out):
         prose(printable(note))
-    if not found.decisions:
+    if not explained.decisions:
         click.echo("no backups yet")
         return
     zone = asked.context.config.pool.zone
-    for line in strip(cells(found, zone), asked.now.astimezone(zone).date(), text_width(), _paint):
+    for line in strip(cells(explained, zone), asked.now.astimezone(zone).date(), text_width(), _paint):
         click.echo(line)
     verified = VerifiedBackups(asked.context.catalogue, asked.now)
-    rows_of = {backup.name: backup for backup in asked.context.catalogue.backups(found.facts.host)}
-    states = {candidate.name: "expired" if candidate.expired else candidate.state for candidate in found.facts.candidates}
+    rows_of = {backup.name: backup for backup in asked.context.catalogue.backups(explained.facts.host)}
+    states = {candidate.name: "expired" if candidate.expired else candidate.state for candidate in explained.facts.candidates}
     rows = [
         (
             decision.name,
@@ -154,11 +154,11 @@ def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
             verified_briefly(verified.of(rows_of[decision.name]), local_day) if decision.name in rows_of else "-",
             printable(words_of(decision, asked.now)),
         )
-        for decision in found.decisions
+        for decision in explained.decisions
     ]
     click.echo("\n" + table(rows, ["NAME", "STATE", "VERIFIED", "KEPT FOR, OR DELETED"], spare=["VERIFIED"]) + "\n")
-    prose(f"{len(found.decisions) - found.going} kept, {_go(asked, found.going, found.today)}")
-    for name in future_names(found, asked.now):
+    prose(f"{len(explained.decisions) - explained.going} kept, {_go(asked, explained.going, explained.today)}")
+    for name in future_names(explained, asked.now):
         prose(f"{name} is stamped in the future, so it is kept and not in the strip: was a clock wrong?")
 
 
@@ -225,8 +225,8 @@ def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> No
         prose(f"as of {local_time(asked.now)}, with the backups that there are now")
 
 
-def _notes(found: ExplainedHost, policy: Retention, left_out: Mapping[str, DeletedShare]) -> Iterator[str]:
-    if note := note_of(found, policy):
+def _notes(explained: ExplainedHost, policy: Retention, left_out: Mapping[str, DeletedShare]) -> Iterator[str]:
+    if note := note_of(explained, policy):
         yield note
-    if why := left_out.get(found.facts.host):
-        yield f"left out: {left_out_words(found.facts.host, why)}"
+    if why := left_out.get(explained.facts.host):
+        yield f"left out: {left_out_words(explained.facts.host, why)}"

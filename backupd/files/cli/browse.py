@@ -55,20 +55,20 @@ def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: 
     return 0
 
 
-def _print_json(found: OpenedBackup, entry: Entry, entries: list[Entry]) -> None:
+def _print_json(opened: OpenedBackup, entry: Entry, entries: list[Entry]) -> None:
     head = {
-        "host": found.backup.host,
-        "backup": backup_object(found.backup),
+        "host": opened.backup.host,
+        "backup": backup_object(opened.backup),
         "path": os.fsdecode(entry.path),
         "entry": entry_object(entry),
     }
     stream_object(head, "entries", (entry_object(entry) for entry in entries))
 
 
-def _show(found: OpenedBackup, entry: Entry, entries: list[Entry]) -> None:
-    said = f": {counted(len(entries), 'name')}" if entry.kind == "folder" else ""
-    prose(f"{found.where} ({state_words(found.backup.state)}) {shown(entry.path)}{said}")
-    for line in remark_lines(found.backup.record, [entry.path]):
+def _show(opened: OpenedBackup, entry: Entry, entries: list[Entry]) -> None:
+    summary = f": {counted(len(entries), 'name')}" if entry.kind == "folder" else ""
+    prose(f"{opened.where} ({state_words(opened.backup.state)}) {shown(entry.path)}{summary}")
+    for line in remark_lines(opened.backup.record, [entry.path]):
         prose(click.style("note: ", fg="yellow") + line)
     if entries or entry.kind != "folder":
         click.echo(entries_table(entries or [entry]))

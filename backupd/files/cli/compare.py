@@ -93,9 +93,9 @@ def command(ctx: click.Context, host: str, path: str, before: str, after: str, *
     return 0
 
 
-def _is_in(found: OpenedBackup, path: bytes) -> bool:
+def _is_in(opened: OpenedBackup, path: bytes) -> bool:
     try:
-        found.tree.stat(path)
+        opened.tree.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
@@ -124,8 +124,8 @@ def _differences(
 
 def _print_json(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool) -> None:
     total = DifferenceTotals()
-    found = (difference_object(difference) for difference in _differences(old, new, path, content, total))
-    stream_object({**_head(old, new, path), "content": content}, "differences", found, lambda: {"sum": asdict(total)})
+    differences = (difference_object(difference) for difference in _differences(old, new, path, content, total))
+    stream_object({**_head(old, new, path), "content": content}, "differences", differences, lambda: {"sum": asdict(total)})
 
 
 def _head(old: OpenedBackup, new: OpenedBackup, path: bytes) -> dict[str, Any]:
@@ -152,11 +152,11 @@ def _show(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool, ever
     prose(_total(total))
 
 
-def _lines(found: Iterator[PathDifference]) -> Iterator[str]:
+def _lines(differences: Iterator[PathDifference]) -> Iterator[str]:
     """Yields a line for each; a folder that only one backup has is one line with its total content."""
     folder: PathDifference | None = None
     inside = DifferenceTotals()
-    for difference in found:
+    for difference in differences:
         if folder and difference.what == folder.what and difference.path.startswith(folder.path + b"/"):
             inside.take(difference)
             continue
@@ -172,25 +172,25 @@ def _lines(found: Iterator[PathDifference]) -> Iterator[str]:
         yield _folder_line(folder, inside)
 
 
-def _folder_line(one: PathDifference, inside: DifferenceTotals) -> str:
+def _folder_line(difference: PathDifference, inside: DifferenceTotals) -> str:
     names, size = inside.added + inside.removed, inside.added_bytes + inside.removed_bytes
-    said = f"{counted(names, 'name')} in it, {format_size(size)}" if names else "empty"
-    return f"{_line(one)}  {said}"
+    summary = f"{counted(names, 'name')} in it, {format_size(size)}" if names else "empty"
+    return f"{_line(difference)}  {summary}"
 
 
-def _entry(one: PathDifference) -> Entry:
-    entry = one.after or one.before
+def _entry(difference: PathDifference) -> Entry:
+    entry = difference.after or difference.before
     assert entry is not None
     return entry
 
 
-def _line(one: PathDifference) -> str:
-    sign, colour = _SIGNS[one.what]
-    entry = _entry(one)
-    name = shown(one.path) + ("/" if entry.kind == "folder" and one.path != b"/" else "")
+def _line(difference: PathDifference) -> str:
+    sign, colour = _SIGNS[difference.what]
+    entry = _entry(difference)
+    name = shown(difference.path) + ("/" if entry.kind == "folder" and difference.path != b"/" else "")
     head = f"{click.style(sign, fg=colour)} {name}"
-    if one.before and one.after:
-        return f"{head}  {', '.join(_field(name, one.before, one.after) for name in _told(one.fields))}"
+    if difference.before and difference.after:
+        return f"{head}  {', '.join(_field(name, difference.before, difference.after) for name in _told(difference.fields))}"
     return f"{head}  {format_size(entry.size)}" if entry.kind == "file" else head
 
 

@@ -107,12 +107,12 @@ def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) 
         return []
     try:
         with Tree(find(pool, *parse_which(which)).path) as tree:
-            found = _beginning(tree, os.fsencode(incomplete or "/"))
-            if len(found) == 1 and found[0].endswith("/"):
-                found += _beginning(tree, os.fsencode(found[0]))
+            completions = _beginning(tree, os.fsencode(incomplete or "/"))
+            if len(completions) == 1 and completions[0].endswith("/"):
+                completions += _beginning(tree, os.fsencode(completions[0]))
     except (OperatorError, OSError, ValueError):
         return []
-    return found[:_MOST_COMPLETED]
+    return completions[:_MOST_COMPLETED]
 
 
 def _beginning(tree: Tree, path: bytes) -> list[str]:
@@ -121,8 +121,8 @@ def _beginning(tree: Tree, path: bytes) -> list[str]:
     names = [name for name in tree.names(above or b"/") if name.startswith(beginning)][:_MOST_COMPLETED]
     texts = [os.fsdecode(above + b"/" + name) for name in names]
     kinds = [tree.stat(os.fsencode(text)).kind for text in texts]
-    found = [text + "/" if kind == "folder" else text for text, kind in zip(texts, kinds, strict=True)]
-    return [text for text in found if text.isprintable() and shlex.quote(text) == text]
+    completions = [text + "/" if kind == "folder" else text for text, kind in zip(texts, kinds, strict=True)]
+    return [text for text in completions if text.isprintable() and shlex.quote(text) == text]
 
 
 def state_words(state: str) -> str:
@@ -148,8 +148,8 @@ def remark_lines(record: Record, paths: Iterable[bytes]) -> list[str]:
     return lines
 
 
-def _overlap(one: str, other: str) -> bool:
-    first, second = (f"{path.rstrip('/')}/" for path in (one, other))
+def _overlap(excluded: str, other: str) -> bool:
+    first, second = (f"{path.rstrip('/')}/" for path in (excluded, other))
     return first.startswith(second) or second.startswith(first)
 
 

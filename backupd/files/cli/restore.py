@@ -242,7 +242,7 @@ def _restore(
 
 
 def _tar(
-    found: OpenedBackup,
+    opened: OpenedBackup,
     config: Config,
     request: RestoreRequest,
     given: RestoreOptions,
@@ -256,11 +256,11 @@ def _tar(
     if given.as_json and tar == "-" and not given.dry_run:
         raise UsageError("the tar and the JSON cannot both go to standard output", "name a file for the tar")
     for path in request.paths:
-        entry_at(found.tree, path, found.where)
+        entry_at(opened.tree, path, opened.where)
     if given.dry_run:
-        names, size = total(found.tree, request.paths)
+        names, size = total(opened.tree, request.paths)
         return _say_tar(
-            found,
+            opened,
             given.as_json,
             {"tar": tar, "entries": names, "bytes": size},
             f"would contain {counted(names, 'name')}, {format_size(size)}",
@@ -269,18 +269,18 @@ def _tar(
         if sys.stdout.isatty():
             raise UsageError("a tar is not for a terminal", "send it to a program or a file, such as: ... --tar - | tar -t")
         begins()
-        done = write_stream(found.tree, request.paths, 1, tell)
+        done = write_stream(opened.tree, request.paths, 1, tell)
         _left_out(done)
         return Exit.OK
     folder = Path(tar).absolute().parent
-    require_destination(found.pool, config.pool.state, folder, other_pools(config), anyway=request.anyway, sticky=True)
+    require_destination(opened.pool, config.pool.state, folder, other_pools(config), anyway=request.anyway, sticky=True)
     begins()
-    done = write_file(found.tree, request.paths, Path(tar).absolute(), request.overwrite == ALL, tell)
+    done = write_file(opened.tree, request.paths, Path(tar).absolute(), request.overwrite == ALL, tell)
     fields = {"tar": tar, "entries": done.entries, "bytes": done.size, "left_out": done.left_out_count}
     without = f"; {counted(done.left_out_count, 'name')} left out" if done.left_out_count else ""
-    status = _say_tar(found, given.as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}{without}")
+    status = _say_tar(opened, given.as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}{without}")
     _left_out(done)
-    for line in remark_lines(found.backup.record, request.paths):
+    for line in remark_lines(opened.backup.record, request.paths):
         say(f"note: {line}", err=True)
     return status
 
@@ -292,11 +292,11 @@ def _left_out(done: "Archived") -> None:
         say(f"note: {done.left_out_count - len(done.left_out):,} more are left out", err=True)
 
 
-def _say_tar(found: OpenedBackup, as_json: bool, fields: dict[str, object], words: str) -> int:
+def _say_tar(opened: OpenedBackup, as_json: bool, fields: dict[str, object], words: str) -> int:
     if as_json:
-        echo_json({"host": found.backup.host, **backup_object(found.backup), **fields})
+        echo_json({"host": opened.backup.host, **backup_object(opened.backup), **fields})
     else:
-        say(f"from {found.where}, {found.backup.state}: {fields['tar']} {words}")
+        say(f"from {opened.where}, {opened.backup.state}: {fields['tar']} {words}")
     return Exit.OK
 
 

@@ -56,7 +56,7 @@ def say_backup(backup: Restorable, paths: Sequence[bytes]) -> None:
         say(f"note: {line}")
 
 
-def say_plan(restore: "LocalRestore | HostRestore", found: RestorePreview) -> None:
+def say_plan(restore: "LocalRestore | HostRestore", preview: RestorePreview) -> None:
     """Prints what would happen."""
     from backupd.files.restore_request import places
 
@@ -65,30 +65,30 @@ def say_plan(restore: "LocalRestore | HostRestore", found: RestorePreview) -> No
         say(f"{shown(path)} -> {shown(place)}")
     if len(every) > _PLACES:
         say(f"and {counted(len(every) - _PLACES, 'path')} more")
-    kinds = f"{counted(found.files, 'file')}, {counted(found.folders, 'folder')}, {counted(found.others, 'other')}"
-    say(f"{kinds}; {format_size(found.size)}")
-    for what, words in _WORDS.items():
-        count = found.counts[what]
+    kinds = f"{counted(preview.files, 'file')}, {counted(preview.folders, 'folder')}, {counted(preview.others, 'other')}"
+    say(f"{kinds}; {format_size(preview.size)}")
+    for step, words in _WORDS.items():
+        count = preview.counts[step]
         if count.number:
             say(f"{count.number:>9,} {words}" + (f", {format_size(count.size)}" if count.size else ""))
-            if what in (OVERWRITTEN, KEPT, REFUSED):
+            if step in (OVERWRITTEN, KEPT, REFUSED):
                 _samples(count)
-    _say_withheld(found.withheld)
-    if found.reflinks:
+    _say_withheld(preview.withheld)
+    if preview.reflinks:
         say("the data is shared with the backup (the same btrfs): no room is needed, and it is done at once")
-    elif found.needed is not None and found.free is not None:
-        say(f"{format_size(found.needed)} are needed, {format_size(found.free)} are free there")
+    elif preview.needed is not None and preview.free is not None:
+        say(f"{format_size(preview.needed)} are needed, {format_size(preview.free)} are free there")
 
 
 def _say_withheld(withheld: Withheld) -> None:
     """Prints what is not restored, and the option that restores it."""
-    for count, before, what in (
+    for count, before, noun in (
         (withheld.devices, "left out: ", "device node"),
         (withheld.setuid, "setuid or setgid bits taken from ", "file"),
         (withheld.capabilities, "capabilities taken from ", "file"),
     ):
         if count.number:
-            say(f"{before}{counted(count.number, what)}")
+            say(f"{before}{counted(count.number, noun)}")
             _samples(count)
     if withheld.number:
         say("they would work on this machine at once; --privileged gives them back")
@@ -110,9 +110,9 @@ def result_line(done: Restored) -> str:
     parts = [
         f"{counted(written, 'name')} restored, {format_size(total)} in {format_duration(done.seconds)}{_rate(total, done.seconds)}"
     ]
-    for what, words in ((OVERWRITTEN, "overwritten"), (SAME, "there already"), (KEPT, "kept as they were")):
-        if done.counts[what].number:
-            parts.append(f"{done.counts[what].number:,} {words}")
+    for step, words in ((OVERWRITTEN, "overwritten"), (SAME, "there already"), (KEPT, "kept as they were")):
+        if done.counts[step].number:
+            parts.append(f"{done.counts[step].number:,} {words}")
     if done.good:
         return "; ".join(parts)
     for count, words in ((done.problems, "could not be restored"), (done.differences, "not as in the backup")):
@@ -207,8 +207,8 @@ def naming_copies(config: Config, host: str, which: str, paths: Sequence[str], t
 def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str) -> Iterator[str]:
     from btrkeep.decisions.copies import other_copies
 
-    known, pool_id, offsite = _known(config)
-    copies = other_copies(config.copies, known, offsite, host)
+    known_copies, pool_id, offsite = _known(config)
+    copies = other_copies(config.copies, known_copies, offsite, host)
     if copies:
         yield f"other copies of {host}:"
     for copy in copies:
@@ -222,12 +222,12 @@ def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str)
             yield "    in place of `latest` an id of: " + restic_call(copy.offsite, ["snapshots", *_whose(pool_id, host)])
 
 
-def _server(one: "OtherCopy") -> str:
+def _server(copy: "OtherCopy") -> str:
     from btrkeep.decisions.copies import REPLICA
 
-    if one.kind == REPLICA:
-        return f"the pool that replica {one.name} is fetched from ({one.place})"
-    return f"the server that has the copy {one.name}" + (f" ({one.place})" if one.place else "")
+    if copy.kind == REPLICA:
+        return f"the pool that replica {copy.name} is fetched from ({copy.place})"
+    return f"the server that has the copy {copy.name}" + (f" ({copy.place})" if copy.place else "")
 
 
 def _restore_words(host: str, which: str, paths: Sequence[str]) -> str:

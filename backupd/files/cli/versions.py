@@ -61,7 +61,7 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
 
 
 def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | None) -> PathHistory:
-    backups = [one for one in restorable(pool, host) if now is None or one.started <= now]
+    backups = [backup for backup in restorable(pool, host) if now is None or backup.started <= now]
     if b"\\" in path:
         path = _as_written(backups, path)
     with ProgressLine() as line, reading(host):
@@ -69,8 +69,8 @@ def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | 
     if not history.versions:
         if any(backup.found == UNREADABLE for backup in history.backups):
             raise OperatorError(f"{shown(path)} of {host} cannot be read", "see dmesg, and `backupd scrub`")
-        with opened_backup(pool, host, NEWEST, now) as found:
-            raise missing(found.tree, path, host)
+        with opened_backup(pool, host, NEWEST, now) as opened:
+            raise missing(opened.tree, path, host)
     return history
 
 
@@ -96,20 +96,27 @@ def _show(host: str, history: PathHistory) -> None:
         prose(line)
 
 
-def _row(one: Version) -> tuple[str, ...]:
-    count = f"{one.backups}" if one.certain else f"~{one.backups}"
-    return one.first, one.last, count, size_words(one.entry), time_words(one.entry.mtime), "; ".join(_remarks(one))
+def _row(version: Version) -> tuple[str, ...]:
+    count = f"{version.backups}" if version.certain else f"~{version.backups}"
+    return (
+        version.first,
+        version.last,
+        count,
+        size_words(version.entry),
+        time_words(version.entry.mtime),
+        "; ".join(_remarks(version)),
+    )
 
 
-def _remarks(one: Version) -> Iterator[str]:
-    if one.changed:
-        yield "other " + ", ".join(name for name in one.changed if name != "content" or "size" not in one.changed)
-    if one.same_content_as:
+def _remarks(version: Version) -> Iterator[str]:
+    if version.changed:
+        yield "other " + ", ".join(name for name in version.changed if name != "content" or "size" not in version.changed)
+    if version.same_content_as:
         yield "same content as before"
-    if "complete" not in one.states:
-        yield f"only in {' and '.join(one.states)} backups"
-    if one.entry.target is not None:
-        yield f"-> {shown(one.entry.target)}"
+    if "complete" not in version.states:
+        yield f"only in {' and '.join(version.states)} backups"
+    if version.entry.target is not None:
+        yield f"-> {shown(version.entry.target)}"
 
 
 def _gone_row(gone: Absence) -> tuple[str, ...]:
@@ -127,6 +134,6 @@ def _notes(history: PathHistory) -> Iterator[str]:
     for backup in history.backups:
         if backup.version is None and backup.found not in (THERE, "missing"):
             silent.setdefault(backup.found, []).append(backup.name)
-    for found, names in silent.items():
-        some = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-        yield f"{found} in {counted(len(names), 'backup')}: {some}"
+    for reason, names in silent.items():
+        names_range = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        yield f"{reason} in {counted(len(names), 'backup')}: {names_range}"

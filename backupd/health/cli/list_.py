@@ -103,8 +103,8 @@ class _BackupNotes:
         return hold if hold and hold.is_in_force(self.now) else None
 
     def _of(self, backup: Backup) -> tuple[Notes, str]:
-        said = (backup.held_why is not None or backup.expired) and backup.name
-        return (self._notes(backup.host) if said else NO_NOTES), backup.name or ""
+        noted_name = (backup.held_why is not None or backup.expired) and backup.name
+        return (self._notes(backup.host) if noted_name else NO_NOTES), backup.name or ""
 
     def verified(self, backup: Backup) -> Verified:
         """Returns the verification state."""
@@ -112,14 +112,14 @@ class _BackupNotes:
 
     def verified_fields(self, backup: Backup) -> dict[str, Any] | None:
         """Returns the same for JSON, with the record of `backupd verify`; None if it was never verified."""
-        known = self.verified(backup)
-        if known.state == VerificationState.NEVER and known.source is None:
+        result = self.verified(backup)
+        if result.state == VerificationState.NEVER and result.source is None:
             return None
         verification = self._read(backup.host).get(backup.name or "")
         read = verification_fields(verification) if verification else {}
-        at = format_time(known.at) if known.at else None
-        said = {"state": str(known.state), "by": known.by and str(known.by), "at": at, "damages": known.damages}
-        return {**_UNREAD, **read, **said, "source": comparison_fields(known.source) if known.source else None}
+        at = format_time(result.at) if result.at else None
+        fields = {"state": str(result.state), "by": result.by and str(result.by), "at": at, "damages": result.damages}
+        return {**_UNREAD, **read, **fields, "source": comparison_fields(result.source) if result.source else None}
 
     def asked(self, backup: Backup) -> DeletionRequest | None:
         """Returns the deletion request of an operator."""
@@ -183,7 +183,7 @@ def _remark(backup: Backup, notes: _BackupNotes) -> str:
     deletable, warnings, verified = notes.deletable(backup), backup.warnings, notes.verified(backup)
     wrong = error_words(backup.error, backup.cause) or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
     ahead = "stamped in the future: a clock was wrong" if backup.started > latest(notes.now) else None
-    found = [
+    remarks = [
         "changed after it was final" if ALTERED in (backup.state, backup.outcome) else None,
         damaged_words(verified) if verified.damages else None,
         goes_words(deletable, notes.now) if deletable else None,
@@ -193,4 +193,4 @@ def _remark(backup: Backup, notes: _BackupNotes) -> str:
         f"{format_size(backup.shared_bytes)} shared with another host" if backup.shared_bytes else None,
         wrong,
     ]
-    return "; ".join(words for words in found if words)
+    return "; ".join(words for words in remarks if words)

@@ -69,7 +69,7 @@ def _actions(pool: Pool, host: str | None) -> list[UserAction]:
     done = dict.fromkeys(read_actions(pool, host))
     for name in [host] if host else hosts_of(pool):
         with suppress(UnreadableRecord):  # the log is there to be read when something is wrong
-            done |= dict.fromkeys(action for one in reversed(read_notes(pool.host(name)).actions) if (action := action_of(one)))
+            done |= dict.fromkeys(action for note in reversed(read_notes(pool.host(name)).actions) if (action := action_of(note)))
     return sorted(done, key=lambda action: action.at, reverse=True)
 
 
@@ -99,7 +99,7 @@ def _outcome(run: Run) -> str:
 
 def _deleted(pool: Pool, runs: Sequence[Run]) -> dict[tuple[str, str | None], Mapping[str, str | None]]:
     """Returns for each backup of the runs that an operator deleted when that was requested, when it was done, and why."""
-    found: dict[tuple[str, str | None], Mapping[str, str | None]] = {}
+    deleted_backups: dict[tuple[str, str | None], Mapping[str, str | None]] = {}
     for host in {run.host for run in runs if run.backup}:
         try:
             notes = read_notes(pool.host(host))
@@ -107,10 +107,10 @@ def _deleted(pool: Pool, runs: Sequence[Run]) -> dict[tuple[str, str | None], Ma
             continue
         for name, note in notes.backups.items():
             if asked := asked_of(notes, name):
-                found[host, name] = {"asked": str(note[EXPIRED]["at"]), "at": None, "why": asked.why, "by": asked.by}
+                deleted_backups[host, name] = {"asked": str(note[EXPIRED]["at"]), "at": None, "why": asked.why, "by": asked.by}
         for name, gone in notes.deleted.items():
-            found[host, name] = {key: str(gone.get(key) or "") for key in ("asked", "at", "why", "by")}
-    return found
+            deleted_backups[host, name] = {key: str(gone.get(key) or "") for key in ("asked", "at", "why", "by")}
+    return deleted_backups
 
 
 def _as_json(run: Run, deleted: Mapping[str, str | None] | None) -> dict[str, Any]:
@@ -143,21 +143,21 @@ def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> Non
     outcome = _outcome(run)
     is_known = run.finished is not None and not (run.killed and run.finished == run.started)
     took = format_duration(seconds_between(run.started, run.finished)) if is_known else "-"
-    said = _WITHOUT_STATUS.get(outcome, "rsync did not run")
+    result = _WITHOUT_STATUS.get(outcome, "rsync did not run")
     if run.exit_code is not None:
-        said = f"rsync {run.exit_code}: {exit_words(run.meaning or '', run.exit_code)}"
+        result = f"rsync {run.exit_code}: {exit_words(run.meaning or '', run.exit_code)}"
     new = f", {format_size(run.literal_bytes)} new" if run.literal_bytes else ""
     if run.shared_bytes:
         new += f", {format_size(run.shared_bytes)} shared"
     tries = f", {run.attempts} attempts" if run.attempts > 1 else ""
     coloured = click.style(f"{outcome:8}", fg=colours.BACKUP.get(outcome))
-    prose(f"{local_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {said}", "    ")
+    prose(f"{local_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {result}", "    ")
     if error := error_words(run.error, run.cause):
         prose(f"    {printable(error)}", "      ")
     if deleted:
-        what = f"deleted {recorded_time(deleted['at'])}" if deleted["at"] else "has expired"
+        fate = f"deleted {recorded_time(deleted['at'])}" if deleted["at"] else "has expired"
         why = f": {printable(deleted['why'])}" if deleted["why"] else ""
         by = f" by {printable(deleted['by'])}" if deleted["by"] else ""
-        prose(f"    {run.backup} {what}, asked for {recorded_time(deleted['asked'] or '')}{by}{why}", "      ")
+        prose(f"    {run.backup} {fate}, asked for {recorded_time(deleted['asked'] or '')}{by}{why}", "      ")
     for line in run.last_lines:
         prose(f"    | {printable(line)}", "    |   ")

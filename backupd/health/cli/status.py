@@ -127,8 +127,8 @@ class LastLook:
         return self.checked.pool_looked if self.error and self.checked else self.now
 
 
-def _say(what: str, text: str) -> None:
-    prose(f"{click.style(f'{what}:', fg='red', bold=True)} {printable(text)}")
+def _say(topic: str, text: str) -> None:
+    prose(f"{click.style(f'{topic}:', fg='red', bold=True)} {printable(text)}")
 
 
 _AFTER = 2.0  # seconds
@@ -327,7 +327,7 @@ class _Status:
             else:
                 has = counted(self.unconfigured[host], "backup") if host in self.unconfigured else "backups"
                 click.echo(f"{printable(host)} has {has} but is not configured")
-            show_damaged({name: one for name, one in report.damaged.items() if name == host})
+            show_damaged({name: damage for name, damage in report.damaged.items() if name == host})
             show_altered([backup for backup in report.altered if backup[0] == host], self.command)
             show_lags(report.copies, host)
         else:
@@ -360,8 +360,8 @@ def _chosen(context: _Opened, hosts: Sequence[str], group: str | None) -> frozen
     config = context.config
     if group is not None and group not in config.groups:
         raise UsageError(f"there is no group {group}", did_you_mean(group, config.groups, f"look at {config.file}"))
-    known = {*config.every_host, *context.catalogue.hosts()}
-    names = expand_hosts(hosts, sorted(known)) if hosts else sorted(known)
+    known_hosts = {*config.every_host, *context.catalogue.hosts()}
+    names = expand_hosts(hosts, sorted(known_hosts)) if hosts else sorted(known_hosts)
     for name in names:
         require_host(config, context.catalogue, name)
     if group is None:
@@ -381,7 +381,7 @@ def _only(status: _Status, chosen: frozenset[str], states: Sequence[str]) -> _St
             hosts=hosts,
             running=tuple(progress for progress in report.running if progress.host in names),
             unverified=tuple(name for name in report.unverified if name in names),
-            damaged={name: one for name, one in report.damaged.items() if name in names},
+            damaged={name: damage for name, damage in report.damaged.items() if name in names},
             altered=tuple(backup for backup in report.altered if backup[0] in names),
         ),
         unconfigured={name: count for name, count in status.unconfigured.items() if name in chosen} if not states else {},
@@ -392,7 +392,7 @@ def _read_status(context: _Opened, host: str | None, synchronised: bool | None) 
     catalogue, config = context.catalogue, context.config
     report = read_report(config, catalogue, context.moment, context.pool.filesystem if context.pool else None)
     if host is not None:
-        hosts = tuple(one for one in report.hosts if one.host == host)
+        hosts = tuple(status for status in report.hosts if status.host == host)
         report = replace(report, hosts=hosts, running=tuple(progress for progress in report.running if progress.host == host))
     return _Status(
         context,
@@ -411,6 +411,6 @@ def _is_of_job(alarm: StoredAlarm) -> bool:
 
 def _unconfigured(context: _Opened, host: str | None) -> dict[str, int]:
     """Returns how many backups each host has that is not configured, and that no replica fetches from another pool."""
-    known = context.config.every_host.keys() | copies_of(context.catalogue.get_fact(COPIES)).fetched.keys()
+    known_hosts = context.config.every_host.keys() | copies_of(context.catalogue.get_fact(COPIES)).fetched.keys()
     counts = context.catalogue.backup_counts()
-    return {name: counts[name] for name in sorted(counts.keys() - known) if host in (None, name)}
+    return {name: counts[name] for name in sorted(counts.keys() - known_hosts) if host in (None, name)}

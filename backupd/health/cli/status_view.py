@@ -25,10 +25,10 @@ _MOST_FAILED = 10
 
 
 def show_all(
-    found: Sequence[HostStatus], running: Sequence[Progress], now: datetime, *, has_copies: bool, each: bool = False
+    shown: Sequence[HostStatus], running: Sequence[Progress], now: datetime, *, has_copies: bool, each: bool = False
 ) -> None:
     """Prints the table, with what runs and the sum. Hosts that fail for the same reason are one line, unless `each`."""
-    groups = [[status] for status in found] if each else grouped_alike(found, _reason)
+    groups = [[status] for status in shown] if each else grouped_alike(shown, _reason)
     rows = [_row(statuses, now) for statuses in groups]
     if rows:
         click.echo(table(rows, ["HOST", "STATE", "AGE", "NEXT DUE", "REMARK"], right=["AGE"]))
@@ -36,9 +36,9 @@ def show_all(
         prose(f"`backupd status --state {state}` lists each of these hosts")  # below the table: its cells are folded anywhere
     for entry in running:
         click.echo(_running_line(entry))
-    states = [f"{count} {state}" for state in (*STATES, COPY) if (count := sum(status.state == state for status in found))]
-    if found:
-        click.echo(f"{counted(len(found), 'host')}: {', '.join(states)}")
+    states = [f"{count} {state}" for state in (*STATES, COPY) if (count := sum(status.state == state for status in shown))]
+    if shown:
+        click.echo(f"{counted(len(shown), 'host')}: {', '.join(states)}")
     elif not has_copies:
         click.echo("no host is configured")
 
@@ -196,11 +196,11 @@ def show_pool(verdict: health.PoolVerdict) -> None:
 def _remark(status: HostStatus) -> str:
     if status.state == COPY:
         return printable(" ".join(status.warnings))
-    said = [printable(status.error)] if status.error else []
+    remarks = [printable(status.error)] if status.error else []
     if status.warnings:
         more = f" (and {len(status.warnings) - 1} more)" if len(status.warnings) > 1 else ""
-        said.append(f"warning: {printable(status.warnings[0])}{more}")
-    return "; ".join(said)
+        remarks.append(f"warning: {printable(status.warnings[0])}{more}")
+    return "; ".join(remarks)
 
 
 def _running_line(entry: Progress) -> str:
@@ -299,10 +299,13 @@ def progress_as_json(entry: Progress) -> dict[str, Any]:
     }
 
 
-def in_doubt_as_json(found: BackupsInDoubt | None) -> dict[str, Any] | None:
-    if found is None:
+def in_doubt_as_json(in_doubt: BackupsInDoubt | None) -> dict[str, Any] | None:
+    if in_doubt is None:
         return None
-    return {"since": format_time(found.since), "backups": [{"host": host, "name": name} for host, name in sorted(found.backups)]}
+    return {
+        "since": format_time(in_doubt.since),
+        "backups": [{"host": host, "name": name} for host, name in sorted(in_doubt.backups)],
+    }
 
 
 def failed_job_as_json(alarm: StoredAlarm) -> dict[str, Any]:
@@ -310,18 +313,18 @@ def failed_job_as_json(alarm: StoredAlarm) -> dict[str, Any]:
     return {"subject": alarm.subject, "text": alarm.text, "since": format_time(alarm.since)}
 
 
-def dedupe_as_json(one: Dedupe) -> dict[str, Any]:
+def dedupe_as_json(dedupe: Dedupe) -> dict[str, Any]:
     return {
-        "started": format_time(one.started),
-        "finished": time_or_null(one.finished),
-        "outcome": one.outcome or KILLED,
-        "backups": one.backups,
-        "left": one.left_out,
-        "files": one.files,
-        "shared_bytes": one.shared_bytes,
-        "read_bytes": one.read_bytes,
-        "data_saved": one.data_saved,
-        "metadata_added": one.metadata_added,
+        "started": format_time(dedupe.started),
+        "finished": time_or_null(dedupe.finished),
+        "outcome": dedupe.outcome or KILLED,
+        "backups": dedupe.backups,
+        "left": dedupe.left_out,
+        "files": dedupe.files,
+        "shared_bytes": dedupe.shared_bytes,
+        "read_bytes": dedupe.read_bytes,
+        "data_saved": dedupe.data_saved,
+        "metadata_added": dedupe.metadata_added,
     }
 
 

@@ -147,8 +147,8 @@ def _first_host(
 
 def _require_unchanged(host: HostConfig, given: FirstHostOptions) -> None:
     wanted: dict[str, Any] = keys_of(given.address, given.port, None, given.paths)
-    there = {"address": host.address, "port": host.port, "paths": list(host.paths)}
-    if any(there[key] != value for key, value in wanted.items()) or (given.this_machine and host.address):
+    current = {"address": host.address, "port": host.port, "paths": list(host.paths)}
+    if any(current[key] != value for key, value in wanted.items()) or (given.this_machine and host.address):
         raise UsageError(
             f"the host {host.name} is configured already, and otherwise",
             f"`backupd host set {host.name}` changes it; --host NAME names another one; or leave the options out",
@@ -200,9 +200,9 @@ def _paths(text: str) -> tuple[str, ...]:
         raise UsageError("there is no path", _PATHS) from None
 
 
-def _checked(prompter: Prompter, config: Config, host: HostConfig, found: ReachResult) -> tuple[Finding, ...]:
+def _checked(prompter: Prompter, config: Config, host: HostConfig, result: ReachResult) -> tuple[Finding, ...]:
     """Returns the findings of `check` for the pool and this host, including those made while reaching it."""
-    findings = (*check_all(config, host), *(found.findings if host.address else try_host(config, host)))
+    findings = (*check_all(config, host), *(result.findings if host.address else try_host(config, host)))
     findings = tuple(dict.fromkeys(findings))
     prompter.heading("Is all well?")
     show_findings(prompter, findings)
@@ -230,15 +230,15 @@ def _all_done(prompter: Prompter, config: Config) -> int:
     return Exit.OK
 
 
-def _as_json(config: Config, host: HostConfig, found: ReachResult, findings: tuple[Finding, ...], ready: bool) -> None:
+def _as_json(config: Config, host: HostConfig, result: ReachResult, findings: tuple[Finding, ...], ready: bool) -> None:
     problems = [finding for finding in findings if finding.level in ("warning", "error")]
     echo_json(
         {
             "pool": str(config.pool.path),
             "config": str(config.file),
             "host": host.name,
-            "authorized_keys": found.line,
-            "host_key_known": found.host_key_known,
+            "authorized_keys": result.line,
+            "host_key_known": result.host_key_known,
             "ready": ready,
             "problems": [check_as_json(each) for each in problems],
         }

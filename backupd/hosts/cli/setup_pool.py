@@ -189,12 +189,12 @@ def _made(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
     retention = asked(prompter, given.retention, "How long are backups kept? (all: for ever)", RULES, _keys)
     zone = window = None
     if prompter.asks or given.zone is not None:
-        there = _configured(files, "pool", "zone") or machine_zone()
-        zone = asked(prompter, given.zone, "In which time zone do days and nights begin?", there, _zone)
+        default = _configured(files, "pool", "zone") or machine_zone()
+        zone = asked(prompter, given.zone, "In which time zone do days and nights begin?", default, _zone)
     if prompter.asks or given.window is not None:
-        there = _configured(files, "backup", "window") or ALWAYS
+        default = _configured(files, "backup", "window") or ALWAYS
         question = f"When may backups run, such as 22:00-06:00? ({ALWAYS}: at any time)"
-        window = asked(prompter, given.window, question, there, _window)
+        window = asked(prompter, given.window, question, default, _window)
     text = _written(_text(files) or example(place, files.name), {"path": str(place)}, retention, zone, window)
     files.load({files.main: text})
     if not is_pool(place):
@@ -321,10 +321,10 @@ def suggested_place(configured: str | None, places: Iterable[Path]) -> str:
 def machine_zone() -> str:
     """The name of this machine's time zone, as /etc/localtime leads to it; UTC when it does not."""
     try:
-        _, found, name = str(_LOCALTIME.readlink()).partition(_ZONES)
+        _, separator, name = str(_LOCALTIME.readlink()).partition(_ZONES)
     except OSError:
         return "UTC"
-    return name if found and name != "Etc/UTC" else "UTC"
+    return name if separator and name != "Etc/UTC" else "UTC"
 
 
 def suggested_name(address: str | None) -> str:

@@ -101,16 +101,16 @@ def _slot(slot: Slot) -> dict[str, Any]:
     }
 
 
-def _sum(one: PhaseSum) -> dict[str, Any]:
+def _sum(phase_sum: PhaseSum) -> dict[str, Any]:
     return {
-        "job": one.kind or None,
-        "seconds": round(one.seconds, 1),
-        "known": round(one.known, 1),
-        "read": one.read,
-        "written": one.written,
-        "data": one.data,
-        "metadata": one.metadata,
-        "ratio": round(one.ratio, 3) if one.ratio is not None else None,
+        "job": phase_sum.kind or None,
+        "seconds": round(phase_sum.seconds, 1),
+        "known": round(phase_sum.known, 1),
+        "read": phase_sum.read,
+        "written": phase_sum.written,
+        "data": phase_sum.data,
+        "metadata": phase_sum.metadata,
+        "ratio": round(phase_sum.ratio, 3) if phase_sum.ratio is not None else None,
     }
 
 
@@ -149,11 +149,14 @@ def _columns(day: DayData, room: int) -> list[Slot]:
     return [_average(day.slots[begin : max(end, begin + 1)]) for begin, end in pairwise(edges)]
 
 
-def _average(some: Sequence[Slot]) -> Slot:
-    known = sum(slot.known for slot in some)
-    read, written = (sum((slot.read or 0) * slot.known for slot in some), sum((slot.written or 0) * slot.known for slot in some))
-    rates = (read / known, written / known) if known else (None, None)
-    return Slot(some[0].start, some[-1].end, known, *rates)
+def _average(together: Sequence[Slot]) -> Slot:
+    seconds = sum(slot.known for slot in together)
+    read, written = (
+        sum((slot.read or 0) * slot.known for slot in together),
+        sum((slot.written or 0) * slot.known for slot in together),
+    )
+    rates = (read / seconds, written / seconds) if seconds else (None, None)
+    return Slot(together[0].start, together[-1].end, seconds, *rates)
 
 
 def _hours(day: DayData, room: int) -> list[tuple[int, str]]:
@@ -179,14 +182,14 @@ def sum_lines(day: DayData) -> list[str]:
     return [*text, "", *textwrap.wrap(" ".join(words), min(width(), 100))]
 
 
-def _row(one: PhaseSum) -> list[str]:
-    ratio = one.ratio
+def _row(phase_sum: PhaseSum) -> list[str]:
+    ratio = phase_sum.ratio
     return [
-        one.kind or "all day",
-        format_duration(one.seconds),
-        format_size(one.read) if one.known else "-",
-        format_size(one.written) if one.known else "-",
-        format_size(one.data),
-        format_size(one.metadata),
+        phase_sum.kind or "all day",
+        format_duration(phase_sum.seconds),
+        format_size(phase_sum.read) if phase_sum.known else "-",
+        format_size(phase_sum.written) if phase_sum.known else "-",
+        format_size(phase_sum.data),
+        format_size(phase_sum.metadata),
         "-" if ratio is None else f"{ratio:.2f}" if ratio < 10 else f"{ratio:,.0f}",
     ]

@@ -32,10 +32,10 @@ def command(ctx: click.Context, days: int, as_json: bool) -> int:
     with opened(ctx) as context:
         until = context.clock.now()
         samples = context.catalogue.samples(context.pool.filesystem, until - timedelta(days=days), until + timedelta(seconds=1))
-    found = points(samples, until - timedelta(days=days), _DAY)
-    size = found[-1].size if found else 0
-    moments = [point.taken for point in found]
-    allocated, used = (forecast(moments, [getattr(point, what) for point in found], size) for what in ("allocated", "used"))
+    daily = points(samples, until - timedelta(days=days), _DAY)
+    size = daily[-1].size if daily else 0
+    moments = [point.taken for point in daily]
+    allocated, used = (forecast(moments, [getattr(point, field) for point in daily], size) for field in ("allocated", "used"))
     if isinstance(allocated, FullForecast) and isinstance(used, FullForecast):
         allocated = bounded(allocated, used)
     answers = {"allocated": allocated, "used": used}
@@ -44,7 +44,7 @@ def command(ctx: click.Context, days: int, as_json: bool) -> int:
             {
                 "since": format_time(moments[0]) if moments else None,
                 "until": format_time(moments[-1]) if moments else None,
-                "size": size if found else None,
+                "size": size if daily else None,
                 **{name: _as_json(answer) for name, answer in answers.items()},
             }
         )
@@ -76,11 +76,11 @@ def _time(moment: datetime | None) -> str | None:
 
 def lines(answers: dict[str, FullForecast | TooLittleHistory], moments: list[datetime], size: int) -> list[str]:
     """The whole text."""
-    found = {name: answer for name, answer in answers.items() if isinstance(answer, FullForecast)}
-    if not found:
+    forecasts = {name: answer for name, answer in answers.items() if isinstance(answer, FullForecast)}
+    if not forecasts:
         return textwrap.wrap(f"Too little history for a forecast: {answers['used']}.", min(width(), 100))
     text = [f"{format_size(size)} of devices; by the samples from {local_day(moments[0])} to {local_day(moments[-1])}", ""]
-    for name, answer in found.items():
+    for name, answer in forecasts.items():
         head = f"{name:<10} {format_size(answer.now):>9}  "
         text += textwrap.wrap(head + words(answer), width(), subsequent_indent=" " * len(head))
     return [*text, "", *textwrap.wrap("The range: if it went on as in its fastest stretch, and as in its slowest.", width())]

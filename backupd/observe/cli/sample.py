@@ -61,8 +61,8 @@ def command(ctx: click.Context, as_json: bool) -> int:
     return Exit.OK
 
 
-def _keep(context: PoolContext, now: datetime, found: Any) -> Sample:
-    sample = sampling.keep(context.catalogue, context.pool, now, found)
+def _keep(context: PoolContext, now: datetime, sample_facts: Any) -> Sample:
+    sample = sampling.keep(context.catalogue, context.pool, now, sample_facts)
     try:
         sampling.thin(context.catalogue, context.pool.filesystem, now, context.config.pool.zone)
     except CatalogueBusy as error:  # the next sample does it
@@ -89,12 +89,12 @@ def line(sample: Sample) -> str:
 
 def device_errors(sample: Sample) -> dict[str, str]:
     """Returns the error counters by device number, for devices that have any."""
-    found = {}
+    errors_by_device = {}
     for name, (_, _, *errors) in sample.devices.items():
         words = [f"{count:,} {kind}" for kind, count in zip(DEVICE_ERRORS, errors, strict=False) if count]
         if words:
-            found[name] = f"errors: {', '.join(words)}"
-    return found
+            errors_by_device[name] = f"errors: {', '.join(words)}"
+    return errors_by_device
 
 
 def as_json_object(sample: Sample) -> dict[str, Any]:

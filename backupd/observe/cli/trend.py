@@ -55,20 +55,20 @@ def command(ctx: click.Context, days: int, svg: Path | None, as_json: bool) -> i
     """
     with opened(ctx) as context:
         until = context.clock.now()
-        found = _points(context, until - timedelta(days=days), until, days)
+        trend_points = _points(context, until - timedelta(days=days), until, days)
         name, zone = str(context.pool.path), context.config.pool.zone
-    if svg and found:
+    if svg and trend_points:
         from backupd.observe.picture import save, trend_picture
         from backupd.observe.picture_data import TrendData
 
-        save(trend_picture(TrendData(printable(name), until - timedelta(days=days), until, zone, found)), svg)
+        save(trend_picture(TrendData(printable(name), until - timedelta(days=days), until, zone, trend_points)), svg)
     if as_json:
-        echo_json({"since": format_time(until - timedelta(days=days)), "points": [_as_json(point) for point in found]})
-    elif not found:
+        echo_json({"since": format_time(until - timedelta(days=days)), "points": [_as_json(point) for point in trend_points]})
+    elif not trend_points:
         prose(_how_to_begin(days))
     elif not svg:
-        click.echo("\n".join(lines(found, printable(name))))
-    return Exit.OK if found or as_json or not svg else Exit.ATTENTION
+        click.echo("\n".join(lines(trend_points, printable(name))))
+    return Exit.OK if trend_points or as_json or not svg else Exit.ATTENTION
 
 
 def _points(context: "PoolContext", since: datetime, until: datetime, days: int) -> list[Point]:
@@ -118,13 +118,16 @@ def chart_characters() -> ChartCharacters:
     return BLOCKS
 
 
-def lines(found: Sequence[Point], name: str) -> list[str]:
+def lines(trend_points: Sequence[Point], name: str) -> list[str]:
     """The whole text, oldest on the left."""
-    if len(found) == 1:
-        return [*textwrap.wrap(f"{name}: there is one sample so far.", width()), *textwrap.wrap(_now(found[0]), min(width(), 100))]
+    if len(trend_points) == 1:
+        return [
+            *textwrap.wrap(f"{name}: there is one sample so far.", width()),
+            *textwrap.wrap(_now(trend_points[0]), min(width(), 100)),
+        ]
     room, drawn = max(width() - _SCALE - 2, 10), chart_characters()
-    columns = _columns(found, room)
-    axis = axis_for([point.used for point in found], [point.allocated for point in found])
+    columns = _columns(trend_points, room)
+    axis = axis_for([point.used for point in trend_points], [point.allocated for point in trend_points])
     chart = filled([(point.used, point.allocated) if point else None for point in columns], axis, _HEIGHT, drawn)
     key = f"{drawn.used} used   {drawn.unused} allocated, not used"
     return [
@@ -132,25 +135,25 @@ def lines(found: Sequence[Point], name: str) -> list[str]:
         key + ("   (the scale begins above zero)" if axis.least and width() >= len(key) + 34 else ""),
         "",
         *labelled(chart, axis, _EVERY, _SCALE),
-        " " * (_SCALE + 1) + under(_dates(found[0].taken, found[-1].taken, room), room),
+        " " * (_SCALE + 1) + under(_dates(trend_points[0].taken, trend_points[-1].taken, room), room),
         "",
-        *textwrap.wrap(_change(found[0], found[-1]), min(width(), 100)),
-        *textwrap.wrap(_now(found[-1]), min(width(), 100)),
+        *textwrap.wrap(_change(trend_points[0], trend_points[-1]), min(width(), 100)),
+        *textwrap.wrap(_now(trend_points[-1]), min(width(), 100)),
     ]
 
 
-def _columns(found: Sequence[Point], room: int) -> list[Point | None]:
+def _columns(trend_points: Sequence[Point], room: int) -> list[Point | None]:
     """Returns for each column the nearest earlier point, None in a gap of more than three steps."""
-    first, last = found[0].taken, found[-1].taken
+    first, last = trend_points[0].taken, trend_points[-1].taken
     step = (last - first) / room
-    gap = max(sorted(b.taken - a.taken for a, b in pairwise(found))[len(found) // 2] * 3, step * 1.01)
+    gap = max(sorted(b.taken - a.taken for a, b in pairwise(trend_points))[len(trend_points) // 2] * 3, step * 1.01)
     columns: list[Point | None] = []
     at = 0
     for column in range(room):
         moment = first + step * (column + 1)
-        while at + 1 < len(found) and found[at + 1].taken <= moment:
+        while at + 1 < len(trend_points) and trend_points[at + 1].taken <= moment:
             at += 1
-        columns.append(found[at] if moment - found[at].taken <= gap else None)
+        columns.append(trend_points[at] if moment - trend_points[at].taken <= gap else None)
     return columns
 
 

@@ -83,20 +83,25 @@ def _as_json(use: PoolUse, host: str | None) -> dict[str, Any]:
         "seconds": round(use.seconds, 3),
         "draws": use.draws,
         "others": _amount(use.others),
-        "hosts": [_host(one) for one in use.hosts if host in (None, one.host)],
+        "hosts": [_host(host_use) for host_use in use.hosts if host in (None, host_use.host)],
         "backups": [_backup(backup) for backup in use.backups if backup.host == host],
         "unread": dict(use.unread),
     }
 
 
-def _host(one: HostUse) -> dict[str, Any]:
-    named = {"host": one.host, "backups": one.backups, "bytes": one.size, "new_bytes": one.written}
-    return {**named, **_measured(one.measured)}
+def _host(host_use: HostUse) -> dict[str, Any]:
+    named = {"host": host_use.host, "backups": host_use.backups, "bytes": host_use.size, "new_bytes": host_use.written}
+    return {**named, **_measured(host_use.measured)}
 
 
-def _backup(one: BackupUse) -> dict[str, Any]:
-    named = {"host": one.host, "name": one.name, "state": one.state, "started": format_time(one.started)}
-    return {**named, "bytes": one.size, "new_bytes": one.written, **_measured(one.measured)}
+def _backup(backup_use: BackupUse) -> dict[str, Any]:
+    named = {
+        "host": backup_use.host,
+        "name": backup_use.name,
+        "state": backup_use.state,
+        "started": format_time(backup_use.started),
+    }
+    return {**named, "bytes": backup_use.size, "new_bytes": backup_use.written, **_measured(backup_use.measured)}
 
 
 def _measured(measured: MeasuredUsage | None) -> dict[str, Any]:
@@ -132,15 +137,15 @@ def _show(use: PoolUse, host: str | None) -> None:
         heads = ["HOST", "BACKUPS", "NEWEST", "WRITTEN", "ON DISK", "OWN", "95%"]
     right = ["BACKUPS", "SIZE", "NEWEST", "WRITTEN", "ON DISK", "OWN"]
     click.echo(table(rows, heads, right=right, spare=["STATE", "BACKUPS"]) if rows else "no backups yet")
-    for one in use.hosts if host else ():
-        if one.host == host and one.measured:
-            click.echo(f"{printable(host)}: {_words(one.measured.referenced)} on disk, all backups together")
+    for host_use in use.hosts if host else ():
+        if host_use.host == host and host_use.measured:
+            click.echo(f"{printable(host)}: {_words(host_use.measured.referenced)} on disk, all backups together")
     for line in _how(use):
         click.echo(line)
 
 
-def _weight(one: HostUse) -> int:
-    return one.measured.referenced.bytes if one.measured else one.written or 0
+def _weight(host_use: HostUse) -> int:
+    return host_use.measured.referenced.bytes if host_use.measured else host_use.written or 0
 
 
 def _columns(measured: MeasuredUsage | None) -> tuple[str, str, str]:

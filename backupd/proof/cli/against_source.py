@@ -80,8 +80,8 @@ def _hosts(context: PoolContext, which: tuple[str, ...]) -> list[HostConfig]:
             raise UsageError("a host is compared with its newest complete backup", f"write {name.partition('@')[0]}")
         if name not in configured:
             raise UsageError(f"{printable(name)} is not configured", "`backupd host list` shows the hosts")
-    there = set(hosts_of(context.pool))
-    return [configured[name] for name in which or sorted(there & set(configured)) if which or configured[name].enabled]
+    in_pool = set(hosts_of(context.pool))
+    return [configured[name] for name in which or sorted(in_pool & set(configured)) if which or configured[name].enabled]
 
 
 def _say_plan(hosts: list[HostConfig], as_json: bool) -> int:
@@ -93,14 +93,14 @@ def _say_plan(hosts: list[HostConfig], as_json: bool) -> int:
     return int(Exit.OK)
 
 
-def _fields(one: SourceFindings) -> dict[str, Any]:
+def _fields(findings: SourceFindings) -> dict[str, Any]:
     return {
-        "host": one.backup.host,
-        "name": one.backup.name,
-        **comparison_fields(one.comparison),
-        "is_whole": one.is_over,
-        "passed_over": one.passed_over,
-        "differs": list(map(_text, one.differing)),
+        "host": findings.backup.host,
+        "name": findings.backup.name,
+        **comparison_fields(findings.comparison),
+        "is_whole": findings.is_over,
+        "passed_over": findings.passed_over,
+        "differs": list(map(_text, findings.differing)),
     }
 
 
@@ -108,21 +108,22 @@ def _text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-def _say(one: SourceFindings) -> None:
-    comparison = one.comparison
-    part = "" if one.is_over else ", in part"
+def _say(findings: SourceFindings) -> None:
+    comparison = findings.comparison
+    part = "" if findings.is_over else ", in part"
     prose(
-        f"{printable(one.backup.host)} {one.backup.name}: {counted(comparison.files, 'file')} compared with the host{part}: "
+        f"{printable(findings.backup.host)} {findings.backup.name}: "
+        f"{counted(comparison.files, 'file')} compared with the host{part}: "
         f"{comparison.alike:,} alike, {comparison.changed:,} changed since or not there"
-        + (f"; {comparison.differing:,} with another content though size and time are the same:" if one.differing else "")
+        + (f"; {comparison.differing:,} with another content though size and time are the same:" if findings.differing else "")
     )
-    if one.passed_over:
-        prose(f"{counted(one.passed_over, 'file')} passed over, for they take too long: --time")
-    for path in one.differing[:_SHOWN]:
+    if findings.passed_over:
+        prose(f"{counted(findings.passed_over, 'file')} passed over, for they take too long: --time")
+    for path in findings.differing[:_SHOWN]:
         prose(f"  {printable(_text(path))}")
-    if (more := len(one.differing) - _SHOWN) > 0:
+    if (more := len(findings.differing) - _SHOWN) > 0:
         prose(f"  and {more:,} more")
-    if one.differing:
+    if findings.differing:
         prose(
             "damaged in the backup, or the host has another content there under the same size and time; "
             "the next run fetches them again"

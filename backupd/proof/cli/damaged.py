@@ -46,16 +46,16 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
             if which:
                 require_host_or_folder(context, host)
             rows += context.catalogue.damages(host or None, find(context.pool, host, name).name if name else None)
-        found = damaged_files(context, (row for row in dict.fromkeys(rows) if row.fate is None))
+        damaged = damaged_files(context, (row for row in dict.fromkeys(rows) if row.fate is None))
     if as_json:
-        echo_json([as_json_object(damaged_file) for damaged_file in found])
-    elif found:
-        show(found)
+        echo_json([as_json_object(damaged_file) for damaged_file in damaged])
+    elif damaged:
+        show(damaged)
     elif not context.lost:
         prose("no damaged files are recorded")
     if unnamed and not as_json:
         prose(unnamed)
-    return int(Exit.ATTENTION if found or context.lost else Exit.OK)
+    return int(Exit.ATTENTION if damaged or context.lost else Exit.OK)
 
 
 def _look(context: PoolContext) -> str:
@@ -78,9 +78,9 @@ def _look(context: PoolContext) -> str:
     )
 
 
-def show(found: Sequence[DamagedFile], most: int | None = None) -> None:
+def show(damaged: Sequence[DamagedFile], most: int | None = None) -> None:
     """The table, or its first rows and how many more there are."""
-    shown = found[:most]
+    shown = damaged[:most]
     lines = [
         (
             printable(damaged_file.host),
@@ -93,21 +93,21 @@ def show(found: Sequence[DamagedFile], most: int | None = None) -> None:
         for damaged_file in shown
     ]
     click.echo(table(lines, _HEADERS, right=["BYTES"], spare=["FOUND BY"]))
-    if len(found) > len(shown):
-        prose(f"and {counted(len(found) - len(shown), 'file')} more: `backupd damaged`")
+    if len(damaged) > len(shown):
+        prose(f"and {counted(len(damaged) - len(shown), 'file')} more: `backupd damaged`")
 
 
-def _copy(one: DamagedFile) -> str:
-    here = [f"{one.proven[-1]} (by checksum)"] if one.proven else list(one.similar[-1:])
-    replicas = [f"the replica {printable(name)}" for name in one.replicas]
-    copies = [*here, *replicas, *(["the next night"] if one.next_night else [])]
+def _copy(damaged_file: DamagedFile) -> str:
+    here = [f"{damaged_file.proven[-1]} (by checksum)"] if damaged_file.proven else list(damaged_file.similar[-1:])
+    replicas = [f"the replica {printable(name)}" for name in damaged_file.replicas]
+    copies = [*here, *replicas, *(["the next night"] if damaged_file.next_night else [])]
     return ", ".join(copies) or "none known"
 
 
-def ranges(some: Iterable[str], known: Sequence[str]) -> str:
+def ranges(chosen: Iterable[str], all_names: Sequence[str]) -> str:
     """The names of backups, those that follow one another among `known` as first..last (how many)."""
-    place = {name: number for number, name in enumerate(known)}
-    numbered = sorted((place.get(name, -1), name) for name in some)
+    place = {name: number for number, name in enumerate(all_names)}
+    numbered = sorted((place.get(name, -1), name) for name in chosen)
     words = []
     for _, group in groupby(enumerate(numbered), key=lambda pair: pair[1][0] - pair[0] if pair[1][0] >= 0 else -1 - len(numbered)):
         names = [name for _, (_, name) in group]
@@ -115,17 +115,17 @@ def ranges(some: Iterable[str], known: Sequence[str]) -> str:
     return ", ".join(words)
 
 
-def as_json_object(one: DamagedFile) -> dict[str, Any]:
+def as_json_object(damaged_file: DamagedFile) -> dict[str, Any]:
     """Returns a file for --json."""
     return {
-        "host": one.host,
-        "path": one.path,
-        "backups": list(one.backups),
-        "places": [{"start": start, "length": length or None} for start, length in one.places],
-        "found_by": list(one.found_by),
-        "found_at": format_time(one.found_at),
-        "similar": list(one.similar),
-        "proven": list(one.proven),
-        "replicas": list(one.replicas),
-        "next_night": one.next_night,
+        "host": damaged_file.host,
+        "path": damaged_file.path,
+        "backups": list(damaged_file.backups),
+        "places": [{"start": start, "length": length or None} for start, length in damaged_file.places],
+        "found_by": list(damaged_file.found_by),
+        "found_at": format_time(damaged_file.found_at),
+        "similar": list(damaged_file.similar),
+        "proven": list(damaged_file.proven),
+        "replicas": list(damaged_file.replicas),
+        "next_night": damaged_file.next_night,
     }

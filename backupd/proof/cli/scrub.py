@@ -130,29 +130,29 @@ def _unread_lines(done: Scrubbed) -> Iterator[str]:
         yield f"redundancy: {redundancy_words(done.redundancy)}"
 
 
-def _damage_lines(found: ScrubDamage | None) -> Iterator[str]:
-    if not found:
+def _damage_lines(damage: ScrubDamage | None) -> Iterator[str]:
+    if not damage:
         return
-    for tree in found.trees:
+    for tree in damage.trees:
         yield (
             f"metadata cannot be read within 64 KiB from {tree.vaddr}, where tree {tree.tree} has a block of level {tree.level}: "
             "`btrfs check --readonly`, with the pool unmounted, says what it is"
         )
-    if found.elsewhere:
-        places = ", ".join(str(vaddr) for vaddr in found.elsewhere[:_SHOWN])
-        yield f"{counted(len(found.elsewhere), 'place')} with data of no finished backup, at {places}"
-    if found.unnamed:
-        why = f" ({found.why})" if found.why else ""
-        count = counted(found.unnamed, "error")
+    if damage.elsewhere:
+        places = ", ".join(str(vaddr) for vaddr in damage.elsewhere[:_SHOWN])
+        yield f"{counted(len(damage.elsewhere), 'place')} with data of no finished backup, at {places}"
+    if damage.unnamed:
+        why = f" ({damage.why})" if damage.why else ""
+        count = counted(damage.unnamed, "error")
         yield f"{count} not named by the kernel's log{why}: `backupd verify` reads every file, and finds what they damaged"
 
 
-def _damage_fields(found: ScrubDamage | None, files: list[DamagedFile]) -> dict[str, Any]:
+def _damage_fields(damage: ScrubDamage | None, files: list[DamagedFile]) -> dict[str, Any]:
     return {
-        "damaged": [damaged_object(file) for file in files] if found else None,
-        "metadata": [{"vaddr": tree.vaddr, "tree": tree.tree, "level": tree.level} for tree in found.trees] if found else None,
-        "elsewhere": list(found.elsewhere) if found else None,
-        "unnamed": found.unnamed if found else None,
+        "damaged": [damaged_object(file) for file in files] if damage else None,
+        "metadata": [{"vaddr": tree.vaddr, "tree": tree.tree, "level": tree.level} for tree in damage.trees] if damage else None,
+        "elsewhere": list(damage.elsewhere) if damage else None,
+        "unnamed": damage.unnamed if damage else None,
     }
 
 
@@ -171,8 +171,8 @@ def progress_line(now: ScrubState) -> str:
 
 def errors_in_words(errors: dict[str, int]) -> str:
     """Formats the non-zero counters."""
-    found = [f"{number:,} {kind}" for kind, number in errors.items() if number]
-    return f"errors: {', '.join(found)}" if found else "no errors"
+    counts = [f"{number:,} {kind}" for kind, number in errors.items() if number]
+    return f"errors: {', '.join(counts)}" if counts else "no errors"
 
 
 def line(done: Scrubbed) -> str:

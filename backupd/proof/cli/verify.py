@@ -167,7 +167,9 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
             raise UsageError("--after-crash takes no HOST", "`backupd verify HOST` reads all of its backups")
         if given.after_crash and given.dry_run:
             return _say_in_doubt(context, given.as_json)
-        chosen = [] if given.after_crash else sorted(_chosen(context, which), key=lambda one: (_last(one[1], moment), one[0].name))
+        chosen = (
+            [] if given.after_crash else sorted(_chosen(context, which), key=lambda pair: (_last(pair[1], moment), pair[0].name))
+        )
         if given.dry_run:
             return _say_plan(chosen, given.as_json)
         run = _VerifyRun(context, VerifyProgress(is_shown=not given.as_json), given)
@@ -186,11 +188,11 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
                 prose(str(changed))
             _tell_catalogue(context, chosen)
             run.tell_altered([backup for backup, _ in chosen])
-            run.read([one for one, _ in chosen], moment, own)
+            run.read([backup for backup, _ in chosen], moment, own)
             if not given.after_crash:
-                run.tell_unreadable([one for one in which if "@" not in one] if which else hosts_of(context.pool))
+                run.tell_unreadable([argument for argument in which if "@" not in argument] if which else hosts_of(context.pool))
             own.forget()
-            came_forward = not chosen or any(one.count.files for one in run.passes)
+            came_forward = not chosen or any(verify_pass.count.files for verify_pass in run.passes)
             attempt.end(AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, "no file was read")
     return run.report()
 
@@ -213,7 +215,7 @@ class _VerifyRun:
 
     def met(self) -> int:
         """Returns how many files, or backups, could not be read or were read as something else."""
-        return self.unreadable + sum(one.count.damaged for one in self.passes)
+        return self.unreadable + sum(verify_pass.count.damaged for verify_pass in self.passes)
 
     def read_in_doubt(self) -> None:
         """Reads what a crash may have damaged, before all else and without limits."""
@@ -226,12 +228,12 @@ class _VerifyRun:
             prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
         self.progress.begin_in_doubt()
         self.passes.append(in_doubt_verifier(context, record, self.cancellation, self.progress))
-        for one in read_in_doubt(record, self.passes[0]):
+        for result in read_in_doubt(record, self.passes[0]):
             self.progress.clear()
-            if isinstance(one, OperatorError):
-                complain(one)
+            if isinstance(result, OperatorError):
+                complain(result)
             else:
-                self._add(*one)
+                self._add(*result)
 
     def read(self, backups: Sequence[Restorable], moment: datetime, own: OwnReads) -> None:
         """Reads the backups, or as many of their files as `sample` says, until the time is over."""
@@ -298,7 +300,7 @@ class _VerifyRun:
 
     def report(self) -> int:
         """Prints the totals. Returns the exit status."""
-        files, size = (sum(getattr(one.count, name) for one in self.passes) for name in ("files", "bytes"))
+        files, size = (sum(getattr(verify_pass.count, name) for verify_pass in self.passes) for name in ("files", "bytes"))
         is_over = self.passes[-1].is_over
         if self.given.as_json:
             echo_json({"files": files, "bytes": size, "is_whole": not is_over, "altered": self.altered, "backups": self.found})
@@ -321,34 +323,34 @@ def _say_in_doubt(context: PoolContext, as_json: bool) -> int:
 def _chosen(context: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable, Verification | None]]:
     """The backups that are meant, with what is known of them. Raises UsageError."""
     restorables = named(context.pool, which or hosts_of(context.pool))
-    known = {host: read_verified(context.pool.host(host)) for host in {one.host for one in restorables}}
-    return [(one, known[one.host].get(one.name)) for one in restorables]
+    verifications = {host: read_verified(context.pool.host(host)) for host in {backup.host for backup in restorables}}
+    return [(backup, verifications[backup.host].get(backup.name)) for backup in restorables]
 
 
 def _tell_catalogue(context: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
     """Updates the catalogue from earlier results: a `verify` was killed before it wrote the rows."""
-    rows = [verified_row(one.host, one.name, verification) for one, verification in chosen if verification]
-    told = {host: context.catalogue.verifications(host) for host in {row.host for row in rows}}
-    if news := [row for row in rows if told[row.host].get(row.name) != row]:
+    rows = [verified_row(backup.host, backup.name, verification) for backup, verification in chosen if verification]
+    recorded = {host: context.catalogue.verifications(host) for host in {row.host for row in rows}}
+    if news := [row for row in rows if recorded[row.host].get(row.name) != row]:
         context.catalogue.put_verifications(news)
 
 
-def _last(known: Verification | None, now: datetime) -> float:
+def _last(verification: Verification | None, now: datetime) -> float:
     """Returns when it was last read; a time in the future, from a clock that was ahead, counts as never."""
-    return known.at.timestamp() if known and known.at <= latest(now) else 0.0
+    return verification.at.timestamp() if verification and verification.at <= latest(now) else 0.0
 
 
-def _fields(backup: Restorable, found: Verification | None, *, is_altered: bool = False) -> dict[str, Any]:
-    if found is None:
+def _fields(backup: Restorable, verification: Verification | None, *, is_altered: bool = False) -> dict[str, Any]:
+    if verification is None:
         return {"host": backup.host, "name": backup.name, "state": str(VerificationState.NEVER)}
     empty = is_empty(ALTERED if is_altered else backup.record.state, backup.record.files)
-    state = verified(found, None, found.damages, found.at, empty=empty).state  # as this look alone has it
-    return {"host": backup.host, "name": backup.name, "state": str(state), **verification_fields(found)}
+    state = verified(verification, None, verification.damages, verification.at, empty=empty).state  # as this look alone has it
+    return {"host": backup.host, "name": backup.name, "state": str(state), **verification_fields(verification)}
 
 
 def _say_plan(chosen: list[tuple[Restorable, Verification | None]], as_json: bool) -> int:
     if as_json:
-        echo_json([_fields(*one) for one in chosen])
+        echo_json([_fields(*pair) for pair in chosen])
         return int(Exit.OK)
     for backup, verification in chosen:
         last = f"last read {local_time(verification.at)}" if verification else "never read"
@@ -356,14 +358,15 @@ def _say_plan(chosen: list[tuple[Restorable, Verification | None]], as_json: boo
     return int(Exit.OK)
 
 
-def _say(backup: Restorable, found: Verification) -> None:
-    whole = "" if found.is_over else ", in part"
-    head = f"{printable(backup.host)} {backup.name}: {counted(found.read, 'file')} read, {found.compared:,} compared{whole}"
-    if not found.damages:
+def _say(backup: Restorable, verification: Verification) -> None:
+    whole = "" if verification.is_over else ", in part"
+    name, read = f"{printable(backup.host)} {backup.name}", counted(verification.read, "file")
+    head = f"{name}: {read} read, {verification.compared:,} compared{whole}"
+    if not verification.damages:
         prose(head)
         return
-    prose(f"{head}; {counted(found.damages, 'file')} damaged:")
-    for path in found.damaged:
+    prose(f"{head}; {counted(verification.damages, 'file')} damaged:")
+    for path in verification.damaged:
         prose(f"  {printable(path)}")
-    if more := found.damages - len(found.damaged):
+    if more := verification.damages - len(verification.damaged):
         prose(f"  and {more:,} more")

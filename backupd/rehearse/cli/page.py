@@ -273,14 +273,14 @@ def _changes(result: RehearsalResult) -> Iterator[str]:
         yield from _numbers(variant_judgement, result.question)
 
 
-def _numbers(one: VariantJudgement, question: str | None) -> Iterator[str]:
+def _numbers(judgement: VariantJudgement, question: str | None) -> Iterator[str]:
     asked = QUESTIONS[question].measures if question else ()
-    heads = ("measure", one.against, one.variant, "change", "range", "agree", "verdict")
-    yield f"<h3>{_text(one.variant)} against {_text(one.against)}</h3>"
+    heads = ("measure", judgement.against, judgement.variant, "change", "range", "agree", "verdict")
+    yield f"<h3>{_text(judgement.variant)} against {_text(judgement.against)}</h3>"
     yield '<div class="scroll"><table class="numbers"><thead><tr>'
     yield "".join(f"<th{' class=n' if 0 < at < 6 else ''}>{_text(head)}</th>" for at, head in enumerate(heads))
     yield "</tr></thead><tbody>"
-    for each in one.comparisons:
+    for each in judgement.comparisons:
         kind = {Verdict.BETTER: "better", Verdict.WORSE: "worse"}.get(each.verdict, "")
         yield f'<tr class="{"asked" if each.measure in asked else ""}"><td>{escape(NAMES[each.measure])}</td>'
         yield "".join(
@@ -320,12 +320,12 @@ def _bands(
     per: Callable[[NightReading], float] | None = None,
 ) -> dict[str, Band]:
     """Returns for each variant and night the least, median and most of all seeds; `summed` up to the night, `per` another sum."""
-    found: dict[str, Band] = {}
+    bands: dict[str, Band] = {}
     for variant in result.plan.variants:
         lines = [_line(run.nights, of, per, summed=summed) for run in result.runs if run.variant == variant.name and run.nights]
         if lines:
-            found[variant.name] = [(min(some), median(some), max(some)) for some in zip(*lines, strict=False)]
-    return found
+            bands[variant.name] = [(min(values), median(values), max(values)) for values in zip(*lines, strict=False)]
+    return bands
 
 
 def _line(
@@ -346,13 +346,13 @@ def _line(
 
 
 def _timelapses(result: RehearsalResult) -> Iterator[str]:
-    found = {run.variant: run.timelapse for run in result.runs if run.timelapse}
-    if not found:
+    timelapses = {run.variant: run.timelapse for run in result.runs if run.timelapse}
+    if not timelapses:
         return
     yield '<h2>Heatmaps</h2><p class="grey">All block groups by virtual address, a night after the other, with the first '
     yield 'seed: white is data, blue metadata, black is free.</p><div class="charts">'
     for variant in result.plan.variants:
-        if data := found.get(variant.name):
+        if data := timelapses.get(variant.name):
             picture = b64encode(data).decode("ascii")
             words = f"Timelapse of the heatmaps of {_text(variant.name)}"
             yield f"<figure><figcaption>{_text(variant.name)}</figcaption>"

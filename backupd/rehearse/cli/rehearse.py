@@ -40,7 +40,7 @@ class RehearseOptions:
 def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """The keys, behind what was typed up to the last comma or colon."""
     if "=" not in incomplete and ":" not in incomplete:
-        return [one for one in (CONFIGURED, *(f"{key}=" for key in KEYS)) if one.startswith(incomplete)]
+        return [setting for setting in (CONFIGURED, *(f"{key}=" for key in KEYS)) if setting.startswith(incomplete)]
     cut = max(incomplete.rfind(","), incomplete.find(":") if "=" not in incomplete else -1) + 1
     return [f"{incomplete[:cut]}{key}=" for key in KEYS if key.startswith(incomplete[cut:])]
 

@@ -118,8 +118,8 @@ def _variant_table(variants: Sequence[Variant]) -> Iterator[str]:
     yield table(rows, ("VARIANT", "SETTINGS"))
 
 
-def _comparison_table(one: VariantJudgement, question: str | None) -> Iterator[str]:
-    if not one.comparisons:
+def _comparison_table(judgement: VariantJudgement, question: str | None) -> Iterator[str]:
+    if not judgement.comparisons:
         yield "  no pair of runs came to its end"
         return
     rows = [
@@ -128,9 +128,9 @@ def _comparison_table(one: VariantJudgement, question: str | None) -> Iterator[s
             *comparison_cells(each),
             str(each.verdict),
         )
-        for each in one.comparisons
+        for each in judgement.comparisons
     ]
-    names = ("  MEASURE", printable(one.against).upper()[:16], printable(one.variant).upper()[:16])
+    names = ("  MEASURE", printable(judgement.against).upper()[:16], printable(judgement.variant).upper()[:16])
     headers = (*names, "CHANGE", "RANGE", "AGREE", "VERDICT")
     yield table(rows, headers, headers[1:6], ("RANGE", "AGREE"))
 
@@ -138,13 +138,13 @@ def _comparison_table(one: VariantJudgement, question: str | None) -> Iterator[s
 def _charts(result: RehearsalResult) -> Iterator[str]:
     room, drawn = max(width() - _SCALE - 2, 10), chart_characters()
     columns = {variant.name: _of_nights(result.runs, variant.name) for variant in result.plan.variants}
-    known = {name: nights for name, nights in columns.items() if nights}
-    if not known:
+    nights_by_variant = {name: nights for name, nights in columns.items() if nights}
+    if not nights_by_variant:
         return
-    everything = [night for nights in known.values() for night in nights]
+    everything = [night for nights in nights_by_variant.values() for night in nights]
     axis = axis_for([used for used, _, _ in everything], [allocated for _, allocated, _ in everything])
     worst = max(score for _, _, score in everything) or 1
-    for name, nights in known.items():
+    for name, nights in nights_by_variant.items():
         columns_used = min(room, max(len(nights) * (min(room, 60) // len(nights)), 1) if len(nights) <= room else room)
         spread = [nights[int(column * len(nights) / columns_used)] for column in range(columns_used)]
         yield ""

@@ -110,7 +110,7 @@ def remarks(result: RehearsalResult) -> Iterator[str]:
 def settings_words(settings: VariantSettings) -> str:
     """Describes all settings of a variant."""
     balance = settings.balance
-    found = [
+    parts = [
         settings.allocator,
         "" if settings.expiry in ("none", settings.allocator) else f"{settings.expiry} during expiry",
         f"balance by {balance.policy} up to {format_share(balance.budget)}" if balance else "no balance",
@@ -120,18 +120,18 @@ def settings_words(settings: VariantSettings) -> str:
         f"metadata {settings.metadata}",
         *(f"{key} {format_duration(value) if key == 'grace' else value}" for key, value in settings.retention.items()),
     ]
-    return ", ".join(filter(None, found))
+    return ", ".join(filter(None, parts))
 
 
-def comparison_cells(one: MeasureComparison) -> tuple[str, ...]:
+def comparison_cells(comparison: MeasureComparison) -> tuple[str, ...]:
     """Both values, the change, its range, and how many pairs agree."""
-    pairs = one.lower + one.higher
+    pairs = comparison.lower + comparison.higher
     return (
-        amount(one.measure, one.first),
-        amount(one.measure, one.second),
-        change(one.median),
-        range_words(one.least, one.most),
-        f"{max(one.lower, one.higher)} of {pairs}" if pairs else "-",
+        amount(comparison.measure, comparison.first),
+        amount(comparison.measure, comparison.second),
+        change(comparison.median),
+        range_words(comparison.least, comparison.most),
+        f"{max(comparison.lower, comparison.higher)} of {pairs}" if pairs else "-",
     )
 
 
@@ -180,31 +180,31 @@ def conclusion(result: RehearsalResult) -> Iterator[str]:
         yield "Nothing speaks for a change."
 
 
-def _sentence(one: VariantJudgement, question: str | None) -> str:
-    if not one.comparisons:
-        return f"{one.variant}: nothing can be compared."
+def _sentence(judgement: VariantJudgement, question: str | None) -> str:
+    if not judgement.comparisons:
+        return f"{judgement.variant}: nothing can be compared."
     chosen = QUESTIONS[question].measures if question else tuple(NAMES)
-    better, worse = one.named(Verdict.BETTER), one.named(Verdict.WORSE)
+    better, worse = judgement.named(Verdict.BETTER), judgement.named(Verdict.WORSE)
     asked = _better_and_worse(better, worse, lambda each: each.measure in chosen)
     besides = _better_and_worse(better, worse, lambda each: each.measure not in chosen)
     if asked:
-        said = f"{one.variant} is {asked} than {one.against}" + (f"; besides, it is {besides}" if besides else "")
+        sentence = f"{judgement.variant} is {asked} than {judgement.against}" + (f"; besides, it is {besides}" if besides else "")
     else:
-        few = one.comparisons[0].verdict is Verdict.TOO_FEW
+        few = judgement.comparisons[0].verdict is Verdict.TOO_FEW
         seen = "there are too few runs to tell it from" if few else "no difference is seen to"
-        said = f"{one.variant}: {seen} {one.against}{' in what was asked' if question else ''}"
-        said += f"; it is {besides} than that" if besides else ""
+        sentence = f"{judgement.variant}: {seen} {judgement.against}{' in what was asked' if question else ''}"
+        sentence += f"; it is {besides} than that" if besides else ""
     if not asked and not besides:
-        return f"{said}."
+        return f"{sentence}."
     sure = max(each.chance for each in (*better, *worse))
-    return f"{said}. Chance alone would agree as much in {sure:.1%} of cases."
+    return f"{sentence}. Chance alone would agree as much in {sure:.1%} of cases."
 
 
 def _better_and_worse(
     better: Iterable[MeasureComparison], worse: Iterable[MeasureComparison], which: Callable[[MeasureComparison], bool]
 ) -> str:
     """Names what it is better and worse in, of which `which` returns True; "" if there is nothing."""
-    found = {
+    measures = {
         words: [
             f"{NAMES[measure_comparison.measure]} ({change(measure_comparison.median)})"
             for measure_comparison in measure_comparisons
@@ -212,22 +212,24 @@ def _better_and_worse(
         ]
         for words, measure_comparisons in (("better", better), ("worse", worse))
     }
-    return "; ".join(f"{words} in {', '.join(some)}" for words, some in found.items() if some)
+    return "; ".join(f"{words} in {', '.join(names)}" for words, names in measures.items() if names)
 
 
 def medians(runs: Sequence[RehearsedRun], variant: str, of: Callable[[NightReading], float]) -> list[float]:
     """Returns for each night the median over the seeds of a variant, as far as all seeds came."""
     from statistics import median
 
-    some = [run.nights for run in runs if run.variant == variant and run.nights]
-    return [median(of(night) for night in together) for together in zip(*some, strict=False)]
+    night_lists = [run.nights for run in runs if run.variant == variant and run.nights]
+    return [median(of(night) for night in together) for together in zip(*night_lists, strict=False)]
 
 
 def caveats(plan: RehearsalPlan, facts: ServerFacts) -> Iterator[str]:
     """Describes assumptions in the place of what is not known."""
     yield from (printable(f"{why}: typical values stand in its place") for why in facts.unknown)
     if plan.fleet.assumed:
-        some = ", ".join(plan.fleet.assumed[:5]) + (", ..." if len(plan.fleet.assumed) > 5 else "")
-        yield printable(f"of {some} the catalogue has fewer than three complete backups: changes are as of other hosts, or typical")
+        hosts = ", ".join(plan.fleet.assumed[:5]) + (", ..." if len(plan.fleet.assumed) > 5 else "")
+        yield printable(
+            f"of {hosts} the catalogue has fewer than three complete backups: changes are as of other hosts, or typical"
+        )
     if plan.seeds < FEWEST:
         yield f"with fewer than {FEWEST} seeds no difference can be distinguished from chance"

@@ -84,8 +84,8 @@ def fetch_one(context: PoolContext, replica: ReplicaSettings, wanted: Replicatio
 
 def _unusable(wanted: ReplicationOptions) -> list[HostFailed]:
     """Returns the wanted hosts that cannot be read from the seed."""
-    found = unusable_hosts(wanted.seed) if wanted.seed else {}
-    return [HostFailed(host, why) for host, why in found.items() if not wanted.hosts or host in wanted.hosts]
+    unusable_by_host = unusable_hosts(wanted.seed) if wanted.seed else {}
+    return [HostFailed(host, why) for host, why in unusable_by_host.items() if not wanted.hosts or host in wanted.hosts]
 
 
 def _tell_dashboard(context: PoolContext, notice: Callable[[str], None]) -> None:
@@ -192,7 +192,7 @@ def _session(
     seconds = round(time.monotonic() - begun, 3)
     at = before.at if summary.out_of_time and before else None if summary.out_of_time else times[0]
     began = [parse_backup_name(max(backup.name for backup in host.backups)) for host in listed.values() if host.backups]
-    newest = max((one for one in began if one and one <= latest(times[1])), default=None)
+    newest = max((moment for moment in began if moment and moment <= latest(times[1])), default=None)
     counts = len(listed), len(summary.fetched), summary.bytes, seconds
     return ReplicaSession(times[1], at, "", pool, *counts, newest, tuple(behind), plan.gone)
 

@@ -72,17 +72,17 @@ def promote_command(ctx: click.Context, hosts: tuple[str, ...], name: str | None
         idle = sorted({marks[host].replica for host in chosen} & set(context.config.replicas) - set(left))
     status = _print_promoted(chosen, missing, "promoted", as_json=as_json, dry_run=False)
     if idle and not as_json:
-        names = ", ".join(f"[replica.{one}]" for one in idle)
+        names = ", ".join(f"[replica.{replica}]" for replica in idle)
         file = context.config.file
         prose(f"nothing is fetched by {names} any more: take it out of {file} while that server is gone, or it counts as failing")
     return status
 
 
-def _print_promoted(chosen: list[str], missing: list[str], what: str, *, as_json: bool, dry_run: bool) -> int:
+def _print_promoted(chosen: list[str], missing: list[str], outcome: str, *, as_json: bool, dry_run: bool) -> int:
     if as_json:
         echo_json({"dry_run": dry_run, "hosts": chosen, "unconfigured": missing})
         return 0
-    prose(f"{counted(len(chosen), 'host')} {what}: {', '.join(chosen)}")
+    prose(f"{counted(len(chosen), 'host')} {outcome}: {', '.join(chosen)}")
     if missing:
         prose(f"not configured yet: {', '.join(missing)}. `backupd host add` or the first server's files bring them back")
     return 0
@@ -128,8 +128,8 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
                 raise OperatorError(f"{name}: {error.message.rstrip('.')}; nothing was changed", error.hint) from None
             if far.id == context.pool.id:
                 raise OperatorError("that is this very pool", "name the replica of another one")
-            there = {host.name: host for host in far.hosts() if host.name in chosen}
-            stay = {host: why for host in chosen if host not in hosts and (why := _not_theirs(host, there.get(host)))}
+            remote_hosts = {host.name: host for host in far.hosts() if host.name in chosen}
+            stay = {host: why for host in chosen if host not in hosts and (why := _not_theirs(host, remote_hosts.get(host)))}
             if not (chosen := [host for host in chosen if host not in stay]):
                 host, why = next(iter(stay.items()))
                 raise OperatorError(f"{host}: {why}", "nothing was changed")
@@ -143,7 +143,7 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
                 for host in chosen:
                     held.enter_context(take_lock(context.pool.host_lock(host), "backupd demote", since))
             for host in chosen:  # all of them are looked at before the first is changed
-                only_here[host], common[host] = _require_demotable(context, host, there.get(host))
+                only_here[host], common[host] = _require_demotable(context, host, remote_hosts.get(host))
             if dry_run:
                 return _print_demoted(chosen, configured, only_here, stay, as_json=as_json, dry_run=True)
             write_common(context.pool, replica.name, common)  # here and there, before either side expires what the difference is to
@@ -216,9 +216,11 @@ def _require_demotable(context: PoolContext, host: str, far: FarHost | None) -> 
     for name in unread:
         prose(f"{host}: {name} cannot be read, so it is passed over; `backupd damaged {host}` lists the damage", err=True)
     far_backups = far.backups if far else ()
-    if found := demotion_obstacle(far_backups, here, is_copy_there=bool(far and far.copy_of)):
-        raise OperatorError(f"{host}: {obstacle_words(HostFetches(host, obstacle=found[0], text=found[1]))}", "nothing was changed")
-    known = {backup.uuid for backup in far_backups}
-    return sorted(near_backup.name for near_backup in here if near_backup.uuid not in known), max(
-        near_backup.name for near_backup in here if near_backup.uuid in known
+    if obstacle := demotion_obstacle(far_backups, here, is_copy_there=bool(far and far.copy_of)):
+        raise OperatorError(
+            f"{host}: {obstacle_words(HostFetches(host, obstacle=obstacle[0], text=obstacle[1]))}", "nothing was changed"
+        )
+    remote_uuids = {backup.uuid for backup in far_backups}
+    return sorted(near_backup.name for near_backup in here if near_backup.uuid not in remote_uuids), max(
+        near_backup.name for near_backup in here if near_backup.uuid in remote_uuids
     )

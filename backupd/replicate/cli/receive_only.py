@@ -82,4 +82,4 @@ def _take(context: PoolContext, replica: ReplicaSettings, out: int) -> int:
 
 def _tell_end(far: FarPool, error: str, failed: list[dict[str, Any]]) -> None:
     with suppress(OperatorError):  # then it is not there any more, and sees as much
-        far.note_end(error, {one["host"]: one["error"] for one in failed})
+        far.note_end(error, {failure["host"]: failure["error"] for failure in failed})

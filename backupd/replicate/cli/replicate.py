@@ -82,36 +82,38 @@ def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | Non
         if wanted.seed:
             if name is None:
                 raise UsageError("name the replica whose seed it is", "`replicate NAME --seed-from FOLDER`")
-            found = [_fetch(context, chosen_replicas(context, name)[0], wanted)]
+            results = [_fetch(context, chosen_replicas(context, name)[0], wanted)]
             if wanted.as_json:
-                echo_json(found)
-            return int(found[0]["status"] if not wanted.dry_run else Exit.OK)
-        found = []
+                echo_json(results)
+            return int(results[0]["status"] if not wanted.dry_run else Exit.OK)
+        results = []
         for copy in chosen_replicas(context, name) if wanted.damaged else _chosen(context, name, is_asked=not due):
             if due and not is_copy_due(context, copy):
                 continue
             try:
                 if isinstance(copy, PushSettings):
-                    found.append(push_to(context, copy, wanted))
+                    results.append(push_to(context, copy, wanted))
                 else:
                     end = closing_time(context, copy) if due else None
-                    found.append(_fetch(context, copy, replace(wanted, end=end)))
+                    results.append(_fetch(context, copy, replace(wanted, end=end)))
             except LockHeld as error:
                 complain(error)
-                found.append({copy.kind: copy.name, "error": error.message, "status": error.exit_code})
+                results.append({copy.kind: copy.name, "error": error.message, "status": error.exit_code})
             except (CatalogueBusy, CatalogueUnusable, UsageError):
                 raise
             except OperatorError as error:  # the others are fetched all the same
                 failed = report_unreached(context, copy, error, is_away=isinstance(error, FarPoolMissing), dry_run=wanted.dry_run)
-                found.append({copy.kind: copy.name, "error": error.message, "status": int(error.exit_code if failed else Exit.OK)})
-            if found[-1].get("status", 0) >= Exit.INTERRUPTED:
+                results.append(
+                    {copy.kind: copy.name, "error": error.message, "status": int(error.exit_code if failed else Exit.OK)}
+                )
+            if results[-1].get("status", 0) >= Exit.INTERRUPTED:
                 break
         if wanted.as_json:
-            echo_json(found)
+            echo_json(results)
     if name is None and context.config.faulty_sections & {REPLICA, PUSH}:
         status = int(Exit.ATTENTION)
-    for one in found:
-        status = max(status, one.get("status", 0))
+    for result in results:
+        status = max(status, result.get("status", 0))
     return status
 
 

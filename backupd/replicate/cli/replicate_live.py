@@ -60,6 +60,6 @@ class ReplicationDisplay(LiveDisplay):
             ("backups", now.done, now.planned, "green", f"{now.done:,} of {now.planned:,}", left),
             ("bytes", now.bytes, now.announced, "cyan", size, f"{format_size(round(now.bytes / seconds))}/s"),
         )
-        some, others = now.hosts[:_MOST_HOSTS], len(now.hosts) - _MOST_HOSTS
-        at = f"at {', '.join(some)}{f' and {others} more' if others > 0 else ''}" if some else ""
+        names, others = now.hosts[:_MOST_HOSTS], len(now.hosts) - _MOST_HOSTS
+        at = f"at {', '.join(names)}{f' and {others} more' if others > 0 else ''}" if names else ""
         return Group(table, Text(f"waits: {self._why}" if self._why else at, style="yellow" if self._why else ""))

@@ -81,7 +81,7 @@ def push_to(context: PoolContext, push: PushSettings, wanted: ReplicationOptions
 def _session(before: ReplicaSession | None, began: datetime, now: datetime, done: PushSummary, seconds: float) -> ReplicaSession:
     """Returns the record of the session. Its age is that of its begin, unless nothing could be sent."""
     behind = tuple(HostBehind(host, None, done.common.get(host), why) for host, why in sorted(done.failed.items()))
-    moments = [one for name in done.common.values() if (one := parse_backup_name(name)) and one <= latest(now)]
+    moments = [moment for name in done.common.values() if (moment := parse_backup_name(name)) and moment <= latest(now)]
     at = began if not done.error else before.at if before else None
     counts = len(done.common), len(done.sent), done.bytes, round(seconds, 3)
     return ReplicaSession(now, at, done.error, "", *counts, max(moments, default=None), behind)
@@ -136,7 +136,7 @@ def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: i
         )
     if folder.resolve().is_relative_to(context.pool.path):
         raise UsageError(f"{folder} is in the pool", "name a folder on the disk that is carried")
-    said, status = list[dict[str, Any]](), int(Exit.OK)
+    results, status = list[dict[str, Any]](), int(Exit.OK)
     command = (sys.executable, "-m", "backupd", "--config", str(context.config.file), "send-only")
     with take_lock(context.pool.locks / "seed", "backupd replicate", format_time(context.clock.now())), connected(command) as far:
         listed = {host.name: host for host in far.hosts() if host.backups}
@@ -149,26 +149,26 @@ def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: i
             is_there = has_host(folder / host.name, newest.uuid)
             if not wanted.dry_run:
                 keep_seed(context.pool, name, host.name, newest.name)
-            one: dict[str, Any] = {"host": host.name, "backup": newest.name, "bytes": 0, "parts": 0, "already": is_there}
+            fields: dict[str, Any] = {"host": host.name, "backup": newest.name, "bytes": 0, "parts": 0, "already": is_there}
             try:
                 if wanted.dry_run:
                     _print_line(f"{host.name}@{newest.name}: {'is there' if is_there else 'would be written'}", wanted.as_json)
                 elif not is_there:
-                    one |= _write(far, folder / host.name, host, newest, part_size, wanted.as_json)
+                    fields |= _write(far, folder / host.name, host, newest, part_size, wanted.as_json)
                 else:
                     _print_line(f"{host.name}@{newest.name}: is there", wanted.as_json)
             except Refused as error:
-                one["error"], status = error.message, int(Exit.ATTENTION)
+                fields["error"], status = error.message, int(Exit.ATTENTION)
                 complain(OperatorError(f"{host.name}: {error.message}"))
             except OSError as error:
                 hint = "what is whole stays: the same command continues from there, on a disk with more room if that was it"
                 raise OperatorError(f"{error.filename or folder}: {error.strerror}", hint) from None
-            said.append(one)
+            results.append(fields)
     if wanted.as_json:
-        echo_json(said)
+        echo_json(results)
     elif not wanted.dry_run:
-        size = sum(one["bytes"] for one in said)
-        prose(f"{folder}: {counted(len(said), 'host')}, {format_size(size)} written; it is not encrypted")
+        size = sum(fields["bytes"] for fields in results)
+        prose(f"{folder}: {counted(len(results), 'host')}, {format_size(size)} written; it is not encrypted")
     return status
 
 
@@ -195,8 +195,8 @@ def _write(far: FarPool, folder: Path, host: FarHost, newest: FarBackup, part_si
     hold = [list(host.held[newest.name])] if newest.name in host.held else []
     copy_of = {"copy_of": host.copy_of} if host.copy_of else {}
     listed = {"was": list(host.was), "backups": [[newest.name, newest.uuid, newest.state, *hold]], **copy_of}
-    said = {"notes": announced.notes, "bytes": announced.bytes, "stream": announced.stream}
-    end_host(folder, listed, said, parts)
+    fields = {"notes": announced.notes, "bytes": announced.bytes, "stream": announced.stream}
+    end_host(folder, listed, fields, parts)
     size = sum(part.length for part in parts)
     _print_line(f"{host.name}@{newest.name}: {format_size(size)} in {counted(len(parts), 'part')}", as_json)
     return {"bytes": size, "parts": len(parts)}

@@ -42,15 +42,15 @@ def summary_line(results: Sequence[HostResult], hosts: int, seconds: float, trou
         return "no host was backed up" if trouble else "nothing was due"
     counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in COLOURS}
     counts["not started"] = hosts - len(results)
-    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
     new = sum(result.new_bytes or 0 for result in results)
-    return f"{told}; {format_size(new)} new in {format_duration(seconds)}"
+    return f"{outcomes}; {format_size(new)} new in {format_duration(seconds)}"
 
 
 def as_json_object(result: HostResult) -> dict[str, Any]:
     """Returns one host's result for --json."""
-    found = {name: getattr(result, name) for name in _JSON}
-    return found | {"seconds": round(result.seconds, 3), "warnings": list(result.warnings)}
+    result_fields = {name: getattr(result, name) for name in _JSON}
+    return result_fields | {"seconds": round(result.seconds, 3), "warnings": list(result.warnings)}
 
 
 class RepeatedErrors:

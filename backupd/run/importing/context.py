@@ -116,13 +116,13 @@ class LookAhead:
     """Ends it early."""
 
     @classmethod
-    def begin(cls, tree: OldTree, before: OldTree, known: FolderDigests) -> "LookAhead":
+    def begin(cls, tree: OldTree, before: OldTree, digests: FolderDigests) -> "LookAhead":
         """`known`: of the tree before."""
         stop = Event()
 
         def look() -> TreeLinks:
             with opened_tree(tree) as source, opened_tree(before) as old:
-                tree_links = look_at(source, old, lambda: not stop.is_set(), known)
+                tree_links = look_at(source, old, lambda: not stop.is_set(), digests)
             if stop.is_set():
                 raise Cancelled
             return tree_links
@@ -219,8 +219,8 @@ class ComparedTrees:
 
     def add(self, record: Record) -> None:
         """Adds an equal one. Raises OSError."""
-        known = {**self._read(), record.uuid: f"{record.host}@{record.name}"}
-        write_atomically(self.state / _COMPARED, json.dumps({"format": _FORMAT, "equal": known}, indent=1) + "\n")
+        equal = {**self._read(), record.uuid: f"{record.host}@{record.name}"}
+        write_atomically(self.state / _COMPARED, json.dumps({"format": _FORMAT, "equal": equal}, indent=1) + "\n")
 
     def _read(self) -> dict[str, str]:
         """Returns the names of backups by UUID; empty if the file is missing or cannot be read."""

@@ -298,19 +298,19 @@ class _Copier:
         copied_names, path = CopiedNames(), folder.path
         begin = path + b"/" if path else b""
         try:
-            with _opened(source, path) as there, _opened(target, path) as here:
+            with _opened(source, path) as source_fd, _opened(target, path) as here:
                 inherits = bool(folder.names and os.listxattr(here))
                 for name, inode, same in folder.names:
                     path = begin + name
                     if not self.goes_on():
                         break
-                    self._name(CopyPlace(there, here, name, inode, inherits), same, copied_names)
+                    self._name(CopyPlace(source_fd, here, name, inode, inherits), same, copied_names)
                 if folder.attributes is None:
                     return copied_names
-                path, status = folder.path, os.fstat(there)
-                if _digest(attributes_of(there, status)) != folder.attributes:
+                path, status = folder.path, os.fstat(source_fd)
+                if _digest(attributes_of(source_fd, status)) != folder.attributes:
                     raise changed_meanwhile()
-                correct_attributes(there, here, status, os.fstat(here))
+                correct_attributes(source_fd, here, status, os.fstat(here))
         except OSError as error:
             raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
         return copied_names
@@ -329,29 +329,29 @@ class _Copier:
             if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
                 raise changed_meanwhile()
 
-    def _make(self, old: int, place: "CopyPlace", found: os.stat_result) -> int:
+    def _make(self, old: int, place: "CopyPlace", status: os.stat_result) -> int:
         """Makes the file, in the place of what has its name. Returns how many bytes were written."""
         with ClosingFd(_created(place.here, place.name)) as new:
-            written = self._copy_data(old, new, found)
-            keep_attributes(old, new, found, has_some=place.inherits)
+            written = self._copy_data(old, new, status)
+            keep_attributes(old, new, status, has_some=place.inherits)
         return written
 
-    def _keep(self, old: int, place: "CopyPlace", found: os.stat_result, same: FileMatch, counts: CopiedNames) -> bool:
+    def _keep(self, old: int, place: "CopyPlace", status: os.stat_result, same: FileMatch, counts: CopiedNames) -> bool:
         """Keeps the file that has the name, whose inode has no other one: prepare() splits them. Returns whether it can be kept."""
         if (has := status_or_none(place.here, place.name)) is None or not stat.S_ISREG(has.st_mode) or has.st_nlink != 1:
             return False
         new = os.open(place.name, (os.O_RDWR if self._delta else os.O_RDONLY) | FILE, dir_fd=place.here)
         try:
-            is_as_large = has.st_size == found.st_size
-            if not (same is FileMatch.SIZE_AND_TIME and is_as_large and has.st_mtime_ns == found.st_mtime_ns):
+            is_as_large = has.st_size == status.st_size
+            if not (same is FileMatch.SIZE_AND_TIME and is_as_large and has.st_mtime_ns == status.st_mtime_ns):
                 if self._delta:
-                    written = self._change(old, new, found.st_size, is_as_large)
+                    written = self._change(old, new, status.st_size, is_as_large)
                     if written or not is_as_large:
-                        counts.add(CopiedNames(1, found.st_size, written))
+                        counts.add(CopiedNames(1, status.st_size, written))
                     has = os.fstat(new)
-                elif same is not FileMatch.CONTENT or not is_as_large or next(self._different(old, new, found.st_size), None):
+                elif same is not FileMatch.CONTENT or not is_as_large or next(self._different(old, new, status.st_size), None):
                     return False
-            correct_attributes(old, new, found, has)
+            correct_attributes(old, new, status, has)
         except _Damaged:
             return False
         finally:
@@ -363,41 +363,41 @@ class _Copier:
         written = 0
         if not is_as_large:
             os.truncate(new, size)
-        for at, some in self._different(old, new, size):
-            _write(new, some, at)
-            written += len(some)
+        for at, block in self._different(old, new, size):
+            _write(new, block, at)
+            written += len(block)
         return written
 
     def _different(self, old: int, new: int, size: int) -> Iterator[tuple[int, memoryview]]:
         """Yields where two open files of that size differ: an offset, and what the old one has there, in whole blocks. What is a
         hole in both is not read. Raises _Damaged.
         """
-        one, other = memoryview(self._buffer), memoryview(self._other)
+        old_data, other = memoryview(self._buffer), memoryview(self._other)
         for position, length in _pieces_of_either(old, new, size):
             if not self.goes_on():
                 return
-            _read(old, one[:length], position)
+            _read(old, old_data[:length], position)
             try:
                 _read(new, other[:length], position)
             except OSError as error:
                 raise _Damaged from error
-            if one[:length] == other[:length]:
+            if old_data[:length] == other[:length]:
                 continue
             begin = None
             for at in range(0, length, _BLOCK):
-                if one[at : min(at + _BLOCK, length)] == other[at : min(at + _BLOCK, length)]:
+                if old_data[at : min(at + _BLOCK, length)] == other[at : min(at + _BLOCK, length)]:
                     if begin is not None:
-                        yield position + begin, one[begin:at]
+                        yield position + begin, old_data[begin:at]
                     begin = None
                 elif begin is None:
                     begin = at
             if begin is not None:
-                yield position + begin, one[begin:length]
+                yield position + begin, old_data[begin:length]
 
-    def _copy_data(self, old: int, new: int, found: os.stat_result) -> int:
+    def _copy_data(self, old: int, new: int, status: os.stat_result) -> int:
         """Holes stay holes. Returns how many bytes were written. Raises OSError, also when the file is shorter than it was."""
-        size, end, written, piece = found.st_size, 0, 0, memoryview(self._buffer)
-        runs: Iterable[tuple[int, int]] = data_runs(old, size) if found.st_blocks * 512 < size else ((0, size),)
+        size, end, written, piece = status.st_size, 0, 0, memoryview(self._buffer)
+        runs: Iterable[tuple[int, int]] = data_runs(old, size) if status.st_blocks * 512 < size else ((0, size),)
         for position, until in runs:
             while position < until and self.goes_on():
                 length = min(_PIECE - position % _PIECE, until - position)
@@ -416,10 +416,10 @@ class _Damaged(Exception):
     """A file of the backup cannot be read, so it has to be made anew."""
 
 
-def _pieces_of_either(one: int, other: int, size: int) -> Iterator[tuple[int, int]]:
+def _pieces_of_either(source: int, other: int, size: int) -> Iterator[tuple[int, int]]:
     """Yields offset and length of what is data in one of two open files, in whole blocks. Both may have a hole of many TiB."""
     position = 0
-    for begin, end in merge(data_runs(one, size), data_runs(other, size)):
+    for begin, end in merge(data_runs(source, size), data_runs(other, size)):
         position, end = max(position, begin - begin % _BLOCK), min(end + -end % _BLOCK, size)
         while position < end:
             length = min(_PIECE, end - position)

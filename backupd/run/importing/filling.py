@@ -170,9 +170,9 @@ async def _threaded(
 
     failed = TreeNotCopied(trees.tree, "the room of the pool came to an end")
     try:
-        found = await _watched(context, asyncio.to_thread(open_both), stop.set)
+        opened = await _watched(context, asyncio.to_thread(open_both), stop.set)
         if not stop.is_set():
-            return found
+            return opened
     except OSError as error:
         failed = _not_all(trees.tree, error)
     finally:

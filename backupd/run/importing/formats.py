@@ -105,15 +105,19 @@ class HostNames:
         """
         if not self.are_chosen:
             return {own: own for own in owns}
-        found = {own: name for own, name in self.given.items() if own in owns} | {name: name for name in self.plain if name in owns}
+        chosen = {own: name for own, name in self.given.items() if own in owns} | {
+            name: name for name in self.plain if name in owns
+        }
         for name in self.plain:
             if name in owns:
                 continue
             if len(owns) > 1 or self.given or len(self.plain) > 1:
-                there = ", ".join(sorted(owns))
-                raise UsageError(f"--host {name}: which of the hosts there is it?", f"write it like --host {name}=THERE: {there}")
-            found |= dict.fromkeys(owns, name)
-        return found
+                host_names = ", ".join(sorted(owns))
+                raise UsageError(
+                    f"--host {name}: which of the hosts there is it?", f"write it like --host {name}=THERE: {host_names}"
+                )
+            chosen |= dict.fromkeys(owns, name)
+        return chosen
 
     def require_found(self, history: "OldHistory", place: Path) -> None:
         """Raises UsageError if a chosen host has no tree in the history, and no folder was left out that could be one."""
@@ -165,26 +169,26 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
     vaults = [vault] if (vault / "dirvish").is_dir() else [folder for folder in _folders(vault) if (folder / "dirvish").is_dir()]
     if not vaults:
         raise UsageError(f"{vault} is neither a vault nor a bank of dirvish: there is no folder `dirvish` in it")
-    found, left_out = list[tuple[str, str, OldTree]](), dict[str, str]()
-    for one in vaults:
-        for image in _folders(one):
+    images, left_out = list[tuple[str, str, OldTree]](), dict[str, str]()
+    for vault_folder in vaults:
+        for image in _folders(vault_folder):
             summary = image / "summary"
             if not summary.is_file():
                 continue
-            said = dict(_pairs(summary))
-            started = _time(said.get("backup-begin") or said.get("image-now") or "")
-            if not said.get("status", "").startswith("success"):
-                left_out[str(image)] = f"its summary: {said.get('status') or 'no status'}"
+            fields = dict(_pairs(summary))
+            started = _time(fields.get("backup-begin") or fields.get("image-now") or "")
+            if not fields.get("status", "").startswith("success"):
+                left_out[str(image)] = f"its summary: {fields.get('status') or 'no status'}"
             elif not (image / "tree").is_dir():
                 left_out[str(image)] = "there is no folder `tree` in it"
             elif started is None:
                 left_out[str(image)] = "its summary does not say when it began"
-            elif (path := _path_of(said.get("tree", "/"))) is None:
+            elif (path := _path_of(fields.get("tree", "/"))) is None:
                 left_out[str(image)] = "its summary names no absolute path as its tree"
             else:
-                tree = OldTree(said.get("client") or one.name, started, image / "tree", path, _identity(image / "tree"))
-                found.append((one.name, said.get("branch", ""), tree))
-    return _history(_apart(found), left_out, names)
+                tree = OldTree(fields.get("client") or vault_folder.name, started, image / "tree", path, _identity(image / "tree"))
+                images.append((vault_folder.name, fields.get("branch", ""), tree))
+    return _history(_apart(images), left_out, names)
 
 
 def _apart(trees: list[tuple[str, str, OldTree]]) -> list[OldTree]:
@@ -219,13 +223,13 @@ def read_dated(root: Path, names: HostNames) -> OldHistory:
 def read_btrbk(folder: Path, names: HostNames) -> OldHistory:
     """Snapshots of btrbk: NAME.YYYYMMDD, with THHMM, or THHMMSS and a zone, and _N behind it. Each NAME is a host."""
     old_trees, left_out = list[OldTree](), dict[str, str]()
-    for one in _folders(folder):
-        match = _BTRBK.fullmatch(one.name)
+    for snapshot in _folders(folder):
+        match = _BTRBK.fullmatch(snapshot.name)
         started = _btrbk_time(match) if match else None
         if match is None or started is None:
-            left_out[str(one)] = "its name is not one of btrbk's, such as home.20261120T2200"
+            left_out[str(snapshot)] = "its name is not one of btrbk's, such as home.20261120T2200"
         else:
-            _take_snapshot(old_trees, left_out, OldTree(match[1], started, one))
+            _take_snapshot(old_trees, left_out, OldTree(match[1], started, snapshot))
     return _snapshots(folder, names, old_trees, left_out)
 
 
@@ -247,34 +251,34 @@ def read_snapper(folder: Path, names: HostNames) -> OldHistory:
     inner = folder / ".snapshots"
     folder = inner if inner.is_dir() and not inner.is_symlink() else folder
     old_trees, left_out = list[OldTree](), dict[str, str]()
-    for one in _folders(folder):
-        if not (one / "snapshot").is_dir() or (one / "snapshot").is_symlink():
-            left_out[str(one)] = "there is no folder `snapshot` in it"
+    for snapshot in _folders(folder):
+        if not (snapshot / "snapshot").is_dir() or (snapshot / "snapshot").is_symlink():
+            left_out[str(snapshot)] = "there is no folder `snapshot` in it"
             continue
-        match = _SNAPPER_DATE.search(" ".join(read_lines(one / "info.xml")) if (one / "info.xml").is_file() else "")
+        match = _SNAPPER_DATE.search(" ".join(read_lines(snapshot / "info.xml")) if (snapshot / "info.xml").is_file() else "")
         try:
             started = _known(datetime.strptime(match[1] if match else "", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC))
         except ValueError:
             started = None
         if started is None:
-            left_out[str(one)] = "its info.xml has no date"
+            left_out[str(snapshot)] = "its info.xml has no date"
             continue
-        _take_snapshot(old_trees, left_out, OldTree(host, started, one / "snapshot"))
+        _take_snapshot(old_trees, left_out, OldTree(host, started, snapshot / "snapshot"))
     return _snapshots(folder, names, old_trees, left_out)
 
 
-def _take_snapshot(found: list[OldTree], left_out: dict[str, str], tree: OldTree) -> None:
+def _take_snapshot(old_trees: list[OldTree], left_out: dict[str, str], tree: OldTree) -> None:
     identity = _identity(tree.folder)
     if identity[1] != ROOT_FOLDER:
         left_out[str(tree.folder)] = "it is not a subvolume"
     else:
-        found.append(replace(tree, identity=identity))
+        old_trees.append(replace(tree, identity=identity))
 
 
-def _snapshots(folder: Path, names: HostNames, found: list[OldTree], left_out: dict[str, str]) -> OldHistory:
-    if not found and not left_out and not names.given:
+def _snapshots(folder: Path, names: HostNames, old_trees: list[OldTree], left_out: dict[str, str]) -> OldHistory:
+    if not old_trees and not left_out and not names.given:
         raise UsageError(f"there are no snapshots in {folder}")
-    return _history(found, left_out, names)
+    return _history(old_trees, left_out, names)
 
 
 TAKEN_OVER = ("btrbk", "snapper")
@@ -289,14 +293,14 @@ READERS: Mapping[str, Callable[[Path, HostNames], OldHistory]] = {
 """By the format's name. Each raises UsageError for what is not of it, OSError."""
 
 
-def _history(found: list[OldTree], left_out: dict[str, str], names: HostNames) -> OldHistory:
+def _history(all_trees: list[OldTree], left_out: dict[str, str], names: HostNames) -> OldHistory:
     """Returns the trees of the hosts that are meant, in order. The name of a backup has whole seconds: the second of two in one
     second comes a second later. Raises UsageError if two hosts that were there at the same time would be one.
     """
-    chosen, trees = names.of({old_tree.host for old_tree in found}), list[OldTree]()
-    found = [old_tree for old_tree in found if old_tree.host in chosen]
-    found.sort(key=lambda old_tree: (chosen[old_tree.host], old_tree.started, old_tree.folder))
-    for name, of_one in groupby(found, key=lambda old_tree: chosen[old_tree.host]):
+    chosen, trees = names.of({old_tree.host for old_tree in all_trees}), list[OldTree]()
+    all_trees = [old_tree for old_tree in all_trees if old_tree.host in chosen]
+    all_trees.sort(key=lambda old_tree: (chosen[old_tree.host], old_tree.started, old_tree.folder))
+    for name, of_one in groupby(all_trees, key=lambda old_tree: chosen[old_tree.host]):
         old_trees = list(of_one)
         if fault := name_fault(name):
             left_out |= {str(old_tree.folder): f"{name!r} {fault}: give --host NAME={old_tree.host}" for old_tree in old_trees}
@@ -315,9 +319,9 @@ def _history(found: list[OldTree], left_out: dict[str, str], names: HostNames) -
 def _require_successors(name: str, trees: list[OldTree]) -> None:
     """Raises UsageError if these are of several hosts, unless one's end before the next one's begin: it was renamed there."""
     owns = [(own, [old_tree.started for old_tree in old_trees]) for own, old_trees in groupby(trees, key=lambda tree: tree.host)]
-    if len(owns) > len(dict(owns)) or any(one[-1] == other[0] for (_, one), (_, other) in pairwise(owns)):
-        one, other = sorted(dict(owns))[:2]
-        raise UsageError(f"{one} and {other} are two hosts there, with trees of the same time: both cannot be {name}")
+    if len(owns) > len(dict(owns)) or any(times[-1] == other[0] for (_, times), (_, other) in pairwise(owns)):
+        first, other = sorted(dict(owns))[:2]
+        raise UsageError(f"{first} and {other} are two hosts there, with trees of the same time: both cannot be {name}")
 
 
 def _dated(name: str, stamp: datetime | None) -> datetime | None:
@@ -329,10 +333,10 @@ def _dated(name: str, stamp: datetime | None) -> datetime | None:
         return None
     try:
         year, month, day, hour, minute, second = (int(part or 0) for part in match.groups())
-        found = _known(datetime(year, month, day, hour, minute, second).astimezone())
+        parsed = _known(datetime(year, month, day, hour, minute, second).astimezone())
     except (ValueError, OverflowError):
         return None
-    return stamp if found and stamp and match[4] is None and stamp.date() == found.date() else found
+    return stamp if parsed and stamp and match[4] is None and stamp.date() == parsed.date() else parsed
 
 
 def _known(moment: datetime) -> datetime | None:

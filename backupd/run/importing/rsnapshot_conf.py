@@ -81,14 +81,14 @@ class _Reader:
 
     def lines(self, file: Path) -> list[str]:
         """Raises UsageError for a file that cannot be read, and for one too many."""
-        found = read_lines(file)
+        lines = read_lines(file)
         self._files -= 1
-        self._text -= sum(map(len, found))
+        self._text -= sum(map(len, lines))
         if self._files < 0 or self._text < 0:
             raise UsageError(
                 f"{file}: files name each other without end, or are too long together", "give the snapshot_root itself"
             )
-        return found
+        return lines
 
 
 def _statements(conf: Path, depth: int, reader: _Reader) -> Iterator[Sequence[str]]:

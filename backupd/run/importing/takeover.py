@@ -137,18 +137,18 @@ def _cleaned(context: ImportContext, top: Path) -> TakenTree:
     """
     taken_tree, flagged = TakenTree(), _flagged(top)
     with Tree.of_folder(top) as tree:
-        for one in walk(tree, b"/", skip=_stands_for_subvolume):  # a user's folders may be deeper than a path is long
+        for walk_entry in walk(tree, b"/", skip=_stands_for_subvolume):  # a user's folders may be deeper than a path is long
             if not context.goes_on:
                 raise Cancelled
-            entry = one.entry
-            if one.left:
+            entry = walk_entry.entry
+            if walk_entry.left:
                 continue
             if entry.inode in flagged and entry.kind in ("folder", "file"):  # before anything is done in that folder
-                _clear_flags(one)
+                _clear_flags(walk_entry)
             if _stands_for_subvolume(entry):
-                was = os.fstat(one.folder)
-                os.rmdir(one.name, dir_fd=one.folder)
-                os.utime(one.folder, ns=(was.st_atime_ns, was.st_mtime_ns))
+                was = os.fstat(walk_entry.folder)
+                os.rmdir(walk_entry.name, dir_fd=walk_entry.folder)
+                os.utime(walk_entry.folder, ns=(was.st_atime_ns, was.st_mtime_ns))
                 taken_tree.nested += 1
             elif entry.kind != "folder":
                 taken_tree.files += entry.kind == "file"
@@ -161,10 +161,10 @@ def _flagged(top: Path) -> set[int]:
         return set(changed.flagged_inodes(fd, changed.IMMUTABLE | changed.APPEND | changed.NODATACOW))
 
 
-def _clear_flags(one: WalkEntry) -> None:
+def _clear_flags(walk_entry: WalkEntry) -> None:
     """Data that was written without checksums stays so: of a file, nodatacow cannot be taken away."""
-    is_folder = one.entry.kind == "folder"
-    with ClosingFd(os.open(one.name, FOLDER if is_folder else os.O_RDONLY | FILE, dir_fd=one.folder)) as fd:
+    is_folder = walk_entry.entry.kind == "folder"
+    with ClosingFd(os.open(walk_entry.name, FOLDER if is_folder else os.O_RDONLY | FILE, dir_fd=walk_entry.folder)) as fd:
         clear_inode_flags(fd, IMMUTABLE | APPEND | (NOCOW if is_folder else 0))
 
 
@@ -174,7 +174,7 @@ def _stands_for_subvolume(entry: Entry) -> bool:
 
 def subvolumes_left_out(tree: Path, copy: Path) -> list[bytes]:
     """Names of the subvolumes in a snapshot, and of the empty folders that stand for some, that are not in its copy."""
-    root, found, waiting = os.fsencode(tree), list[bytes](), [b""]
+    root, left_out, waiting = os.fsencode(tree), list[bytes](), [b""]
     device = tree.stat().st_dev
     while waiting:
         above = waiting.pop()
@@ -186,8 +186,8 @@ def subvolumes_left_out(tree: Path, copy: Path) -> list[bytes]:
                 if status.st_ino != _EMPTY and status.st_dev == device:
                     waiting.append(name + b"/")
                 elif not os.path.lexists(os.fsencode(copy) + b"/" + name):
-                    found.append(name)
-    return found
+                    left_out.append(name)
+    return left_out
 
 
 def _named(context: ImportContext, staged: Path, tree: OldTree) -> Prepared:

@@ -75,41 +75,41 @@ def make_special(place: CopyPlace) -> bool:
     return True
 
 
-def _same_special(place: CopyPlace, found: os.stat_result, leads_to: bytes | None) -> os.stat_result | None:
+def _same_special(place: CopyPlace, status: os.stat_result, leads_to: bytes | None) -> os.stat_result | None:
     """Returns the status of what has the name in the backup, if it is the same but for attributes."""
     has = status_or_none(place.here, place.name)
-    if has is None or (stat.S_IFMT(has.st_mode), has.st_rdev) != (stat.S_IFMT(found.st_mode), found.st_rdev):
+    if has is None or (stat.S_IFMT(has.st_mode), has.st_rdev) != (stat.S_IFMT(status.st_mode), status.st_rdev):
         return None
     return has if leads_to is None or os.readlink(place.name, dir_fd=place.here) == leads_to else None
 
 
-def _replace_special(place: CopyPlace, found: os.stat_result, leads_to: bytes | None) -> None:
+def _replace_special(place: CopyPlace, status: os.stat_result, leads_to: bytes | None) -> None:
     """Makes it, in the place of what has its name."""
     with suppress(FileNotFoundError):
         os.unlink(place.name, dir_fd=place.here)
     if leads_to is None:
-        os.mknod(place.name, stat.S_IFMT(found.st_mode) | 0o600, found.st_rdev, dir_fd=place.here)
+        os.mknod(place.name, stat.S_IFMT(status.st_mode) | 0o600, status.st_rdev, dir_fd=place.here)
     else:
         os.symlink(leads_to, place.name, dir_fd=place.here)
 
 
-def correct_attributes(old: int, new: int, found: os.stat_result, has: os.stat_result) -> None:
+def correct_attributes(old: int, new: int, status: os.stat_result, has: os.stat_result) -> None:
     """Does as `keep_attributes` where something differs: what is written to an inode costs a leaf of its own in the backup."""
-    if not _has_attributes(old, new, found, has):
-        keep_attributes(old, new, found)
+    if not _has_attributes(old, new, status, has):
+        keep_attributes(old, new, status)
 
 
-def _has_attributes(old: int | bytes, new: int | bytes, found: os.stat_result, has: os.stat_result) -> bool:
-    one, other = ((status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns) for status in (found, has))
-    return one == other and _values(old) == _values(new)
+def _has_attributes(old: int | bytes, new: int | bytes, old_status: os.stat_result, has: os.stat_result) -> bool:
+    wanted, other = ((status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns) for status in (old_status, has))
+    return wanted == other and _values(old) == _values(new)
 
 
-def keep_attributes(old: int, new: int, found: os.stat_result, *, has_some: bool = True) -> None:
+def keep_attributes(old: int, new: int, status: os.stat_result, *, has_some: bool = True) -> None:
     """Of an open file or folder. The owner comes first, which takes set-user-ID bits and capabilities away; the time comes last."""
-    os.fchown(new, found.st_uid, found.st_gid)
+    os.fchown(new, status.st_uid, status.st_gid)
     _keep_xattrs(old, new, has_some=has_some)
-    os.fchmod(new, stat.S_IMODE(found.st_mode))
-    os.utime(new, ns=(found.st_atime_ns, found.st_mtime_ns))
+    os.fchmod(new, stat.S_IMODE(status.st_mode))
+    os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _keep_xattrs(old: int | bytes, new: int | bytes, *, has_some: bool = True) -> None:

@@ -65,7 +65,7 @@ class TreeLinks:
         return {name for names in self.groups for name in names[1:]}
 
 
-def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known: FolderDigests | None = None) -> TreeLinks:
+def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], digests: FolderDigests | None = None) -> TreeLinks:
     """Compares the trees; without `before`, or if that is on another filesystem, all is new. `known`: of the tree before, when that
     was looked at; without, all of it is read. Raises OSError, and UnprovenTree, as `walk_tree` does.
 
@@ -74,7 +74,7 @@ def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known:
     """
     if before is not None and before.stat().st_dev != tree.stat().st_dev:
         before = None
-    tree_links, inodes, were = TreeLinks(is_compared=before is not None), _Inodes(), known if before is not None else None
+    tree_links, inodes, were = TreeLinks(is_compared=before is not None), _Inodes(), digests if before is not None else None
     roots = [os.open(path, FOLDER & ~os.O_NOFOLLOW) for path in (tree, before) if path is not None]  # /proc/N/fd/N is a symlink
     try:
         comparison = _Comparison(tree_links, roots[1] if len(roots) > 1 else None)
@@ -98,8 +98,8 @@ def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known:
 class _Comparison:
     """Of the folders of a tree with those of the tree before, open as `before`."""
 
-    def __init__(self, found: TreeLinks, before: int | None) -> None:
-        self._found, self._before = found, before
+    def __init__(self, tree_links: TreeLinks, before: int | None) -> None:
+        self._found, self._before = tree_links, before
         self._was_none = {b""} if before is None else set[bytes]()
         """Folders that the tree before has not, or only as a symlink to somewhere."""
 
@@ -143,11 +143,11 @@ class _Comparison:
                 tree_links.doubted.append(path)
 
 
-def _counted_again(tree: int, found: TreeLinks) -> int:
+def _counted_again(tree: int, tree_links: TreeLinks) -> int:
     """Bytes that were counted for more than one name of a file, or for a further name of a file of the tree before."""
     total = 0
-    for names in found.groups:
-        mine = [name for name in names if name in found.changed] if found.is_compared else names
+    for names in tree_links.groups:
+        mine = [name for name in names if name in tree_links.changed] if tree_links.is_compared else names
         again = len(mine) - (len(mine) == len(names))
         if again:
             status = os.stat(names[0], dir_fd=tree, follow_symlinks=False)
@@ -161,23 +161,23 @@ class _Inodes:
     def __init__(self) -> None:
         self._all = array("Q")
 
-    def add(self, some: "array[int]") -> None:
-        self._all.extend(some)
+    def add(self, inodes: "array[int]") -> None:
+        self._all.extend(inodes)
 
     def twice(self) -> set[int]:
         """Returns the numbers that were added more than once. Sorts them in place: there may be ten million."""
         if len(self._all) <= FEW:
-            return {one for one, other in pairwise(sorted(self._all)) if one == other}
+            return {inode for inode, other in pairwise(sorted(self._all)) if inode == other}
         import numpy as np  # it takes a tenth of a second
 
-        found = np.frombuffer(self._all, np.uint64)
-        found.sort()
-        return set(found[1:][found[1:] == found[:-1]].tolist())
+        inodes = np.frombuffer(self._all, np.uint64)
+        inodes.sort()
+        return set(inodes[1:][inodes[1:] == inodes[:-1]].tolist())
 
 
 def superfluous(tree: int, copy: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> list[bytes]:
     """Returns the names in an open copy that the open tree has not, or of another kind (TreeLinks.gone). Raises as `walk_again`."""
-    found = list[bytes]()
+    names = list[bytes]()
     for folder in walk_again(tree, seen, goes_on):
         try:
             fd = open_folder(copy, folder.path.split(b"/") if folder.path else ())
@@ -186,8 +186,8 @@ def superfluous(tree: int, copy: int, seen: FolderDigests, goes_on: Callable[[],
         with ClosingFd(fd):
             now = dict.fromkeys((entry.name for entry in folder.others), 0) | dict.fromkeys(folder.folders, IS_FOLDER)
             begin = folder.path + b"/" if folder.path else b""
-            found += [begin + name for name in _gone(inodes_by_name(fd), now)]
-    return found
+            names += [begin + name for name in _gone(inodes_by_name(fd), now)]
+    return names
 
 
 def _gone(old: Mapping[bytes, int], now: Mapping[bytes, int]) -> list[bytes]:
@@ -195,16 +195,16 @@ def _gone(old: Mapping[bytes, int], now: Mapping[bytes, int]) -> list[bytes]:
     return [name for name, was in old.items() if name not in now or (now[name] == IS_FOLDER) != (was == IS_FOLDER)]
 
 
-def _groups(tree: int, twice: set[int], found: TreeLinks, goes_on: Callable[[], bool]) -> list[list[bytes]]:
+def _groups(tree: int, twice: set[int], tree_links: TreeLinks, goes_on: Callable[[], bool]) -> list[list[bytes]]:
     names = dict[int, list[bytes]]()
-    for folder in walk_again(tree, found.digests, goes_on):
+    for folder in walk_again(tree, tree_links.digests, goes_on):
         begin = folder.path + b"/" if folder.path else b""
         for entry in folder.others:
             if entry.inode() in twice:
                 names.setdefault(entry.inode(), []).append(begin + entry.name)
-    groups = [sorted(some, key=found.changed.__contains__) for some in names.values() if len(some) > 1]
-    for some in groups:
-        _require_links(tree, some)
+    groups = [sorted(group, key=tree_links.changed.__contains__) for group in names.values() if len(group) > 1]
+    for group in groups:
+        _require_links(tree, group)
     return groups
 
 
@@ -217,14 +217,14 @@ def _require_links(tree: int, names: list[bytes]) -> None:
     stat_results = [os.stat(name, dir_fd=tree, follow_symlinks=False) for name in names]
     if len({status.st_ino for status in stat_results}) > 1 or any(status.st_nlink >= len(names) for status in stat_results):
         raise OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?", os.fsdecode(names[0]))
-    one, other = printable(names[0]), printable(names[1])
-    said = f"{one} and {other} in it have one inode number, and are not hard links: {filesystem_of(tree)} has it twice"
-    raise UnprovenTree(said, COPY_IT[0].upper() + COPY_IT[1:])
+    first, other = printable(names[0]), printable(names[1])
+    message = f"{first} and {other} in it have one inode number, and are not hard links: {filesystem_of(tree)} has it twice"
+    raise UnprovenTree(message, COPY_IT[0].upper() + COPY_IT[1:])
 
 
-def _size(found: os.stat_result) -> int:
+def _size(status: os.stat_result) -> int:
     """Returns the size as rsync counts it: of files and of symlinks."""
-    return found.st_size if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) else 0
+    return status.st_size if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode) else 0
 
 
 def _size_of(above: int, name: bytes) -> int:

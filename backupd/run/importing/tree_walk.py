@@ -84,8 +84,8 @@ def digest_of(folder: WalkedFolder) -> bytes:
 
     No two folders have the same text: how many numbers and names follow stands in its beginning, and no name has a NUL in it.
     """
-    said = folder.path, sorted(folder.folders), attributes_of(folder.fd, folder.status), len(folder.others)
-    text = repr(said).encode() + folder.inodes.tobytes() + b"\0".join([entry.name for entry in folder.others])
+    content = folder.path, sorted(folder.folders), attributes_of(folder.fd, folder.status), len(folder.others)
+    text = repr(content).encode() + folder.inodes.tobytes() + b"\0".join([entry.name for entry in folder.others])
     return blake2b(text, digest_size=_DIGEST).digest()
 
 
@@ -93,18 +93,18 @@ def require_one_numbering(tree: int) -> None:
     """Raises UnprovenTree for an overlay of several subvolumes of btrfs. overlayfs takes them for one filesystem, and gives out the
     inode numbers that they have, of which each subvolume has its own. Layers that are not to be seen here are not checked.
     """
-    number, known = mount_id(tree), mounts()
-    if not (mount := next((mount for mount in known if mount.id == number), None)) or mount.filesystem != "overlay":
+    number, all_mounts = mount_id(tree), mounts()
+    if not (mount := next((mount for mount in all_mounts if mount.id == number), None)) or mount.filesystem != "overlay":
         return
     devices = set[int]()
     for folder in _layers(mount.super_options):
         with suppress(OSError), ClosingFd(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
             number = mount_id(fd)
-            if any(mount.id == number and mount.filesystem == "btrfs" for mount in known):
+            if any(mount.id == number and mount.filesystem == "btrfs" for mount in all_mounts):
                 devices.add(os.fstat(fd).st_dev)
     if len(devices) > 1:
-        said = "its layers are several subvolumes of btrfs, so inode numbers do not tell what is the same file"
-        raise UnprovenTree(said, f"import the layers by themselves, or {COPY_IT}")
+        message = "its layers are several subvolumes of btrfs, so inode numbers do not tell what is the same file"
+        raise UnprovenTree(message, f"import the layers by themselves, or {COPY_IT}")
 
 
 def _layers(options: Iterable[str]) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _layers(options: Iterable[str]) -> Iterator[str]:
     for option in options:
         key, _, folders = option.partition("=")
         if key == "lowerdir":
-            yield from (re.sub(r"\\(.)", r"\1", one) for one in re.split(r"(?<!\\):+", folders) if one)
+            yield from (re.sub(r"\\(.)", r"\1", layer) for layer in re.split(r"(?<!\\):+", folders) if layer)
         elif key in ("lowerdir+", "datadir+", "upperdir"):
             yield folders
 
@@ -142,8 +142,8 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
             if others and not is_proven:
                 _require_inodes(fd, path, others[-1], device)
                 is_proven = True
-            for some in inner, others:
-                some.sort(key=_INODE)
+            for dir_entries in inner, others:
+                dir_entries.sort(key=_INODE)
             names = [entry.name for entry in inner]
             waiting += [path + b"/" + name if path else name for name in reversed(names)]
             yield WalkedFolder(path, fd, status, names, others, array("Q", map(_INODE, others)), len(files))
@@ -202,9 +202,9 @@ def inodes_by_name(folder: int) -> dict[bytes, int]:
         return {entry.name: IS_FOLDER if entry.is_dir(follow_symlinks=False) else entry.inode() for entry in entries}
 
 
-def attributes_of(folder: int, found: os.stat_result) -> Attributes:
+def attributes_of(folder: int, status: os.stat_result) -> Attributes:
     """Returns those of an open folder with that status, ACLs among them."""
     names = list[str]()
     with suppress(OSError):  # a filesystem without them
         names = sorted(os.listxattr(folder))
-    return found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns, [(name, os.getxattr(folder, name)) for name in names]
+    return status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns, [(name, os.getxattr(folder, name)) for name in names]

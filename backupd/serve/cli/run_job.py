@@ -148,10 +148,10 @@ def carry_out(
     return code
 
 
-def _json(said: bytes | bytearray) -> Any:
+def _json(output: bytes | bytearray) -> Any:
     """Returns None if the output is not JSON: the command may have failed before."""
     try:
-        return json.loads(said)
+        return json.loads(output)
     except ValueError:
         return None
 
@@ -159,7 +159,7 @@ def _json(said: bytes | bytearray) -> Any:
 async def _run(
     command: Sequence[str],
     printed: Callable[[bytes], None],
-    said: Callable[[bytes], None],
+    on_error: Callable[[bytes], None],
     errors: int,
     within: float | None,
     grace: float,
@@ -167,7 +167,7 @@ async def _run(
     """Returns the exit status, and whether the time was up."""
     kept = {name: os.environ[name] for name in _STARTED_BY_HAND if name in os.environ}
     variables = environment({**kept, ERRORS_VARIABLE: str(errors)})
-    group = Group.start(command, on_stdout=printed, on_stderr=said, keep_open=(errors,), env=variables)
+    group = Group.start(command, on_stdout=printed, on_stderr=on_error, keep_open=(errors,), env=variables)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _pass_on, group, number)
@@ -193,5 +193,5 @@ def _pass_on(group: Group, number: signal.Signals) -> None:
 def _error(jobs: JobStore, job: ServeJob, code: int, reported: ReportedError | None) -> str:
     """The first error that it reported, in one line; else the last line that it said."""
     lines = [line for line in jobs.last_lines(job.id, 200) if line.strip()]
-    said = reported.message.splitlines() if reported else lines[-1:]
-    return printable(said[0] if said else f"exit status {code}")
+    error_lines = reported.message.splitlines() if reported else lines[-1:]
+    return printable(error_lines[0] if error_lines else f"exit status {code}")

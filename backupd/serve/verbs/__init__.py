@@ -34,8 +34,8 @@ class Verb:
 
     def function(self, name: str) -> Function:
         """Returns the function."""
-        found: Function = getattr(import_module(f"backupd.serve.verbs.{self.module}"), name)
-        return found
+        function: Function = getattr(import_module(f"backupd.serve.verbs.{self.module}"), name)
+        return function
 
     @contextmanager
     def place(self, viewer: Viewer) -> Iterator[None]:

@@ -71,12 +71,12 @@ def opened(call: Call, *which: str) -> Iterator[list[tuple[Restorable, Tree]]]:
     """Backups of the call's host and their files. Raises RequestRefused."""
     with reading(), ExitStack() as stack:
         pool = call.service.pool()
-        restorables = [find(pool, call["host"], one) for one in which]
-        yield [(one, stack.enter_context(Tree(one.path))) for one in restorables]
+        restorables = [find(pool, call["host"], name) for name in which]
+        yield [(backup, stack.enter_context(Tree(backup.path))) for backup in restorables]
 
 
-def _entry(call: Call, found: Restorable, tree: Tree) -> Entry:
-    return entry_at(tree, call["path"], f"{found.host}@{found.name}")
+def _entry(call: Call, backup: Restorable, tree: Tree) -> Entry:
+    return entry_at(tree, call["path"], f"{backup.host}@{backup.name}")
 
 
 def browse(call: Call) -> dict[str, Any]:
@@ -89,13 +89,13 @@ def browse(call: Call) -> dict[str, Any]:
     def fits(entry: Entry) -> bool:
         return size.take(named_entry_object(entry))
 
-    with opened(call, call["backup"]) as [(found, tree)]:
-        entry = _entry(call, found, tree)
+    with opened(call, call["backup"]) as [(backup, tree)]:
+        entry = _entry(call, backup, tree)
         is_folder = entry.kind == "folder"
         inside = page(tree, call["path"], call["offset"], call["limit"], *order, fits) if is_folder else Page((), 0, *order)
     end = call["offset"] + len(inside.entries)
     return {
-        "backup": backup_object(found),
+        "backup": backup_object(backup),
         "path": os.fsdecode(entry.path),
         "entry": entry_object(entry),
         "entries": [named_entry_object(entry) for entry in inside.entries],
@@ -113,8 +113,8 @@ def versions(call: Call) -> dict[str, Any]:
     from backupd.files.versions import versions as history_of
 
     with reading():
-        every = sorted(restorable(call.service.pool(), call["host"]), key=lambda one: one.name)
-        wanted = [one for one in every if not call["since"] or one.name >= call["since"]]
+        every = sorted(restorable(call.service.pool(), call["host"]), key=lambda backup: backup.name)
+        wanted = [backup for backup in every if not call["since"] or backup.name >= call["since"]]
         whole = len(wanted)
         history = history_of(wanted, call["path"], call["content"], pulse=_Pulse(call))
         # A symlink may have another target of 4,000 bytes in each backup. Two backups always fit.
@@ -123,8 +123,8 @@ def versions(call: Call) -> dict[str, Any]:
             history = history_of(wanted, call["path"], call["content"], pulse=_Pulse(call))  # the time of the first may be over
         history = replace(history, stopped=history.stopped or len(wanted) < whole)
     if not history.versions and not history.stopped and not call["since"]:
-        with opened(call, NEWEST) as [(found, tree)]:
-            raise missing(tree, call["path"], found.host)
+        with opened(call, NEWEST) as [(backup, tree)]:
+            raise missing(tree, call["path"], backup.host)
     return {**history_answer(call["host"], history), "of": len(every), "next": _next(call, history)}
 
 
@@ -170,14 +170,14 @@ def compare(call: Call) -> dict[str, Any]:
     }
 
 
-def _some(call: Call, found: "Iterator[PathDifference]") -> tuple[list[dict[str, Any]], bool, bool]:
+def _some(call: Call, differences: "Iterator[PathDifference]") -> tuple[list[dict[str, Any]], bool, bool]:
     """Returns so many differences, whether there are or may be more, and whether the time limit is the reason."""
     from backupd.files.comparing import difference_answer
 
     shown, size = list[dict[str, Any]](), AnswerSize(LIST_BYTES - _TEXT_BYTES)
     try:
-        for one in found:
-            difference = difference_answer(one)
+        for path_difference in differences:
+            difference = difference_answer(path_difference)
             if len(shown) == call["limit"] or not size.take(difference):
                 return shown, True, False
             shown.append(difference)
@@ -212,12 +212,12 @@ def _kind(tree: Tree, path: bytes) -> str | None:
 
 def download(call: Call) -> None:
     """A file as it is, or a file or folder as an archive."""
-    with opened(call, call["backup"]) as [(found, tree)]:
-        entry = _entry(call, found, tree)
+    with opened(call, call["backup"]) as [(backup, tree)]:
+        entry = _entry(call, backup, tree)
         if call["as"] == "file":
             _file(call, tree, entry)
         else:
-            _archive(call, tree, entry, found)
+            _archive(call, tree, entry, backup)
 
 
 def _file(call: Call, tree: Tree, entry: Entry) -> None:
@@ -232,10 +232,10 @@ def _file(call: Call, tree: Tree, entry: Entry) -> None:
         raise RequestRefused(f"the file ended after {out.tell()} of {size} bytes")
 
 
-def _archive(call: Call, tree: Tree, entry: Entry, found: Restorable) -> None:
+def _archive(call: Call, tree: Tree, entry: Entry, backup: Restorable) -> None:
     from backupd.files.archive import write_archive
 
-    stem = os.fsencode(found.host) if entry.path == b"/" else entry.name
+    stem = os.fsencode(backup.host) if entry.path == b"/" else entry.name
     kind = call["as"]
     out = call.stream(stem + b"." + kind.encode(), {"tar": "application/x-tar", "zip": "application/zip"}[kind], None)
     try:

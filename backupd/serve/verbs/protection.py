@@ -26,12 +26,12 @@ def require_host(context: PoolContext, host: str) -> None:
 
 
 @contextmanager
-def _locked(call: Call, what: str) -> Iterator[tuple[PoolContext, datetime]]:
+def _locked(call: Call, purpose: str) -> Iterator[tuple[PoolContext, datetime]]:
     """The context and the time of now, whole seconds, with the host's lock."""
     now = call.service.clock.now().replace(microsecond=0)
     with call.service.opened(writes=True) as context:
         require_host(context, call["host"])
-        with take_lock(context.pool.host_lock(call["host"]), f"{what} for {call.who}", format_time(now)):
+        with take_lock(context.pool.host_lock(call["host"]), f"{purpose} for {call.who}", format_time(now)):
             try:
                 with writing(context.pool):
                     yield context, now

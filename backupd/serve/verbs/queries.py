@@ -58,8 +58,8 @@ def retention(call: Call) -> list[dict[str, Any]]:
 def hello(call: Call) -> dict[str, Any]:
     """Says that the service is there, which pool it serves, and which restores it allows besides those to the own place."""
     service = call.service
-    told = {"pool": service.config().name, "id": service.pool().id, "now": format_time(service.clock.now())}
-    return {**told, "elsewhere": service.elsewhere, "folder": service.restore_to is not None}
+    answer = {"pool": service.config().name, "id": service.pool().id, "now": format_time(service.clock.now())}
+    return {**answer, "elsewhere": service.elsewhere, "folder": service.restore_to is not None}
 
 
 def _kept(call: Call, kind: str, key: tuple[Any, ...], words: Sequence[str], read: Callable[[ProgramEnd], Any]) -> Any:
@@ -83,5 +83,5 @@ def _refused(kind: str, ended: ProgramEnd) -> RequestRefused:
     error = ended.error
     message = error.message.splitlines()[0] if error and error.message else f"exit status {ended.returncode}"
     # The words were ours, so wrong usage is a configuration that cannot be used.
-    what = "unusable" if ended.returncode in (Exit.USAGE, Exit.UNUSABLE) else "failed"
-    return RequestRefused(printable(f"{kind}: {message}"), printable(error.hint) if error else "", what)
+    code = "unusable" if ended.returncode in (Exit.USAGE, Exit.UNUSABLE) else "failed"
+    return RequestRefused(printable(f"{kind}: {message}"), printable(error.hint) if error else "", code)

@@ -75,15 +75,15 @@ def restore(call: Call) -> dict[str, Any]:
 def preview(call: Call) -> Any:
     """Starts a preview of a restore (`backupd restore --dry-run --json`). It may need the network, so it is a job as well."""
     started, jobs, end = _restore(call, PREVIEW), _jobs(call), time.monotonic() + _PATIENCE
-    while not (found := jobs.get(started.id, call.service.clock.now())).over:
+    while not (serve_job := jobs.get(started.id, call.service.clock.now())).over:
         if call.gone() or time.monotonic() > end:
             raise RequestRefused(
                 "the preview is not ready yet", f"job {started.id} is still running", "busy", own=True, job=started.id
             )
         time.sleep(_LOOK)
-    if found.result is None:
-        raise RequestRefused(found.error or "there is no preview", "", "failed")
-    return found.result
+    if serve_job.result is None:
+        raise RequestRefused(serve_job.error or "there is no preview", "", "failed")
+    return serve_job.result
 
 
 def _restore(call: Call, verb: str) -> ServeJob:
@@ -100,28 +100,28 @@ def _restore(call: Call, verb: str) -> ServeJob:
 def job(call: Call) -> dict[str, Any]:
     """Returns the state of a job, and the last lines of its log."""
     jobs = _jobs(call)
-    found = jobs.get(call["job"], call.service.clock.now())
-    if not call.viewer.may_see(found.host):
+    serve_job = jobs.get(call["job"], call.service.clock.now())
+    if not call.viewer.may_see(serve_job.host):
         raise no_job(call["job"])
-    told = {**_told(call, found), "lines": list[str]()}
+    answer = {**_told(call, serve_job), "lines": list[str]()}
     if call.viewer.limited:
-        return told
-    told["lines"] = jobs.last_lines(found.id, call["lines"])
-    return {**told, "queue": _queue(call, jobs)} if found.waits else told
+        return answer
+    answer["lines"] = jobs.last_lines(serve_job.id, call["lines"])
+    return {**answer, "queue": _queue(call, jobs)} if serve_job.waits else answer
 
 
 def _told(call: Call, job: ServeJob) -> dict[str, Any]:
     """A job as the asker may know it. What commands of root's say is about the whole machine, and not for who sees some hosts."""
-    told = job_object(job)
+    answer = job_object(job)
     if call.viewer.limited and job.error is not None and not job.own:
-        told["error"] = "it failed"
-    return told
+        answer["error"] = "it failed"
+    return answer
 
 
 def _queue(call: Call, jobs: JobStore) -> dict[str, int]:
     """Returns what a backup waits for: the number of places, of occupied ones, and of other waiting backups."""
-    runs = [one for one in jobs.all(call.service.clock.now()) if one.verb == RUN and not one.over]
-    taken = sum(is_under_way(one) for one in runs)
+    runs = [other_job for other_job in jobs.all(call.service.clock.now()) if other_job.verb == RUN and not other_job.over]
+    taken = sum(is_under_way(other_job) for other_job in runs)
     return {"places": call.service.config().backup.concurrency, "taken": taken, "waiting": max(0, len(runs) - taken - 1)}
 
 
@@ -130,8 +130,12 @@ def jobs(call: Call) -> list[dict[str, Any]]:
     follow that job in the list.
     """
     size, before = AnswerSize(), call["before"]
-    every = (one for one in _jobs(call).all(call.service.clock.now()) if one.verb != PREVIEW and (not before or one.id < before))
-    seen = (_listed(call, one) for one in every if call.viewer.may_see(one.host))
+    every = (
+        other_job
+        for other_job in _jobs(call).all(call.service.clock.now())
+        if other_job.verb != PREVIEW and (not before or other_job.id < before)
+    )
+    seen = (_listed(call, other_job) for other_job in every if call.viewer.may_see(other_job.host))
     return list(takewhile(size.take, islice(seen, call["limit"])))
 
 

@@ -121,8 +121,8 @@ def command(ctx: click.Context, **options: Any) -> int:
     names.require_found(history, given.place)
     cancellation, status = Cancellation(), Status()
     with opened(ctx, writes=not given.dry_run) as context, cancellation.listening():
-        todo, known, ahead = _todo(context, history)
-        here = sum(backup_name(tree.started) in known[host] for host, trees in todo.items() for tree in trees)
+        todo, names_by_host, ahead = _todo(context, history)
+        here = sum(backup_name(tree.started) in names_by_host[host] for host, trees in todo.items() for tree in trees)
         left_out = {**history.left_out, **ahead}
         for folder, why in left_out.items():
             prose(f"left out: {printable(folder)}: {printable(why)}", err=True)
@@ -131,7 +131,7 @@ def command(ctx: click.Context, **options: Any) -> int:
             name_of = history.names.get if names.are_chosen else str
             suggestion = suggested(conf, name_of, context.config.hosts) if conf else None
             reads = given.kind not in TAKEN_OVER
-            plan = planned(todo, known, cancellation, reads=reads)
+            plan = planned(todo, names_by_host, cancellation, reads=reads)
             say_plan(plan, here, left_out, suggestion, reads=reads, as_json=given.as_json)
             return cancellation.exit_status()
         ensure_reserve(context.pool.path)
@@ -153,8 +153,8 @@ def command(ctx: click.Context, **options: Any) -> int:
 def _tell(done: "_Import", here: int, left_out: Mapping[str, str]) -> None:
     """Says what was imported; `here`: how many backups were before."""
     if done.given.as_json:
-        found: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
-        echo_json(found | {"not_imported": done.not_imported, "compared": done.compared})
+        result: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
+        echo_json(result | {"not_imported": done.not_imported, "compared": done.compared})
     else:
         more = f", {here:,} were here already" if here else ""
         prose(f"{counted(len(done.backups), 'backup')} imported{more}")
@@ -180,21 +180,21 @@ def _todo(context: PoolContext, history: OldHistory) -> tuple[dict[str, list[Old
     """All trees by host, those that have a backup too; the names of the backups of each host; and the trees that cannot be
     imported, with the reason: they are stamped in the future, or their backup cannot be read. Raises UsageError.
     """
-    found, known, ahead = dict[str, list[OldTree]](), dict[str, set[str]](), dict[str, str]()
+    trees_by_host, names_by_host, ahead = dict[str, list[OldTree]](), dict[str, set[str]](), dict[str, str]()
     until = latest(context.clock.now())
     for host in history.hosts:
         unread = list[str]()
         here = known_backups(context.pool, host, unread)
-        known[host] = {*here, *unread}
+        names_by_host[host] = {*here, *unread}
         for old_tree in history.of(host):
             if backup_name(old_tree.started) in unread:
                 ahead[str(old_tree.folder)] = f"its backup cannot be read (`backupd damaged {host}`)"
             elif old_tree.started > until:
                 ahead[str(old_tree.folder)] = "it is stamped in the future"
             else:
-                found.setdefault(host, []).append(old_tree)
-        _require_paths(host, found.get(host, ()), here)
-    return found, known, ahead
+                trees_by_host.setdefault(host, []).append(old_tree)
+        _require_paths(host, trees_by_host.get(host, ()), here)
+    return trees_by_host, names_by_host, ahead
 
 
 def _require_paths(host: str, trees: Sequence[OldTree], here: Mapping[str, Record]) -> None:
@@ -204,8 +204,10 @@ def _require_paths(host: str, trees: Sequence[OldTree], here: Mapping[str, Recor
     paths = {tree.path for tree in trees}
     others = {path.path for record in here.values() if record.imported is not None for path in record.paths} - paths
     if others and any(backup_name(tree.started) not in here for tree in trees):
-        said = f"{host} has imported backups of {names_in_words(sorted(others))}, and these are of {names_in_words(sorted(paths))}"
-        raise UsageError(said, f"give them a host of their own: --host NAME={trees[0].host}")
+        message = (
+            f"{host} has imported backups of {names_in_words(sorted(others))}, and these are of {names_in_words(sorted(paths))}"
+        )
+        raise UsageError(message, f"give them a host of their own: --host NAME={trees[0].host}")
 
 
 async def _take_over(context: ImportContext, tree: OldTree, _before: OldTree | None, _after: OldTree | None) -> ImportedBackup:
@@ -268,10 +270,10 @@ class _Import:
         complain(OperatorError(f"{host}: {error}", error.hint if isinstance(error, OperatorError) else ""))
 
     async def _host(self, host: str, trees: Sequence[OldTree]) -> None:
-        newest, before, known = None, None, known_backups(self.context.pool, host, [])
-        new = [tree for tree in trees if backup_name(tree.started) not in known]
+        newest, before, by_name = None, None, known_backups(self.context.pool, host, [])
+        new = [tree for tree in trees if backup_name(tree.started) not in by_name]
         for tree, after in zip_longest(trees, trees[1:]):
-            if here := known.get(backup_name(tree.started)):
+            if here := by_name.get(backup_name(tree.started)):
                 record = here
             else:
                 self.says.say(f"{host}: {new.index(tree)} of {counted(len(new), 'tree')}")
@@ -305,8 +307,8 @@ class _Import:
         raise AssertionError
 
     def _say_nested(self, tree: OldTree, made: ImportedBackup) -> None:
-        said = f"{counted(made.nested, 'empty folder')} in place of omitted subvolumes"
-        prose(f"{printable(str(tree.folder))}: {said}", err=True)
+        folders = f"{counted(made.nested, 'empty folder')} in place of omitted subvolumes"
+        prose(f"{printable(str(tree.folder))}: {folders}", err=True)
 
     def _is_unproven(self, record: Record) -> bool:
         """Returns True if it is of an import, and was not compared yet: that import may have been killed before."""
@@ -315,8 +317,8 @@ class _Import:
     def _note(self, tree: OldTree, made: ImportedBackup) -> None:
         record = made.record
         self.context.catalogue.put_backup(backup_row(self.context.pool, record, record.state, made.subvolume_id))
-        said = {"host": record.host, "name": record.name, "from": str(tree.folder), "files": record.files, "bytes": made.literal}
-        self.backups.append(said)
+        fields = {"host": record.host, "name": record.name, "from": str(tree.folder), "files": record.files, "bytes": made.literal}
+        self.backups.append(fields)
         if not self.given.as_json:
             self.display.say(
                 f"{printable(record.host)}@{record.name}: {counted(record.files or 0, 'file')}, {format_size(made.literal)} new"
@@ -344,10 +346,10 @@ class _Import:
         name = f"{printable(record.host)}@{record.name}"
         if found_differences.number:
             self.status = max(self.status, int(Exit.ATTENTION))
-            said = (
+            message = (
                 f"{name} differs from {tree.folder} in {counted(found_differences.number, 'name')}: {found_differences.samples[0]}"
             )
-            complain(OperatorError(said, _DIFFERS.format(name)))
+            complain(OperatorError(message, _DIFFERS.format(name)))
             return
         ComparedTrees(self.context.config.pool.state).add(record)
         if not self.given.as_json:
@@ -360,11 +362,11 @@ def suggested(conf: RsnapshotConf, name_of: Callable[[str], str | None], configu
 
     Lines of rsnapshot.conf that have no equal here are comments in it.
     """
-    found: dict[str, list[BackupPoint]] = {}
+    points_by_name: dict[str, list[BackupPoint]] = {}
     for point in conf.points:
         if (name := name_of(point.host)) and not name_fault(name) and name not in set(configured):
-            found.setdefault(name, []).append(point)
-    blocks = ["\n".join(_host(name, points, conf)) for name, points in found.items()]
+            points_by_name.setdefault(name, []).append(point)
+    blocks = ["\n".join(_host(name, points, conf)) for name, points in points_by_name.items()]
     if not blocks:
         return ""
     rest = [f"# not translated: {printable(line)}" for line in conf.untranslated]

@@ -24,15 +24,15 @@ _WIDEST_BAR, _BESIDE = 30, 64
 
 
 def planned(
-    todo: Mapping[str, list[OldTree]], known: Mapping[str, Set[str]], cancellation: Cancellation, *, reads: bool = True
+    todo: Mapping[str, list[OldTree]], names_by_host: Mapping[str, Set[str]], cancellation: Cancellation, *, reads: bool = True
 ) -> list[dict[str, Any]]:
     """Returns by host how many trees have no backup yet, from when to when, and how much data in each is not in the tree before.
 
     `known`: the names of the backups that each host has. Without `reads` nothing is copied, so files and data are not counted.
     """
-    said = []
+    plans = []
     for host, trees in todo.items():
-        new = [tree for tree in trees if backup_name(tree.started) not in known[host]]
+        new = [tree for tree in trees if backup_name(tree.started) not in names_by_host[host]]
         if not new:
             continue
         before, digests, files, size = None, None, 0, 0
@@ -47,30 +47,30 @@ def planned(
                 digests = None
             before = tree.folder
         first, last = (format_time(old_tree.started) for old_tree in (new[0], new[-1]))
-        said.append({"host": host, "backups": len(new), "first": first, "last": last, "files": files, "bytes": size})
-    return said
+        plans.append({"host": host, "backups": len(new), "first": first, "last": last, "files": files, "bytes": size})
+    return plans
 
 
 def say_plan(
-    said: list[dict[str, Any]], here: int, left_out: Mapping[str, str], suggestion: str | None, *, reads: bool, as_json: bool
+    plans: list[dict[str, Any]], here: int, left_out: Mapping[str, str], suggestion: str | None, *, reads: bool, as_json: bool
 ) -> None:
     """Prints it. `suggestion`: TOML; None if the history has no configuration. Without `reads` files and data are not known."""
     if as_json:
         more = {} if suggestion is None else {"suggested_configuration": suggestion}
-        echo_json({"hosts": said, "here_already": here, "left_out": left_out} | more)
+        echo_json({"hosts": plans, "here_already": here, "left_out": left_out} | more)
         return
-    if not said and not here:
+    if not plans and not here:
         raise UsageError("there is nothing to import")
     rows = [
         (
-            printable(one["host"]),
-            f"{one['backups']:,}",
-            one["first"],
-            one["last"],
-            f"{one['files']:,}" if reads else "-",
-            format_size(one["bytes"]) if reads else "-",
+            printable(plan["host"]),
+            f"{plan['backups']:,}",
+            plan["first"],
+            plan["last"],
+            f"{plan['files']:,}" if reads else "-",
+            format_size(plan["bytes"]) if reads else "-",
         )
-        for one in said
+        for plan in plans
     ]
     if rows:
         headers = ["HOST", "TREES", "OLDEST", "NEWEST", "FILES", "DATA"]
