@@ -1,7 +1,7 @@
 """One host's backup, from the lock to the catalogue row.
 
 The steps, each in the module that does it: lock (interrupted), `.working` (work_subvolume), rsync per source path
-(source_paths), judgement (verdict), final or partial (work_subvolume), catalogue (repo.catalogue_row).
+(source_paths), judgement (verdict), final or partial (finishing), catalogue (repo.catalogue_row).
 This module is their order, and what happens when one fails.
 """
 

@@ -120,7 +120,7 @@ def publish(
 ) -> bool:
     """Publishes the harmless part of the configuration. Returns True if it had changed and was written.
 
-    `marker` is the pool's marker, if the caller has read it; None keeps what was published of it. New hosts are recorded as
+    `rehearsal` and `filesystem` are the pool's, if the caller has read it; None keeps the published ones. New hosts are recorded as
     existing since `now`; None records nothing.
     """
     before = facts.get_fact(FACT)

@@ -98,10 +98,10 @@ def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
             config = replace(config, expiry=replace(config.expiry, yield_to_backups=True))
         config = _without_grace(config, hosts) if given.skip_grace else config
         scope = ExpiryScope(frozenset(hosts)) if hosts else EVERYTHING
-        expiry_site = ExpiryContext(config, context.pool, context.catalogue, moment, expiry_sinks(as_json=given.as_json))
+        expiry = ExpiryContext(config, context.pool, context.catalogue, moment, expiry_sinks(as_json=given.as_json))
         if given.dry_run:
-            return _rehearse(expiry_site, forced, scope, given.limit, as_json=given.as_json)
-        status = _expire(expiry_site, forced, scope, given, keeps=context.trouble is None)
+            return _rehearse(expiry, forced, scope, given.limit, as_json=given.as_json)
+        status = _expire(expiry, forced, scope, given, keeps=context.trouble is None)
         return Exit.ATTENTION if context.trouble and status == Exit.OK else status
 
 
