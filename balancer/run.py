@@ -33,8 +33,7 @@ from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.mounts import open_btrfs
 from btrkeep.pool.subvolume import commit
-from btrkeep.process.cancellation import Cancellation
-from btrkeep.process.progress import ProgressSink, ProgressSinks, Waiting
+from btrkeep.process.progress import Cancellation, ProgressSink, ProgressSinks, Waiting
 from btrkeep.procfs import IoPressure
 from btrkeep.units import counted, format_duration, format_size
 

@@ -19,9 +19,8 @@ from bench import make_catalogue, site_copies, site_history, site_pictures
 from bench.make_catalogue import add_runs
 from bench.site_history import FILESYSTEM, POOL
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run, StoredAlarm
-from btrkeep.config.model import Config, HostConfig
+from btrkeep.config.model import Config, HostConfig, Retention
 from btrkeep.config.published import publish
-from btrkeep.config.retention import Retention
 from btrkeep.config.settings import PoolSettings
 from btrkeep.config.values import Window
 from btrkeep.decisions.findings import FACT, USED, WARNING, Finding, PoolVerdict, StoredVerdict, as_text

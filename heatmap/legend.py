@@ -15,9 +15,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from btrkeep.units import counted, format_size, local_time, printable
 from heatmap.colourings import Colour, ColourKey, ColourScheme
-from heatmap.extents import TREES, WHITE
 from heatmap.grid import Grid
 from heatmap.overview import VIRTUAL
+from heatmap.reading import TREES, WHITE
 from heatmap.state import Array, FilesystemState
 
 GROUND, INK, FAINT = (0x18, 0x18, 0x18), (0xF2, 0xF2, 0xF2), (0xA8, 0xA8, 0xA8)

@@ -13,9 +13,9 @@ from typing import Any
 from backupd.alarms import words
 from backupd.alarms.send import Delivery
 from backupd.expire.report import expiry_words
+from btrkeep.backup_states import Cause, CauseCode, Condition, ConditionKey, ConditionKind
 from btrkeep.catalogue import model_alarm as kinds
 from btrkeep.catalogue.sqlite import _FULL
-from btrkeep.causes import Cause, CauseCode, Condition, ConditionKey, ConditionKind
 from btrkeep.config.values import MinFree
 from btrkeep.decisions import findings as checks
 from btrkeep.decisions.alarm_advice import ANY, TABLE

@@ -191,7 +191,7 @@ def test_no_public_class_has_the_name_of_another() -> None:
         for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where.setdefault(node.name, []).append(dotted(path))
-    assert where["Retention"] == ["btrkeep.config.retention"]
+    assert where["Retention"] == ["btrkeep.config.model"]
     assert {name: modules for name, modules in where.items() if len(modules) > 1} == {}
 
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from flask import has_request_context
 
+from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY, SILENT, SUSPECT
-from btrkeep.causes import Cause, CauseCode
 from btrkeep.decisions.cause_words import cause_words, error_words
 from btrkeep.decisions.due import latest
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError

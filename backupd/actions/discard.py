@@ -22,7 +22,7 @@ from btrkeep.pool.locks import left_behind, read_holder
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.orphans import wait_for
 from btrkeep.pool.subvolume import Subvolume, commit, opened
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from btrkeep.treescan import written_bytes
 from btrkeep.units import format_size
 

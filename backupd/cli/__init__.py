@@ -71,7 +71,7 @@ COMMANDS = {
 HIDDEN = {
     "run-job": "backupd.serve.cli.run_job",
     "send-only": "backupd.replicate.cli.send_only",
-    "receive-only": "backupd.replicate.cli.receive_only",
+    "receive-only": "backupd.replicate.cli.replicate:receive_only_command",
 }
 """For units and for forced commands of ssh, not for people."""
 

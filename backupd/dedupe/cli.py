@@ -28,9 +28,8 @@ from btrkeep.config import HostConfig
 from btrkeep.pool.allocation import Space, read_allocation
 from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.subvolume import commit
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import start_time
-from btrkeep.process.progress import Status
+from btrkeep.process.progress import Cancellation, Status
 from btrkeep.units import counted, format_size, format_time, parse_size, printable
 
 _EVERY = 5.0  # seconds between two writes

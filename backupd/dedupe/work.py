@@ -39,7 +39,7 @@ from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import at_work, read_holder
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import describe
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from btrkeep.procfs import IoPressure
 
 if TYPE_CHECKING:

@@ -1,33 +1,42 @@
 """Gathers all facts about a pool at one moment: its filesystem, its configuration, and the machine.
 
-The last scrub of a filesystem is read from a file that btrfs-progs keeps: /var/lib/btrfs/scrub.status.UUID. It has a
-line for each device: UUID:DEVID|name:number|... (scrub_read_file in cmds/scrub.c). Scrubs that another machine did are not there.
+The last scrub of a filesystem is read from a file that btrfs-progs keeps: /var/lib/btrfs/scrub.status.UUID. It has a line for each
+device: UUID:DEVID|name:number|... (scrub_read_file in cmds/scrub.c). Scrubs that another machine did are not there.
+
+The facts of btrfs are in mountinfo, in /sys/fs/btrfs, and in the ioctls that btrkeep.pool has. The layers below are in sysfs:
+partitions, device-mapper, md, bcache, loop devices, and how the disks are attached. Device-mapper shows who made a device by the
+prefix of its uuid (LVM-, CRYPT-, mpath-); LVM names what is below a cached or a raid volume by the end of the name (_cdata,
+_rimage_0). lvm2's lib/uuid and lib/metadata have these names; Documentation/ABI/ of the kernel has the rest.
 """
 
 import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from backupd.actions.discard import all_unfinished
-from backupd.doctor.facts import DoctorFacts, Machine, Scrub
-from backupd.doctor.filesystem import read_filesystem
+from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts, Layer, Machine, Scrub
 from backupd.doctor.site import read_site
 from backupd.expire.clocks import clock_synchronised
-from backupd.health.callers import is_own_service
+from backupd.health.pool_facts import device_errors, read_redundancy
 from backupd.rsync.command import rsync_version
 from btrkeep.config import Config
 from btrkeep.decisions.findings import ROOM, UNALLOCATED, USED
 from btrkeep.errors import PoolUnusable
+from btrkeep.pool import quota
 from btrkeep.pool.activity import read_activity
-from btrkeep.pool.allocation import read_allocation
-from btrkeep.pool.balance import missing_devices
-from btrkeep.pool.marker import Pool
+from btrkeep.pool.allocation import Allocation, read_allocation, read_room
+from btrkeep.pool.balance import exclusive_operation, missing_devices
+from btrkeep.pool.marker import Pool, filesystem_uuid
+from btrkeep.pool.mounts import machine_mount, mount_of
+from btrkeep.pool.subvolume import opened
+from btrkeep.process.proc import is_own_service
 from btrkeep.process.programs import ProgramFailed
-from btrkeep.procfs import privilege_hint, read_capabilities
+from btrkeep.procfs import privilege_hint, read_capabilities, sysfs_text
+from btrkeep.treescan.block_groups import count_subvolumes
 
 FOLDER = Path("/var/lib/btrfs")
 _CORRECTED, _UNCORRECTABLE = "corrected_errors", "uncorrectable_errors"
@@ -108,3 +117,176 @@ def processor_flags() -> frozenset[str]:
     except OSError:
         return frozenset()
     return frozenset(match[1].split()) if match else frozenset()
+
+
+_KNOBS = ("dynamic_reclaim", "periodic_reclaim", "bg_reclaim_threshold")
+
+
+def read_filesystem(path: Path) -> FilesystemFacts:
+    """Reads the facts of the btrfs of `path`. Raises OSError."""
+    uuid, mount = filesystem_uuid(path), mount_of(path)
+    folder = SYS / "fs" / "btrfs" / uuid
+    machine, allocation, missing = machine_mount(path), read_allocation(path), missing_devices(path)
+    checksum, driver = _checksum(folder)
+    options = tuple(option for option in mount.super_options if not option.startswith("subvol"))
+    return FilesystemFacts(
+        uuid=uuid,
+        target=mount.target,
+        mount_options=frozenset(machine.mount_options) if machine else None,
+        options=options,
+        features=frozenset(_names(folder / "features")),
+        kernel_features=frozenset(_names(SYS / "fs" / "btrfs" / "features")),
+        free_space_tree="space_cache=v2" in options,
+        checksum=checksum,
+        checksum_driver=driver,
+        profiles=_profiles(allocation),
+        devices=tuple(device(name) for name in _present(folder / "devices")),
+        missing=missing,
+        errors=device_errors(allocation),
+        quota=quota.mode(uuid),
+        reclaim=_reclaim(folder / "allocation" / "data"),
+        exclusive_operation=exclusive_operation(path) if (folder / "exclusive_operation").exists() else None,
+        room=read_room(path),
+        allocated=sum(space.total for space in allocation.spaces),
+        subvolumes=_subvolumes(path),
+        redundancy=read_redundancy(path, allocation, missing),
+        unallocated={device.devid: device.unallocated for device in allocation.devices if device.present},
+    )
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _present(folder: Path) -> list[str]:
+    """Returns the names of the present devices: a missing one appears in sysfs without a link target."""
+    return [name for name in _names(folder) if (SYS / "class" / "block" / name).exists()]
+
+
+def _checksum(folder: Path) -> tuple[str, str]:
+    """Algorithm and driver of "crc32c (crc32c-intel)" (Linux 5.5)."""
+    match = re.fullmatch(r"(\S+) \((.+)\)", sysfs_text(folder / "checksum"))
+    return (match[1], match[2]) if match else ("", "")
+
+
+def _profiles(allocation: Allocation) -> Mapping[str, tuple[str, ...]]:
+    by_type: dict[str, list[str]] = {}
+    for space in allocation.spaces:
+        if space.total:
+            by_type.setdefault(space.type, []).append(space.profile)
+    return {kind: tuple(sorted(profiles)) for kind, profiles in by_type.items()}
+
+
+def _reclaim(folder: Path) -> Mapping[Path, str]:
+    """The threshold alone does nothing where dynamic reclaim sets it by itself, and is shown as that then."""
+    values = {folder / name: sysfs_text(folder / name) for name in _KNOBS}
+    return {file: value for file, value in values.items() if value not in ("", "0")}
+
+
+def _subvolumes(path: Path) -> int | None:
+    with opened(path.resolve()) as fd:
+        try:
+            return count_subvolumes(fd)
+        except PermissionError:
+            return None
+
+
+SYS = Path("/sys")
+_MAKERS = {"LVM": "lvm", "CRYPT": "crypt", "mpath": "multipath", "DRBD": "drbd"}
+_WITH_PARITY_OR_COPY = ("raid1", "raid4", "raid5", "raid6", "raid10")
+_NAMES = {"drbd": "drbd", "nbd": "nbd", "rbd": "rbd", "zram": "zram"}
+_BUSES = (  # what a disk's folder in sysfs lies in; the first that fits
+    (r"/session\d+/", "iscsi"),
+    (r"/rport-[\d:-]+/", "fibre channel"),
+    (r"/virtio\d+/", "virtio"),
+    (r"/usb\d+/", "usb"),
+    (r"/ata\d+/", "sata"),
+)
+_DEEPEST = 32
+
+
+def device(name: str, sys: Path = SYS) -> DeviceFacts:
+    """The block device of that name in /sys/class/block, with all below it: each once, a level after the other."""
+    layers: dict[str, Layer] = {}
+    level = [name]
+    for _ in range(_DEEPEST):
+        below: list[str] = []
+        for block_device in level:
+            if block_device not in layers:
+                layers[block_device] = layer(block_device, sys)
+                below += _below(block_device, sys)
+        level = below
+    return DeviceFacts(tuple(layers.values()))
+
+
+def _folder(name: str, sys: Path) -> Path:
+    return sys / "class" / "block" / name
+
+
+def _below(name: str, sys: Path) -> list[str]:
+    folder = _folder(name, sys)
+    if (folder / "partition").exists():
+        return [folder.resolve().parent.name]
+    try:
+        return sorted(entry.name for entry in (folder / "slaves").iterdir())
+    except OSError:
+        return []
+
+
+def layer(name: str, sys: Path = SYS) -> Layer:
+    """Returns one block device, without those below it."""
+    folder = _folder(name, sys)
+    if (folder / "partition").exists():
+        return Layer(name, "partition", rotational=_flag(folder.resolve().parent / "queue" / "rotational"))
+    rotational = _flag(folder / "queue" / "rotational")
+    kind, detail, redundant = _what(name, folder, sys)
+    return Layer(name, kind, detail, redundant, rotational)
+
+
+def _what(name: str, folder: Path, sys: Path) -> tuple[str, str, bool | None]:
+    """Returns kind, detail and `redundant` of the layer."""
+    if (folder / "dm").is_dir():
+        return _mapped(name, folder, sys)
+    if (folder / "md").is_dir():
+        level = sysfs_text(folder / "md" / "level")
+        return "md", level, level in _WITH_PARITY_OR_COPY
+    if (folder / "bcache").is_dir():
+        mode = re.search(r"\[(\w+)\]", sysfs_text(folder / "bcache" / "cache_mode"))
+        return "bcache", mode[1] if mode else "", None
+    if (folder / "loop").is_dir() or re.fullmatch(r"loop\d+", name):
+        return "loop", sysfs_text(folder / "loop" / "backing_file"), None
+    if name.startswith("nvme"):
+        transport = sysfs_text(folder / "device" / "transport")
+        return ("nvme" if transport in ("", "pcie") else "nvme fabrics"), transport, None
+    for prefix, kind in _NAMES.items():
+        if re.match(rf"{prefix}\d", name):
+            return kind, "", None
+    place = str(folder.resolve())
+    return next((kind for pattern, kind in _BUSES if re.search(pattern, place)), "disk"), "", None
+
+
+def _mapped(name: str, folder: Path, sys: Path) -> tuple[str, str, bool | None]:
+    prefix = re.sub(r"^part\d+-", "", sysfs_text(folder / "dm" / "uuid")).partition("-")[0]
+    detail = sysfs_text(folder / "dm" / "name")
+    kind = _MAKERS.get(prefix, "dm")
+    if kind == "lvm":
+        below = [sysfs_text(_folder(block_device, sys) / "dm" / "name") for block_device in _below(name, sys)]
+        if any(re.search(r"[_-](cdata|cvol|wcorig|corig)$|_cvol[_-]", mapping) for mapping in below):
+            return "dm-cache", "", None
+        if any(re.search(r"_(rimage|mimage)_\d+$", mapping) for mapping in below):
+            return "lvm raid", "", any(re.search(r"_rmeta_\d+$|_mimage_\d+$", mapping) for mapping in below) or None
+    return kind, detail, None
+
+
+def _flag(file: Path) -> bool | None:
+    return {"0": False, "1": True}.get(sysfs_text(file))
+
+
+def stacks(devices: tuple[DeviceFacts, ...]) -> Iterator[str]:
+    """Yields for each device its path to the disks: "dm-3: multipath on iscsi"."""
+    for layered in devices:
+        words = [layer.kind + (f" {layer.detail}" if layer.kind == "md" else "") for layer in layered.layers]
+        yield f"{layered.name}: {' on '.join(dict.fromkeys(words))}"

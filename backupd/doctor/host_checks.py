@@ -30,8 +30,8 @@ from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import HOSTS, MARKER
 from btrkeep.pool.mounts import mount_of
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.programs import Finished
+from btrkeep.process.progress import Cancellation
 from btrkeep.procfs import Mount, boot_id
 from btrkeep.units import counted, printable
 

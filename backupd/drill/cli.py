@@ -35,8 +35,7 @@ from btrkeep.decisions.drills import (
 )
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import Cancelled, signal_status
-from btrkeep.process.progress import Status
+from btrkeep.process.progress import Cancelled, Status, signal_status
 from btrkeep.units import counted, format_duration, format_size, parse_duration, printable
 
 

@@ -15,7 +15,7 @@ from btrkeep.pool.allocation import read_room
 from btrkeep.pool.locks import at_work, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from btrkeep.units import format_duration, format_size, format_time
 
 _PAUSE = 0.5

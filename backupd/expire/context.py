@@ -19,8 +19,7 @@ from btrkeep.decisions.expiry_plan import HostPlan, agreed, plan_host
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import Cancellation
-from btrkeep.process.progress import ProgressSinks
+from btrkeep.process.progress import Cancellation, ProgressSinks
 from btrkeep.units import format_time, printable
 
 log = logging.getLogger(__name__)

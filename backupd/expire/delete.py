@@ -28,7 +28,7 @@ from btrkeep.backup_states import EXPIRED
 from btrkeep.decisions.expiry_plan import HostPlan, Plan
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.subvolume import delete, opened
-from btrkeep.process.cancellation import Cancelled
+from btrkeep.process.progress import Cancelled
 from btrkeep.process.threads import running_threads
 from btrkeep.treescan import has_readable_tree
 

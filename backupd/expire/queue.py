@@ -25,8 +25,8 @@ from btrkeep.config import Pace
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.orphans import Drop, dead_roots, orphan_items
 from btrkeep.pool.subvolume import commit
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import FolderUser, folder_users
+from btrkeep.process.progress import Cancellation
 from btrkeep.process.threads import NoThread, start
 from btrkeep.procfs import IoPressure
 

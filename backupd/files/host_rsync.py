@@ -12,8 +12,8 @@ from backupd.rsync.messages import LONGEST_REST, Messages, Output
 from backupd.rsync.process import StallWatch
 from backupd.rsync.restore_command import Item, parse_item
 from btrkeep.decisions.cause_words import cause_words
-from btrkeep.process.cancellation import Cancelled
 from btrkeep.process.group import Group
+from btrkeep.process.progress import Cancelled
 
 _PATIENCE = 10.0
 _LOOK_EVERY = 0.2

@@ -60,8 +60,8 @@ from btrkeep.config import Config
 from btrkeep.decisions.rsync_meaning import ExitKind, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import by_descriptor
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import become_reaper, physical_memory
+from btrkeep.process.progress import Cancellation
 from btrkeep.units import format_duration
 
 _HINT = "`backupd check --connect` tries a configured host; another needs its key in known_hosts, and ours in its authorized_keys"

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from backupd.health.callers import is_elsewhere_known
 from backupd.health.start_lines import CommandReader, RunCall, anacron_lines, cron_lines
 from btrkeep.config import Config
 from btrkeep.config.reading import FOLDER
@@ -24,6 +23,7 @@ from btrkeep.decisions.schedule import (
     parse_calls,
 )
 from btrkeep.descriptors import ClosingFd
+from btrkeep.process.proc import is_elsewhere_known
 from btrkeep.process.programs import ProgramFailed, paste_line, run
 
 _SECONDS = 10.0

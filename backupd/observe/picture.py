@@ -1,18 +1,33 @@
 """The two graphs as files: the charts of the pages, below each other, with a title and on white."""
 
-from datetime import timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
-from backupd.observe.picture_data import DayData, TrendData
 from btrkeep.charts.day import day_panels
 from btrkeep.charts.day import words as day_words
 from btrkeep.charts.svg import ChartStyle, file_of
 from btrkeep.charts.trend import trend_panels
 from btrkeep.charts.trend import words as trend_words
+from btrkeep.decisions.day_phases import DayData
+from btrkeep.decisions.trend import Point
 from btrkeep.fs.output_file import whole_file
 from btrkeep.units import format_size
 
 _LOOK = ChartStyle(960)
+
+
+@dataclass(frozen=True, slots=True)
+class TrendData:
+    """The points from `since` to `until`, oldest first, to be shown in `zone`. `name` is the pool's, safe to show."""
+
+    name: str
+    since: datetime
+    until: datetime
+    zone: ZoneInfo
+    points: Sequence[Point]
 
 
 def trend_picture(trend: TrendData) -> bytes:

@@ -242,7 +242,7 @@ def by_writing(backups: Sequence[BackupUse]) -> PoolUse:
 def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, chance: random.Random | None = None) -> PoolUse:
     """Samples all hosts at once; `everything` is all backups of the pool. Raises OperatorError."""
     from btrkeep.treescan.block_groups import chunks
-    from btrkeep.treescan.owners import Owners
+    from btrkeep.treescan.links import Owners
 
     owners: dict[int, Owner] = {
         backup_use.subvolume_id: (backup_use.host, backup_use.name) for backup_use in everything if backup_use.subvolume_id

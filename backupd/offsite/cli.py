@@ -26,8 +26,7 @@ from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.locks import take_lock
-from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
-from btrkeep.process.progress import Notice, ProgressSinks, Waiting
+from btrkeep.process.progress import Cancellation, Cancelled, Notice, ProgressSinks, Waiting, signal_status
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_share, printable
 
 

@@ -39,8 +39,7 @@ from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Forced
 from btrkeep.errors import ConfigError, LockHeld, OperatorError
 from btrkeep.pool.locks import at_work
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import Cancellation, Cancelled
-from btrkeep.process.progress import Notice, ProgressSinks, Waiting
+from btrkeep.process.progress import Cancellation, Cancelled, Notice, ProgressSinks, Waiting
 from btrkeep.units import format_duration, format_time
 
 log = logging.getLogger(__name__)

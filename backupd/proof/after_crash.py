@@ -27,7 +27,7 @@ from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import last_written
 from btrkeep.pool.syncfs import syncing
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from btrkeep.procfs import boot_id
 from btrkeep.units import counted, format_time, printable
 

@@ -33,7 +33,7 @@ from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 
 _FIRST, _MOST = 250, 2000  # files in one connection, in the first and at the most
 _FIRST_SIZE, _LARGEST = 64 << 20, 1 << 30  # bytes of them, but for a larger file

@@ -24,8 +24,7 @@ from btrkeep.catalogue import Damage
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.file_data import address
-from btrkeep.treescan.links import InodeNames
-from btrkeep.treescan.owners import Owners, Reference
+from btrkeep.treescan.links import InodeNames, Owners, Reference
 
 if TYPE_CHECKING:
     from btrkeep.pool.kernel_log import ReadFailure

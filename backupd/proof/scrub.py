@@ -20,10 +20,9 @@ from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.balance import missing_devices
 from btrkeep.pool.kernel_log import KernelLog, ScrubFaults, faults, filesystem_devices
 from btrkeep.pool.model import ChunkUse
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.group import Group
 from btrkeep.process.programs import run
-from btrkeep.process.progress import ProgressSink
+from btrkeep.process.progress import Cancellation, ProgressSink
 
 _LOOK = 10.0
 _TICK = 0.1

@@ -27,7 +27,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification
 from btrkeep.errors import DAMAGED
 from btrkeep.pool.marker import WORKING, Pool
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 
 
 class Verifier(VerifyPass):

@@ -11,7 +11,7 @@ from threading import Lock
 from backupd.files.file_digest import small_buffer
 from backupd.repo.checksums import Key
 from btrkeep.fs.file_data import PIECE
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from btrkeep.procfs import IoPressure
 
 STREAMS = 8  # more than processors: each of small files waits for the disk most of the time

@@ -20,17 +20,16 @@ from backupd.rehearse.fleet import largest_file
 from backupd.rehearse.model import NightReading, RehearsalPlan, RehearsedRun, Variant
 from backupd.rehearse.pool import Place, throwaway
 from btrkeep.catalogue import Catalogue
-from btrkeep.config.retention import PERIOD_NAMES
+from btrkeep.config.model import PERIOD_NAMES
 from btrkeep.errors import OperatorError
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import create_pool
 from btrkeep.pool.mounts import mount_of, set_allocator
 from btrkeep.pool.subvolume import commit
-from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.group import ENDS_WITH_US
-from btrkeep.process.progress import ProgressSinks
-from btrkeep.process.watched import Abandoned, our_command, run_watched
+from btrkeep.process.programs import Abandoned, our_command, run_watched
+from btrkeep.process.progress import Cancellation, Cancelled, ProgressSinks
 from btrkeep.units import format_time
 
 FIRST = datetime(2024, 1, 1, 22, 0, tzinfo=UTC)

@@ -8,8 +8,8 @@ from backupd.rehearse.fleet import Scaled, learned, scaled
 from backupd.rehearse.model import Fleet, RehearsalPlan, RehearsedBalance, Variant, VariantSettings
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention
+from btrkeep.config.model import PERIODS
 from btrkeep.config.published import published
-from btrkeep.config.retention import PERIODS
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import filesystem_uuid, open_pool

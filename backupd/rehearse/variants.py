@@ -18,7 +18,7 @@ from typing import Any
 from backupd.rehearse.model import NightReading, RehearsedBalance, RehearsedRun, Variant, VariantSettings
 from btrkeep.choices import ALLOCATORS, BALANCE_POLICIES, IN_PLACE
 from btrkeep.config import Retention
-from btrkeep.config.retention import PERIOD_NAMES
+from btrkeep.config.model import PERIOD_NAMES
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.units import parse_duration, parse_share, parse_size
 

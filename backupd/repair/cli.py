@@ -29,7 +29,7 @@ from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, Cancelled
+from btrkeep.process.progress import Cancellation, Cancelled
 from btrkeep.units import counted, printable
 
 _HEADERS = ["HOST", "PATH", "BACKUPS", "REPAIRED FROM", "PROVEN BY"]

@@ -21,7 +21,7 @@ from backupd.repo.read_lock import lock_for_reading
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.file_data import PIECE, data_runs
-from btrkeep.process.cancellation import Cancelled
+from btrkeep.process.progress import Cancelled
 
 _BLOCK = 4096
 

@@ -18,9 +18,8 @@ from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.copies import RunningFetch, note_running
 from btrkeep.decisions.replication import HostFetches, Obstacle
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import start_time
-from btrkeep.process.progress import Notice, ProgressSinks, Waiting
+from btrkeep.process.progress import Cancellation, Notice, ProgressSinks, Waiting
 
 
 @dataclass(frozen=True, slots=True)

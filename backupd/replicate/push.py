@@ -18,8 +18,8 @@ from backupd.rsync.bandwidth import Bucket, BudgetPace
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import at_work
-from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.programs import PipedProgram
+from btrkeep.process.progress import Cancellation, Cancelled
 from btrkeep.process.threads import start
 from btrkeep.units import format_duration, printable
 

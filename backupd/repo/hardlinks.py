@@ -24,7 +24,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError, PoolUnusable, is_damage
 from btrkeep.fs.openat import FOLDER, open_folder
 from btrkeep.fs.reflink import copy_inode
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from btrkeep.treescan import FolderPaths, LinkedInode, linked_inodes
 from btrkeep.units import printable
 

@@ -31,7 +31,7 @@ from btrkeep.fs.openat import FILE, FOLDER, open_folder
 from btrkeep.fs.reflink import NOCOW, inode_flags
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.subvolume import commit, describe
-from btrkeep.process.cancellation import Cancellation, Cancelled
+from btrkeep.process.progress import Cancellation, Cancelled
 from btrkeep.treescan import FolderPaths, written_bytes, written_files
 from btrkeep.units import printable
 

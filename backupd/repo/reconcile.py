@@ -22,9 +22,8 @@ from backupd.repo.leftovers import clear_left_drills, remove_tree
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import ALTERED_NOTE, Notes, effective_state, read_notes, write_notes
 from backupd.repo.seals import SealState, check_seal, effective_seal, read_seals, remembered_seal, with_altered, write_seals
-from btrkeep.backup_states import FINAL, PARTIAL
+from btrkeep.backup_states import FINAL, PARTIAL, Cause, CauseCode
 from btrkeep.catalogue import KILLED, Backup, BackupState, Catalogue, Run, StateFromNotes
-from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, is_caused_by_damage, is_damage

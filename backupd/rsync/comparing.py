@@ -26,9 +26,9 @@ from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from btrkeep.config import Config, HostConfig, SshSettings
 from btrkeep.decisions.rsync_meaning import meaning
 from btrkeep.errors import OperatorError
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.group import PATIENCE, Group
 from btrkeep.process.proc import physical_memory
+from btrkeep.process.progress import Cancellation
 
 _OPTIONS = (
     "--dry-run",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.messages import Messages, Output
-from btrkeep.causes import Cause, CauseCode
+from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import OperatorError

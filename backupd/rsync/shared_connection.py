@@ -20,9 +20,9 @@ from backupd.rsync.command import master_command
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.process.programs import environment
+from btrkeep.process.progress import Cancellation
 
 log = logging.getLogger(__name__)
 

@@ -25,12 +25,11 @@ from backupd.files.walking import entries
 from backupd.repo.backup_json import DATA, PathResult, Record
 from backupd.run.unlisted import stored_size
 from backupd.run.verdict import Emptied, EmptiedWhy, decide_run, judge_emptied
-from btrkeep.backup_states import COMPLETE, SUSPECT
-from btrkeep.causes import Cause, CauseCode, ConditionKey, ConditionKind
+from btrkeep.backup_states import COMPLETE, SUSPECT, Cause, CauseCode, ConditionKey, ConditionKind
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.lasting import follow
 from btrkeep.pool.subvolume import describe, opened
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from btrkeep.treescan import FolderPaths, changed_inodes
 from btrkeep.units import printable
 

@@ -23,12 +23,12 @@ from backupd.repo.backup_json import DATA, PathResult, Record
 from backupd.repo.json_file import NOT_UNDERSTOOD
 from backupd.run.finishing import Prepared
 from backupd.run.interrupted import settings_of
-from btrkeep.causes import ConditionKey, ConditionKind, shortened
+from btrkeep.backup_states import ConditionKey, ConditionKind, shortened
 from btrkeep.config import HostConfig
 from btrkeep.decisions.lasting import exclude_command, exclude_pattern
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.subvolume import commit, describe, inodes_made, opened
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from btrkeep.treescan import ChangedInode, FolderPaths, changed_inodes
 from btrkeep.units import counted, printable
 

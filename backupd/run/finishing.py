@@ -40,7 +40,7 @@ from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import describe, set_read_only
 from btrkeep.pool.syncfs import Syncfs
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from btrkeep.treescan import FolderPaths, written_files
 from btrkeep.units import backup_name, counted, format_size
 

@@ -40,9 +40,8 @@ from backupd.run.source_paths import HostTransfer, Pause
 from backupd.run.verdict import RunVerdict, decide_run
 from backupd.run.work_subvolume import is_damaged
 from btrkeep import __version__
-from btrkeep.backup_states import PARTIAL, RUNNING
+from btrkeep.backup_states import PARTIAL, RUNNING, Cause, CauseCode, ConditionKey
 from btrkeep.catalogue import Backup, Damage
-from btrkeep.causes import Cause, CauseCode, ConditionKey
 from btrkeep.clock import elapsed
 from btrkeep.config import HostConfig
 from btrkeep.config.reading import backupd_command
@@ -55,8 +54,8 @@ from btrkeep.pool.marker import Pool
 from btrkeep.pool.mounts import mount_options
 from btrkeep.pool.subvolume import describe
 from btrkeep.pool.syncfs import Syncfs, syncing
-from btrkeep.process.cancellation import Cancelled
 from btrkeep.process.proc import start_time
+from btrkeep.process.progress import Cancelled
 from btrkeep.units import format_size, format_time
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from backupd.repo.holes import punch_written
 from backupd.rsync.messages import MessageClass, Messages
-from btrkeep.causes import Cause, CauseCode
+from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.config import HostConfig
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool

@@ -15,8 +15,8 @@ from backupd.run.ledger import Ledger
 from backupd.run.planning import PlannedHost
 from backupd.run.room import NoRoom, OthersFirst, RoomMaker, Scarcity
 from backupd.run.slots import CONFINED, OPEN, HeldSlots, has_files_for, possible_at_once, slots_of
+from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import Progress
-from btrkeep.causes import Cause, CauseCode
 from btrkeep.clock import elapsed
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.cause_words import cause_words

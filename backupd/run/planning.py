@@ -7,8 +7,8 @@ from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 from backupd.run.verdict import waited_in_vain
+from btrkeep.backup_states import CauseCode
 from btrkeep.catalogue import HostFacts
-from btrkeep.causes import CauseCode
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.due import is_due, is_late, next_window, retry_from, window_end
 from btrkeep.errors import UsageError, did_you_mean, quoted

@@ -28,7 +28,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from backupd.health.callers import caller
 from backupd.health.trust import check_trust
 from backupd.proof.after_crash import has_backups_in_doubt, read_last_written
 from backupd.proof.against_source import SourceComparison, SourceScope
@@ -43,9 +42,8 @@ from backupd.run.context import HostResult, NightEnded, NightEvent
 from backupd.run.ledger import Ledger
 from backupd.run.night import NightRunner
 from backupd.run.planning import PlannedHost
-from btrkeep.backup_states import COMPLETE
+from btrkeep.backup_states import COMPLETE, Cause, CauseCode
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
-from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import HostConfig
 from btrkeep.config.values import FileSample
 from btrkeep.decisions.due import window_end
@@ -53,9 +51,8 @@ from btrkeep.decisions.schedule import CALLERS_FACT, with_call
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.locks import NIGHT_LOCK, take_lock
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, ending_signals, signal_status
-from btrkeep.process.proc import become_reaper
-from btrkeep.process.progress import ProgressSinks
+from btrkeep.process.proc import become_reaper, caller
+from btrkeep.process.progress import Cancellation, ProgressSinks, ending_signals, signal_status
 from btrkeep.units import counted, format_time
 
 _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end

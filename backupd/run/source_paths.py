@@ -34,7 +34,7 @@ from backupd.run.verdict import (
     waited_in_vain,
 )
 from backupd.run.work_subvolume import drop_other_paths
-from btrkeep.causes import Cause, CauseCode, ConditionKey
+from btrkeep.backup_states import Cause, CauseCode, ConditionKey
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.host_state import is_absent
@@ -42,8 +42,8 @@ from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit, inodes_made
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import physical_memory
+from btrkeep.process.progress import Cancellation
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from backupd.files.tree import Entry, Tree, components, joined
 from backupd.files.walking import entries
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 
 MOST_LOOKS = 1_000_000
 """Names on the way to all folders that are looked for after one rsync: some seconds of work. Honest paths take some ten each."""

@@ -11,7 +11,7 @@ from enum import Enum
 
 from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import MessageClass, Messages, named_path
-from btrkeep.causes import Cause, CauseCode, ConditionKey, ConditionKind
+from btrkeep.backup_states import Cause, CauseCode, ConditionKey, ConditionKind
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitCause, ExitKind, Meaning, meaning
 from btrkeep.units import counted

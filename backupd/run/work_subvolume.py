@@ -39,7 +39,7 @@ from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import create, delete, describe, opened, snapshot
 from btrkeep.pool.syncfs import Syncfs
-from btrkeep.process.cancellation import Cancellation, Cancelled
+from btrkeep.process.progress import Cancellation, Cancelled
 from btrkeep.treescan import has_readable_tree
 
 log = logging.getLogger(__name__)

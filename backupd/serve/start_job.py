@@ -32,8 +32,7 @@ from backupd.serve.jobs import (
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import Pool
-from btrkeep.process.programs import run
-from btrkeep.process.watched import our_command, start_detached
+from btrkeep.process.programs import our_command, run, start_detached
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time, printable, recorded_time
 

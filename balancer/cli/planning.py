@@ -26,8 +26,7 @@ from btrkeep.cli import echo_json
 from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit
 from btrkeep.pool.mounts import open_btrfs
-from btrkeep.process.cancellation import signal_status
-from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service
+from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service, signal_status
 
 if TYPE_CHECKING:
     from btrkeep.config import BalanceSettings

@@ -13,12 +13,12 @@ from datetime import datetime
 from types import UnionType
 from typing import Any, get_args, get_origin
 
+from btrkeep.backup_states import Cause
 from btrkeep.catalogue import hosts, tables
 from btrkeep.catalogue.model import DEDUPE_OUTCOMES, EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.catalogue.model_pool import BALANCE_OUTCOMES, SPANS, STEP_OUTCOMES, read_space_name
 from btrkeep.catalogue.sqlite import CatalogueContradicted, Session, cause_out
 from btrkeep.catalogue.sqlite import moment as moment_text
-from btrkeep.causes import Cause
 from btrkeep.errors import OperatorError
 
 Row = Sequence[Any]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from btrkeep.causes import Cause, Condition
+from btrkeep.backup_states import Cause, Condition
 
 RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
 KILLED = "killed"

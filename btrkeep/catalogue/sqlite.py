@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from btrkeep.causes import Cause, Condition, cause_of, conditions_of
+from btrkeep.backup_states import Cause, Condition, cause_of, conditions_of
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 

@@ -12,13 +12,13 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, get_origin
 
+from btrkeep.backup_states import Cause
 from btrkeep.catalogue import sqlite
 from btrkeep.catalogue.model import Backup, Dedupe, Expiry, Progress, Run
 from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_pool import Balance, BalanceStep, FreeSpaceScore, Sample
 from btrkeep.catalogue.model_verification import ComparedBackup, Damage, VerifiedBackup
 from btrkeep.catalogue.sqlite import Session, Values
-from btrkeep.causes import Cause
 
 SCHEMA_VERSION = 1
 """The number of the newest file in schema/."""

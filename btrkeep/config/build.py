@@ -27,8 +27,8 @@ from btrkeep.config.config_key import (
 from btrkeep.config.exclusion import NOTHING_EXCLUDED, Exclusion
 from btrkeep.config.keys import DEFAULTS, LEGAL, default_zone
 from btrkeep.config.merge import Sections, TomlSection
+from btrkeep.config.model import Retention
 from btrkeep.config.problems import InvalidValue, Problems, dotted, nearest, quoted, reference, show
-from btrkeep.config.retention import Retention
 from btrkeep.config.self_exclusion import SelfExclusion, self_exclusions
 from btrkeep.errors import ConfigError
 from btrkeep.units import counted

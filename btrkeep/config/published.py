@@ -16,9 +16,8 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.config.config_key import KEY
 from btrkeep.config.keys import DEFAULTS
-from btrkeep.config.model import Config, HostConfig
+from btrkeep.config.model import Config, HostConfig, Retention
 from btrkeep.config.reading import backupd_command
-from btrkeep.config.retention import Retention
 from btrkeep.config.settings import ExpirySettings, WebSettings
 from btrkeep.config.values import Listen, Window, parse_listen, parse_window
 from btrkeep.errors import OperatorError

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from btrkeep.causes import Cause, CauseCode
+from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.units import counted, format_duration, format_share, format_size, printable
 

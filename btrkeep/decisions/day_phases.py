@@ -194,3 +194,23 @@ def _data(jobs: Iterable[Job], start: datetime, end: datetime) -> float:
             share = _overlap(job.started, job.finished, start, end) / took if took > 0 else float(start <= job.started < end)
             total += job.data * share
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class DayData:
+    """A day, or any other period."""
+
+    name: str
+    """The pool's name, safe to display."""
+    start: datetime
+    """Its begin."""
+    end: datetime
+    """Its end."""
+    zone: ZoneInfo
+    """The time zone in which it is shown."""
+    slots: Sequence[Slot]
+    """Its pieces."""
+    phases: Sequence[Phase]
+    """The times in which jobs ran."""
+    sums: Sequence[PhaseSum]
+    """Totals by kind of job."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from btrkeep.backup_states import Cause
 from btrkeep.catalogue import HostFacts
-from btrkeep.causes import Cause
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import host_late_from, is_due, latest

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from btrkeep.causes import CUT, MOST, STANDING, Condition, ConditionKey, ConditionKind, shortened
+from btrkeep.backup_states import CUT, MOST, STANDING, Condition, ConditionKey, ConditionKind, shortened
 from btrkeep.units import counted, local_time, printable
 
 NIGHTS = 3

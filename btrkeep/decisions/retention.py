@@ -20,8 +20,8 @@ from btrkeep.backup_states import ALTERED, COMPLETE, FAILED, SUSPECT
 from btrkeep.config import Retention
 from btrkeep.config.config_key import RETENTION
 from btrkeep.config.keys import TABLE
+from btrkeep.config.model import PERIOD_NAMES, PERIODS
 from btrkeep.config.problems import InvalidValue, nearest
-from btrkeep.config.retention import PERIOD_NAMES, PERIODS
 from btrkeep.decisions.due import latest
 
 ENOUGH = 2  # so many newer complete backups make a suspect or failed one needless

@@ -15,9 +15,9 @@ from typing import Generic, NoReturn, TypeVar
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import GroupMember, are_dead, members
 from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, found_program, paste_line, wait_for_end
+from btrkeep.process.progress import Cancellation
 
 log = logging.getLogger(__name__)
 

@@ -1,22 +1,31 @@
-"""Files with more than one name, and the paths of folders. Without NumPy: its import takes longer than most of these searches.
+"""Files with more than one name, the paths of folders, and which subvolumes and files refer to the data at an address. Without
+NumPy: its import takes longer than most of these searches.
 
 Layouts: the kernel's btrfs_tree.h (struct btrfs_inode_item, btrfs_inode_ref, btrfs_inode_extref). Link counts, names and times that
 were changed since the last commit may still wait outside of the tree (delayed inodes), so callers commit first.
+
+A reference to data in the extent tree names one tree, or one tree block, and snapshots share tree blocks: who shares an extent is
+not to be read there. By LOGICAL_INO_V2 the kernel follows the tree blocks up to every root. Layouts: struct
+btrfs_ioctl_logical_ino_args and btrfs_data_container in linux/btrfs.h (Linux 4.15).
 """
 
+import ctypes
 import errno
 import os
 import stat
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fcntl import ioctl
 from functools import lru_cache
 from itertools import count
 from struct import Struct
 from typing import NamedTuple
 
-from btrfs import ctree, ioctl
+from btrfs import ctree
+from btrfs import ioctl as numbers
 
 from btrkeep.treescan.search import BUFFER_SIZE, HEADER, TYPE_AND_LEN_AT, Key, TreeSearch
 
@@ -131,7 +140,7 @@ class FolderPaths:
         return tuple(reversed(path))
 
     def _look_up_parent(self, ino: int) -> tuple[int, bytes]:
-        self._search.restart(0, (ino, ctree.INODE_REF_KEY, 0), (ino, ctree.INODE_REF_KEY, ioctl.ULLONG_MAX))
+        self._search.restart(0, (ino, ctree.INODE_REF_KEY, 0), (ino, ctree.INODE_REF_KEY, numbers.ULLONG_MAX))
         if not self._search.fill():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"folder with inode {ino}")
         return next(_names(self._search.buffer, self._search.first_header))
@@ -304,4 +313,65 @@ def _near_each_other(inodes: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _last_name_of(ino: int) -> Key:
-    return ino, ctree.INODE_EXTREF_KEY, ioctl.ULLONG_MAX
+    return ino, ctree.INODE_EXTREF_KEY, numbers.ULLONG_MAX
+
+
+Reference = tuple[int, int, int]
+"""(inode, offset in the file, subvolume)."""
+_ARGS = Struct("=QQ24xQQ")  # logical, size of the buffer, flags, address of the buffer
+_COUNTS = Struct("=LLLL")  # bytes left, bytes missing, elements, elements missed
+_WHOLE_EXTENT = 1  # references to any part of the extent, not only to the byte at the address
+_SMALL, _LARGE = 64 << 10, 16 << 20  # the largest that the kernel takes
+_NOTHING_THERE = (errno.ENOENT, errno.EINVAL)  # free space; a tree block
+
+
+class Owners:
+    """Asks about one address after the other, with one buffer. `fd` is any folder of the filesystem."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._buffer = ctypes.create_string_buffer(_SMALL)
+
+    def of(self, vaddr: int) -> frozenset[int] | None:
+        """Returns the ids of the subvolumes that refer to the data extent containing `vaddr`; None if there is no data.
+
+        As of the last commit. Empty if nothing refers to the extent any more. Raises OSError (EPERM without CAP_SYS_ADMIN). For an
+        extent with more than 700,000 references the kernel returns only a part.
+        """
+        missing = self._ask(vaddr)
+        if missing:
+            self._buffer = ctypes.create_string_buffer(_LARGE)
+            missing = self._ask(vaddr)
+        if missing is None:
+            return None
+        return frozenset(self._values()[2::3])
+
+    def references(self, vaddr: int) -> list[Reference] | None:
+        """(inode, offset in the file, subvolume) of each reference to the byte at `vaddr`; None where no data lies.
+
+        Of a compressed extent the offset is where the file's extent begins. Otherwise as `of`.
+        """
+        missing = self._ask(vaddr, 0)
+        if missing:
+            self._buffer = ctypes.create_string_buffer(_LARGE)
+            missing = self._ask(vaddr, 0)
+        if missing is None:
+            return None
+        values = self._values()
+        return list(zip(values[::3], values[1::3], values[2::3], strict=True))
+
+    def _values(self) -> "array[int]":
+        """inode, offset, root, and so on."""
+        count = _COUNTS.unpack_from(self._buffer)[2]
+        return array("Q", memoryview(self._buffer).cast("B")[_COUNTS.size : _COUNTS.size + 8 * count].tobytes())
+
+    def _ask(self, vaddr: int, flags: int = _WHOLE_EXTENT) -> int | None:
+        """The references that found no room in the buffer; None when no data lies there."""
+        arguments = _ARGS.pack(vaddr, len(self._buffer), flags, ctypes.addressof(self._buffer))
+        try:
+            ioctl(self._fd, numbers.IOC_LOGICAL_INO_V2, arguments)
+        except OSError as error:
+            if error.errno in _NOTHING_THERE:
+                return None
+            raise
+        return int(_COUNTS.unpack_from(self._buffer)[3])

@@ -14,10 +14,14 @@ from zoneinfo import ZoneInfo
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))  # the pictures are made in a bare checkout
 
-from backupd.observe.picture import day_picture, save, trend_picture  # noqa: E402
-from backupd.observe.picture_data import DayData, TrendData  # noqa: E402
+from backupd.observe.picture import (  # noqa: E402
+    TrendData,
+    day_picture,
+    save,
+    trend_picture,
+)
 from btrkeep.catalogue import Job, Sample  # noqa: E402
-from btrkeep.decisions.day_phases import phases, slots, sums  # noqa: E402
+from btrkeep.decisions.day_phases import DayData, phases, slots, sums  # noqa: E402  # noqa: E402
 from btrkeep.decisions.trend import points  # noqa: E402
 
 GIB, TIB = 1 << 30, 1 << 40

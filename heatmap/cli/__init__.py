@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.lazy import completion_command, import_command
-from btrkeep.process.cancellation import exit_on_sigterm
+from btrkeep.process.progress import exit_on_sigterm
 
 NAME = "btrfs-heatmap"
 PICTURE = "picture"

@@ -14,11 +14,10 @@ from btrkeep.treescan.block_groups import chunks, filesystem
 from btrkeep.treescan.extents import Extents
 from btrkeep.units import format_size, printable
 from heatmap.cli.request import STDOUT, PictureRequest
-from heatmap.extents import by_tree, draw_extents
 from heatmap.grid import MIN_BRIGHTNESS, Grid
 from heatmap.overview import PHYSICAL, VIRTUAL, CellColours, Colouring, Drawing, overview, usage
 from heatmap.picture import image_of, name_parts, output_name, save
-from heatmap.reading import read_state
+from heatmap.reading import by_tree, draw_extents, read_state
 from heatmap.state import DATA, METADATA, PROFILES, SYSTEM, Array, FilesystemState
 
 

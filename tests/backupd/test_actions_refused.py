@@ -27,8 +27,7 @@ from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume
-from btrkeep.process.cancellation import Cancellation
-from btrkeep.process.progress import ProgressSinks
+from btrkeep.process.progress import Cancellation, ProgressSinks
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC)
 NAME = "2026-03-01T220000Z"

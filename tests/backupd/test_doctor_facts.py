@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from backupd.doctor.facts import Layer, Scrub
-from backupd.doctor.filesystem import device, stacks
-from backupd.doctor.gather import read_scrub
+from backupd.doctor.gather import device, read_scrub, stacks
 from backupd.doctor.site import scheduled_by
 from tests.beds import TOP, work
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.run.limits import LimitWatch, exceeded, exceeds_memory, still_exceeds
-from btrkeep.causes import Cause, CauseCode, cause_of
+from btrkeep.backup_states import Cause, CauseCode, cause_of
 from btrkeep.config import HostConfig, load
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.process.group import GroupCancellation

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from backupd.run.planning import PlannedHost, plan
 from backupd.run.room import too_little_room
+from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import HostFacts
-from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import Config, HostConfig, Window
 from btrkeep.config.settings import PoolSettings
 from btrkeep.config.values import parse_min_free, parse_window

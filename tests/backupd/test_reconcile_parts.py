@@ -24,8 +24,8 @@ from backupd.repo.reconcile import (
     final_row,
     reconcile,
 )
+from btrkeep.backup_states import CauseCode
 from btrkeep.catalogue import Backup, Catalogue, StateFromNotes
-from btrkeep.causes import CauseCode
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import WORKING, Pool

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from backupd.repo.backup_json import FORMAT, PathOutcome, PathResult, Record, UnreadableRecord, parse, read, write
 from backupd.repo.notes_json import Notes, effective_state, read_notes, write_notes
-from btrkeep.backup_states import COMPLETE, FAILED, FINAL, SUSPECT
-from btrkeep.causes import Cause, CauseCode, Condition, ConditionKey, ConditionKind
+from btrkeep.backup_states import COMPLETE, FAILED, FINAL, SUSPECT, Cause, CauseCode, Condition, ConditionKey, ConditionKind
 from tests.beds import btrfs as beds
 from tests.beds import work
 

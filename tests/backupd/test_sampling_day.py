@@ -8,9 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from backupd.observe.cli.day import lines, sum_lines
-from backupd.observe.picture_data import DayData
 from btrkeep.catalogue import Job
-from btrkeep.decisions.day_phases import Phase, PhaseSum, Slot, phases, slots, sums, unknown_spans, within
+from btrkeep.decisions.day_phases import DayData, Phase, PhaseSum, Slot, phases, slots, sums, unknown_spans, within
 from btrkeep.decisions.trend import hour_ticks
 from tests.backupd.made_samples import GIB, START, every_five_minutes, sample
 

@@ -17,8 +17,8 @@ from backupd.run.context import RunContext
 from backupd.run.host import HostRun
 from backupd.run.night import NightRunner
 from backupd.run.room import Level, Scarcity, TransferGrowth, fastest, next_level, next_look, running_out
+from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import Catalogue
-from btrkeep.causes import Cause, CauseCode
 from btrkeep.clock import Clock
 from btrkeep.config import HostConfig, load
 from btrkeep.pool.marker import Pool

@@ -24,7 +24,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.proc import start_time
-from btrkeep.process.watched import Abandoned, run_watched
+from btrkeep.process.programs import Abandoned, run_watched
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.server import allowed_users
 from tests.beds import TOP

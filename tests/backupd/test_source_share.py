@@ -16,8 +16,7 @@ from btrkeep.config.values import FileSample
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import Cancellation
-from btrkeep.process.progress import ProgressSinks
+from btrkeep.process.progress import Cancellation, ProgressSinks
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC)
 

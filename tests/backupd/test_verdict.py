@@ -27,7 +27,7 @@ from backupd.run.verdict import (
     shrank_by_size,
     waited_in_vain,
 )
-from btrkeep.causes import Cause, CauseCode, ConditionKey, ConditionKind
+from btrkeep.backup_states import Cause, CauseCode, ConditionKey, ConditionKind
 from btrkeep.decisions.rsync_meaning import ExitCause
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 
 
 class CancelledWhen(Cancellation):

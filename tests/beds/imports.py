@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 BOTTOM = (
     "btrkeep.backup_states",
-    "btrkeep.causes",
     "btrkeep.checkpoints",
     "btrkeep.choices",
     "btrkeep.clock",

@@ -23,7 +23,6 @@ _PLACES = ("backupd", "btrkeep", "balancer", "heatmap", "web")
 _NO_ADVICE = (
     "btrkeep/config/model.py",  # the manual's text of each key
     "btrkeep/config/settings.py",
-    "btrkeep/config/retention.py",
     "btrkeep/metrics.py",
     "btrkeep/config/sample.py",
     "backupd/drill/boot.py",  # a script for a machine of its own

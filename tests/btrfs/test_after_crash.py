@@ -26,7 +26,7 @@ from btrkeep.config import load
 from btrkeep.config.values import parse_window
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.subvolume import last_written
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from tests.beds.faults import after_cut, cut, damage
 from tests.beds.hidden_changes import hide_changes
 from tests.beds.nights import Nights

@@ -15,7 +15,7 @@ from backupd.run.work_subvolume import WorkRequest, recover_and_prepare
 from btrkeep.config import load
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.syncfs import syncing
-from btrkeep.process.cancellation import Cancellation, Cancelled
+from btrkeep.process.progress import Cancellation, Cancelled
 from tests.beds import work
 from tests.beds.expiries import LATER, Expiries
 from tests.beds.nights import Nights

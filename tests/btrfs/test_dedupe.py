@@ -23,7 +23,7 @@ from backupd.repo.checksums import NO_DIGEST, Checksums, ReadBefore, key_of
 from btrkeep.catalogue import Catalogue
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import open_pool
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from tests.beds import btrfs, exclusive_bytes, manifest, work
 from tests.beds.cli import TOP
 from tests.beds.faults import damage

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from backupd.doctor.facts import DoctorFacts, FilesystemFacts, Machine, Scrub, SiteFacts
-from backupd.doctor.filesystem import read_filesystem
-from backupd.doctor.gather import FOLDER, read_scrub
+from backupd.doctor.gather import FOLDER, read_filesystem, read_scrub
 from backupd.doctor.rules import examine
 from btrkeep.config.values import MinFree
 from btrkeep.decisions.findings import Finding

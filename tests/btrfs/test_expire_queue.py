@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from backupd.expire.queue import CleanerQueue
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from tests.beds import work
 from tests.beds.cli import BACKUPD, TOP
 from tests.beds.expiries import LAST, LATER, NOW, Expiries, at, sampled

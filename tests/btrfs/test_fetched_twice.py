@@ -18,7 +18,7 @@ from backupd.run.fetched_twice import own_place, with_fetched_twice
 from backupd.run.finishing import Prepared
 from btrkeep.config import HostConfig
 from btrkeep.pool.marker import MARKER, open_pool
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from tests.beds import work
 from tests.beds.nights import Nights
 from tests.beds.ssh import Sshd

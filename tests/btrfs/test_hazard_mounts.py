@@ -18,7 +18,7 @@ from backupd.run import finishing
 from backupd.run.emptied import judged
 from backupd.run.finishing import Prepared
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from tests.beds import work
 from tests.beds.nights import Nights
 

@@ -11,7 +11,7 @@ import pytest
 
 from backupd.repo.holes import punch, punch_written
 from btrkeep.errors import PoolUnusable
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from tests.beds import differences, exclusive_bytes, manifest, shares, work
 from tests.beds.cancelling import CancelledWhen
 

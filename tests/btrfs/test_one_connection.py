@@ -18,7 +18,7 @@ import pytest
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from tests.beds import session, ssh, work
 from tests.beds.nights import Nights
 from tests.beds.watch import wait_for

@@ -17,7 +17,7 @@ from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree, look, names_in
 from btrkeep.fs.file_data import copy_run
-from btrkeep.process.cancellation import Cancelled
+from btrkeep.process.progress import Cancelled
 from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work
 from tests.beds.everything import everything, write
 from tests.beds.nights import Nights

@@ -23,7 +23,7 @@ from backupd.files.to_tar import write_stream
 from backupd.files.tree import Tree
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
-from btrkeep.process.cancellation import Cancelled
+from btrkeep.process.progress import Cancelled
 from tests.beds import Entry, differences, manifest, work
 from tests.beds.everything import everything
 

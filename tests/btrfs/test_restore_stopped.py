@@ -20,7 +20,7 @@ from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
-from btrkeep.process.cancellation import Cancelled
+from btrkeep.process.progress import Cancelled
 from tests.beds import differences, manifest, work
 from tests.beds.anyone import NOBODY
 from tests.beds.everything import write

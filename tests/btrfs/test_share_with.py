@@ -14,7 +14,7 @@ import pytest
 from backupd.run.finishing import SharedData, ShareWith, share_written
 from btrkeep.clock import Clock
 from btrkeep.pool.marker import open_pool
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from tests.beds.faults import damage, damage_in_use
 from tests.beds.look import exclusive_bytes
 from tests.beds.nights import Nights

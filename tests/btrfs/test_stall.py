@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
-from btrkeep.causes import Cause, CauseCode
+from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.pool.locks import take_lock
 from tests.beds import ssh as sshbed
 from tests.beds.nights import Nights

@@ -14,7 +14,7 @@ import pytest
 from backupd.observe.usage import Amount, BackupUse, by_extents, by_sampling, by_writing, listed
 from btrkeep.catalogue import Catalogue
 from btrkeep.pool.marker import open_pool
-from btrkeep.treescan.owners import Owners
+from btrkeep.treescan.links import Owners
 from tests.beds import btrfs, session, shares, work
 from tests.beds.nights import Nights
 

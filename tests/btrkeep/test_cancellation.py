@@ -10,8 +10,8 @@ import time
 import pytest
 
 from btrkeep.errors import Exit
-from btrkeep.process.cancellation import Cancellation, ending_signals, signal_status
 from btrkeep.process.group import Group, GroupCancellation
+from btrkeep.process.progress import Cancellation, ending_signals, signal_status
 
 SECONDS = "250.0714"
 """Of the group's `sleep`: other tests in the same process have children named sleep, too."""

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from bench import make_catalogue
 from bench.make_catalogue import add_runs
+from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run
 from btrkeep.catalogue.sqlite import CatalogueDamaged, escape, unescape
-from btrkeep.causes import Cause, CauseCode
 
 DEADLINE = Cause(CauseCode.DEADLINE, "/srv")
 EVENING = datetime(2026, 11, 20, 22, 0, 3, 123456, tzinfo=UTC)

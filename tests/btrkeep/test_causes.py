@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from btrkeep.backup_states import FACTS, Cause, CauseCode, cause_of
 from btrkeep.catalogue import history
-from btrkeep.causes import FACTS, Cause, CauseCode, cause_of
 from btrkeep.decisions.cause_words import cause_words, error_words
 from btrkeep.decisions.rsync_meaning import ExitCause, exit_words
 

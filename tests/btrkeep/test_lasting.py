@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from btrkeep.causes import LONGEST_NAME, MOST, Condition, ConditionKey, ConditionKind, conditions_of
+from btrkeep.backup_states import LONGEST_NAME, MOST, Condition, ConditionKey, ConditionKind, conditions_of
 from btrkeep.decisions.lasting import exclude_pattern, follow, host_words, lasting, standing_words
 
 START = datetime(2026, 11, 1, 22, tzinfo=UTC)

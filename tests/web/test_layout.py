@@ -9,12 +9,11 @@ import pytest
 from PIL import Image, ImageStat
 from playwright.sync_api import Browser, Locator, Page
 
-from backupd.observe.picture import day_picture, trend_picture
-from backupd.observe.picture_data import DayData, TrendData
+from backupd.observe.picture import TrendData, day_picture, trend_picture
 from bench.make_site import ZONE
 from btrkeep.charts.day import day_chart
 from btrkeep.charts.svg import ChartStyle
-from btrkeep.decisions.day_phases import Phase, PhaseSum, Slot
+from btrkeep.decisions.day_phases import DayData, Phase, PhaseSum, Slot
 from btrkeep.decisions.trend import Point
 from tests.beds.browser import LAPTOP, PHONE, enter, visit
 from tests.beds.dashboard import Dashboard

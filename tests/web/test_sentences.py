@@ -12,9 +12,9 @@ from flask import Flask, g
 from backupd.rsync.messages import Messages
 from backupd.run.verdict import PathEvidence, SuspectLimits, judge_path
 from backupd.serve.jobs import FAILED, RUNNING, ServeJob, as_it_is, job_object
+from btrkeep.backup_states import FACTS, Cause, CauseCode
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.catalogue.model_alarm import HOST, AlarmSubject
-from btrkeep.causes import FACTS, Cause, CauseCode
 from btrkeep.decisions import cause_words as words
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.serving.viewer import Viewer

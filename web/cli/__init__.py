@@ -13,7 +13,7 @@ from btrkeep.cli import CONTEXT_SETTINGS, edge, version_words
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 from btrkeep.cli.progress import print_commands_as
-from btrkeep.process.cancellation import exit_on_sigterm
+from btrkeep.process.progress import exit_on_sigterm
 from web.settings import GlobalOptions
 
 NAME = "btrkeep-web"

@@ -20,8 +20,7 @@ from backupd.cli.context import load_config, pass_context, present
 from backupd.doctor.cli.check import show
 from backupd.doctor.copies import reach_copies
 from backupd.doctor.facts import DoctorFacts, DoctorReport
-from backupd.doctor.filesystem import stacks
-from backupd.doctor.gather import gather
+from backupd.doctor.gather import gather, stacks
 from backupd.doctor.room_fix import RoomFix, RoomFixed, attach_left
 from backupd.doctor.room_words import attached_error, plan_lines
 from backupd.doctor.rules import BY_NAME, RULES, examine, findings_of, fix, refusal, rule_named

@@ -23,9 +23,8 @@ from btrkeep.config import Config
 from btrkeep.decisions.safety_limits import CLOCK, HOSTS, POOL, Forced, force_word
 from btrkeep.errors import Exit, LockHeld, UsageError
 from btrkeep.pool.locks import EXPIRE_LOCK, take_lock
-from btrkeep.process.cancellation import signal_status
 from btrkeep.process.proc import is_automatic
-from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service
+from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service, signal_status
 from btrkeep.units import format_time, printable
 
 

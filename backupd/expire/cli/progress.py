@@ -20,7 +20,7 @@ from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.orphans import key_text
-from btrkeep.process.cancellation import exit_on_sigterm
+from btrkeep.process.progress import exit_on_sigterm
 from btrkeep.units import counted, format_duration, format_share, format_time, local_time, printable
 
 if TYPE_CHECKING:

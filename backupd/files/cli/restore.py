@@ -38,7 +38,7 @@ from btrkeep.cli.arguments import GivenPath, from_options
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, OperatorError, UsageError, report_error
-from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
+from btrkeep.process.progress import Cancellation, Cancelled, signal_status
 from btrkeep.units import counted, format_size
 
 if (

@@ -25,8 +25,8 @@ from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, Retention, example, is_example
 from btrkeep.config import value_types as kinds
+from btrkeep.config.model import PERIOD_NAMES
 from btrkeep.config.problems import InvalidValue
-from btrkeep.config.retention import PERIOD_NAMES
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.retention import parse_policy
 from btrkeep.decisions.retention_words import policy_words

@@ -14,12 +14,11 @@ import click
 from backupd.cli.context import opened, pass_context
 from backupd.observe.chart import Axis, bars, labelled, strip, under
 from backupd.observe.cli.trend import chart_characters, svg_option, width
-from backupd.observe.picture_data import DayData
 from btrkeep.catalogue import Job
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import prose
-from btrkeep.decisions.day_phases import MINUTES, PhaseSum, Slot, bounds, kinds_of, phases, slots, sums
+from btrkeep.decisions.day_phases import MINUTES, DayData, PhaseSum, Slot, bounds, kinds_of, phases, slots, sums
 from btrkeep.decisions.trend import hour_ticks
 from btrkeep.errors import Exit
 from btrkeep.process.proc import start_time

@@ -58,8 +58,7 @@ def command(ctx: click.Context, days: int, svg: Path | None, as_json: bool) -> i
         trend_points = _points(context, until - timedelta(days=days), until, days)
         name, zone = str(context.pool.path), context.config.pool.zone
     if svg and trend_points:
-        from backupd.observe.picture import save, trend_picture
-        from backupd.observe.picture_data import TrendData
+        from backupd.observe.picture import TrendData, save, trend_picture
 
         save(trend_picture(TrendData(printable(name), until - timedelta(days=days), until, zone, trend_points)), svg)
     if as_json:

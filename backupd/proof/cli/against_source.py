@@ -14,9 +14,8 @@ from btrkeep.cli.progress import prose
 from btrkeep.config import HostConfig
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import become_reaper
-from btrkeep.process.progress import Status
+from btrkeep.process.progress import Cancellation, Status
 from btrkeep.units import counted, format_time, printable
 
 _SHOWN = 100

@@ -24,8 +24,7 @@ from btrkeep.decisions.scrub import unread_words
 from btrkeep.decisions.verification import ScrubBegin, note_begin
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import Cancellation, signal_status
-from btrkeep.process.progress import Status
+from btrkeep.process.progress import Cancellation, Status, signal_status
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
 
 _SHOWN = 10  # damaged files; `backupd damaged` shows all

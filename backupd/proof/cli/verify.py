@@ -40,8 +40,7 @@ from btrkeep.decisions.verification import BackupsInDoubt, Verification, Verific
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.pool.subvolume import describe
-from btrkeep.process.cancellation import Cancellation
-from btrkeep.process.progress import Status
+from btrkeep.process.progress import Cancellation, Status
 from btrkeep.units import counted, format_size, format_time, local_time, parse_share, printable
 
 

@@ -150,8 +150,7 @@ def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", quest
     from backupd.rehearse.pool import BASES, remove_left, workspace
     from backupd.rehearse.variants import judged
     from btrkeep.cli.progress import notices_on_stderr, prose
-    from btrkeep.process.cancellation import Cancellation
-    from btrkeep.process.progress import ProgressSinks
+    from btrkeep.process.progress import Cancellation, ProgressSinks
 
     for left in remove_left({*BASES, place.folder}):
         prose(f"removed what a rehearsal that was killed had left: {left}", err=True)

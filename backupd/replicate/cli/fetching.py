@@ -40,9 +40,8 @@ from btrkeep.decisions.replication import obstacle_words
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.programs import environment
-from btrkeep.process.progress import ProgressSinks
+from btrkeep.process.progress import Cancellation, ProgressSinks
 from btrkeep.units import counted, format_size, format_time, parse_backup_name, printable
 
 Observer = ProgressSinks[ReplicationEvent]

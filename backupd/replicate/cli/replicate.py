@@ -1,6 +1,13 @@
-"""`backupd replicate`: backups of another pool fetched into this one."""
+"""`backupd replicate`: backups of another pool fetched into this one; and `backupd receive-only`: this end of a connection that
+another backup server has begun; a forced command of ssh.
+"""
 
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +15,21 @@ import click
 
 from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
 from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, report_unreached
+from backupd.replicate.cli.fetching import fetch_one
 from backupd.replicate.cli.sending import make_seed, parse_part_size, push_to
-from backupd.replicate.far_pool import Connections, FarPoolMissing, replica_command
+from backupd.replicate.far_pool import Connections, FarPool, FarPoolMissing, OwnStreams, replica_command
 from backupd.replicate.outcome import ReplicationOptions
 from backupd.repo.context import PoolContext
+from btrkeep import __version__
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.arguments import GivenPath, Parsed
+from btrkeep.cli.progress import outlive_readers
 from btrkeep.config.model import PushSettings, ReplicaSettings
-from btrkeep.decisions.copies import PUSH, REPLICA
+from btrkeep.decisions.copies import PUSH, REPLICA, note_failure
 from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
+from btrkeep.pool.allocation import read_room
+from btrkeep.units import format_time
 
 
 def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -145,3 +157,63 @@ def _chosen(context: PoolContext, name: str | None, *, is_asked: bool) -> list[R
 def chosen_replicas(context: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:
     """Returns the replica of that name, or all. Raises UsageError as `chosen_copies` does."""
     return chosen_copies(context, REPLICA, context.config.replicas, name, is_asked=is_asked)
+
+
+@click.command("receive-only")
+@click.option("--replica", metavar="NAME", required=True, help="The replica of this server's configuration that is sent here.")
+@pass_context
+def receive_only_command(ctx: click.Context, replica: str) -> int:
+    """Take backups from another backup server that has begun the connection, and do nothing else.
+
+    It is the forced command of the key that the other server sends with, for one that cannot be reached from here. In
+    authorized_keys of this server:
+
+    \b
+        restrict,command="backupd receive-only --replica office" ssh-ed25519 AAAA... backup1
+
+    What is taken, and how long it is kept, this server's [replica.NAME] says, whose `from` is "push". The other one can neither
+    delete nor change what is here.
+
+    It asks on its standard output, and reads answers from its standard input. Exit status as `backupd replicate`.
+    """
+    if sys.stdin.isatty() or sys.stdout.isatty():
+        raise UsageError(
+            "receive-only speaks to another btrkeep, not to a terminal", "`backupd replicate` on the other server starts it"
+        )
+    out = os.dup(1)
+    os.dup2(2, 1)  # whatever else prints must not end up among the requests
+    outlive_readers()  # when the other server is gone, that has to be noted
+    with opened(ctx) as context:
+        (settings,) = chosen_replicas(context, replica)
+        if not settings.is_pushed:
+            raise UsageError(f"{replica} is fetched from {settings.source}", 'from = "push" lets it be sent')
+        return _take(context, settings, out)
+
+
+def _take(context: PoolContext, replica: ReplicaSettings, out: int) -> int:
+    room = read_room(context.pool.path)
+    free = max(0, room.available - context.config.pool.min_free.bytes_of(room.total))
+    says = {"version": __version__, "now": format_time(datetime.now(UTC)), "free": free}  # for `check --connect` over there
+    far = FarPool(OwnStreams(out, 0), lambda: None, says, replica.stall)
+
+    @contextmanager
+    def connect(look: Callable[[], None]) -> Iterator[FarPool]:
+        before, far.look = far.look, look
+        try:
+            yield far
+        finally:
+            far.look = before
+
+    try:
+        done = fetch_one(context, replace(replica, concurrency=1), ReplicationOptions(), connect)
+    except OperatorError as error:
+        note_failure(context.catalogue, replica.name, context.clock.now(), error.message)
+        _tell_end(far, error.message, [])
+        raise
+    _tell_end(far, "", done["failed"])
+    return int(done["status"])
+
+
+def _tell_end(far: FarPool, error: str, failed: list[dict[str, Any]]) -> None:
+    with suppress(OperatorError):  # then it is not there any more, and sees as much
+        far.note_end(error, {failure["host"]: failure["error"] for failure in failed})

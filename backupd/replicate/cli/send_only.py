@@ -19,7 +19,7 @@ from btrkeep.cli.arguments import GivenPath
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool, open_pool
-from btrkeep.process.cancellation import exit_on_sigterm
+from btrkeep.process.progress import exit_on_sigterm
 
 _log = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import Exit, OperatorError, UsageError, last_remote_error
 from btrkeep.pool.locks import take_lock
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.programs import piped
+from btrkeep.process.progress import Cancellation
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_size, printable
 
 

@@ -35,10 +35,9 @@ from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
 from btrkeep.config import Config
 from btrkeep.decisions.due import latest
 from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, UsageError, report_error
-from btrkeep.process.cancellation import signal_status
 from btrkeep.process.proc import start_time
 from btrkeep.process.programs import paste_line
-from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service
+from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service, signal_status
 from btrkeep.units import printable
 
 

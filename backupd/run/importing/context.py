@@ -29,7 +29,7 @@ from btrkeep.fs.openat import FOLDER, is_there
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import Cancellation, Cancelled
+from btrkeep.process.progress import Cancellation, Cancelled
 from btrkeep.units import format_time
 
 _COMPARED = "imports.json"

@@ -37,7 +37,7 @@ from btrkeep.fs.reflink import APPEND, IMMUTABLE, NOCOW, clear_inode_flags
 from btrkeep.pool.marker import is_on
 from btrkeep.pool.subvolume import delete, describe, snapshot
 from btrkeep.pool.syncfs import syncing
-from btrkeep.process.cancellation import Cancelled
+from btrkeep.process.progress import Cancelled
 from btrkeep.treescan import changed
 
 _ASIDE = ".btrkeep-takeover"

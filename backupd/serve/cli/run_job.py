@@ -25,9 +25,8 @@ from btrkeep.errors import ERRORS_VARIABLE, Exit, ReportedError, UsageError, fir
 from btrkeep.hung_storage import require_answer
 from btrkeep.process.group import Group
 from btrkeep.process.proc import start_time
-from btrkeep.process.programs import environment
+from btrkeep.process.programs import environment, our_command
 from btrkeep.process.progress import Status
-from btrkeep.process.watched import our_command
 from btrkeep.units import format_duration, format_time, parse_time, printable, show_times_in
 
 

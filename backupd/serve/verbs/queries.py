@@ -11,7 +11,7 @@ from backupd.serve.verbs.protection import require_host
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.retention_words import explain, objects
 from btrkeep.errors import Exit
-from btrkeep.process.watched import ProgramEnd, our_command, run_watched
+from btrkeep.process.programs import ProgramEnd, our_command, run_watched
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time, printable
 

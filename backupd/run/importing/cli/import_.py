@@ -41,8 +41,7 @@ from btrkeep.config.sources import name_fault
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, Cancelled
-from btrkeep.process.progress import Status
+from btrkeep.process.progress import Cancellation, Cancelled, Status
 from btrkeep.process.threads import running_threads
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 

@@ -17,7 +17,7 @@ from btrkeep.cli import echo_json, table
 from btrkeep.cli.live import LiveDisplay
 from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Cancellation
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
 _WIDEST_BAR, _BESIDE = 30, 64
