@@ -5,10 +5,13 @@ TasksMax= of a unit, pids.max of a container, or ulimit -u may refuse a thread. 
 
 import resource
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from btrkeep.errors import OperatorError
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 HINT = "raise it: TasksMax= of the unit, pids.max of the container, or ulimit -u"
 
@@ -28,11 +31,13 @@ def start(thread: threading.Thread) -> None:
         raise NoThread from None
 
 
-def running_threads(count: int, name: str) -> ThreadPoolExecutor:
+def running_threads(count: int, name: str) -> "ThreadPoolExecutor":
     """Returns an executor whose threads run already. Raises NoThread.
 
     If a thread cannot be started, its work stays in the queue, and another thread does it later, after whoever asked has given up.
     """
+    from concurrent.futures import ThreadPoolExecutor  # most commands start no threads
+
     executor, gate = ThreadPoolExecutor(count, name), threading.Event()
     try:
         for _ in range(count):

@@ -1,7 +1,8 @@
-"""Opens a folder of the dashboard or of the login service as the user who owns it, whichever user runs the command.
+"""Opens a folder of the dashboard or of the login service as the user who owns it, whichever user runs the command; and reads the
+[web] section of the configuration, as programs of root have published it.
 
-An attacker who controls one of them can put anything into its folder: links to root's files, pipes. So root reads nothing
-in there. It becomes that user at the first folder of the path that root does not own.
+An attacker who controls one of these folders can put anything into it: links to root's files, pipes. So root reads nothing in
+there. It becomes that user at the first folder of the path that root does not own.
 """
 
 import logging
@@ -11,15 +12,17 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import READERS
-from btrkeep.config import Published, published, state_of
 from btrkeep.errors import OperatorError
 from web.auth.store import Store
 from web.settings import DATA, LOGIN_USER, USERS, GlobalOptions
+
+if TYPE_CHECKING:
+    from btrkeep.config import Published
 
 _MOST_LINKS = 40
 _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -109,14 +112,14 @@ def _make_usual_place(place: Path, name: str) -> None:
     os.chown(place, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
 
 
-log = logging.getLogger("btrkeep.web")
-
-
-def published_of(chosen: GlobalOptions) -> Published:
+def published_of(chosen: GlobalOptions) -> "Published":
     """Returns the published configuration. The dashboard also starts without it, and each page then shows the reason."""
+    from btrkeep.catalogue import Catalogue  # the commands about users do without these
+    from btrkeep.config import Published, published, state_of
+
     try:
         with Catalogue.open_copy(chosen.state or state_of(chosen.pool)) as catalogue:
             return published(catalogue, chosen.pool)
     except OperatorError as error:
-        log.warning("%s: could not read [web]; using the defaults", error.message)
+        logging.getLogger("btrkeep.web").warning("%s: could not read [web]; using the defaults", error.message)
         return Published(chosen.pool)

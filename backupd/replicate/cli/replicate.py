@@ -15,7 +15,6 @@ import click
 
 from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
 from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, report_unreached
-from backupd.replicate.cli.fetching import fetch_one
 from backupd.replicate.cli.sending import make_seed, parse_part_size, push_to
 from backupd.replicate.far_pool import Connections, FarPool, FarPoolMissing, OwnStreams, replica_command
 from backupd.replicate.outcome import ReplicationOptions
@@ -191,6 +190,8 @@ def receive_only_command(ctx: click.Context, replica: str) -> int:
 
 
 def _take(context: PoolContext, replica: ReplicaSettings, out: int) -> int:
+    from backupd.replicate.cli.fetching import fetch_one
+
     room = read_room(context.pool.path)
     free = max(0, room.available - context.config.pool.min_free.bytes_of(room.total))
     says = {"version": __version__, "now": format_time(datetime.now(UTC)), "free": free}  # for `check --connect` over there
