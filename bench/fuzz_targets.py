@@ -43,7 +43,8 @@ def _output_seeds() -> Seeds:
 
 
 def _output() -> Callable[[bytes], object]:
-    from backupd.rsync.messages import MOST, Messages, Output
+    from backupd.rsync.messages import Messages, Output
+    from btrkeep.units import LARGEST_COUNT
 
     def run(data: bytes) -> None:
         step = data[0] + 1 if data else 1
@@ -62,7 +63,7 @@ def _output() -> Callable[[bytes], object]:
             list(many.last),
             many.unlisted,
         )
-        assert all(0 <= number <= MOST for number in whole.numbers.values())
+        assert all(0 <= number <= LARGEST_COUNT for number in whole.numbers.values())
         assert all(line.isprintable() for line in messages.last)
 
     return run

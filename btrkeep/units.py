@@ -248,3 +248,12 @@ def with_encoded(value: object) -> object:
         if isinstance(member, str) and _NO_UTF8.search(member):
             encoded[f"{name}_encoded"] = percent_encoded(member)
     return encoded
+
+
+LARGEST_COUNT = 1 << 60
+"""An exbibyte: no host has more bytes or files. SQLite and others keep whole numbers of up to eight times as much."""
+
+
+def bounded(number: int) -> int:
+    """Limits a count or a size from a host, or a sum of such, to the possible values: from 0 to LARGEST_COUNT."""
+    return min(max(0, number), LARGEST_COUNT)

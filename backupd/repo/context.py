@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 
 from btrkeep.clock import Clock
 from btrkeep.config import Config
-from btrkeep.decisions.findings import NEEDS, missing_privileges, privilege_advice, privilege_words
-from btrkeep.decisions.pool_health import MAKE_ROOM, lacks_room
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool.allocation import read_room
 from btrkeep.pool.marker import Pool, PoolMissing, open_pool
-from btrkeep.pool.model import Room
 from btrkeep.pool.mounts import mount_options, mount_pool_words
 from btrkeep.procfs import SYS_ADMIN, read_capabilities
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
     from btrkeep.catalogue import Catalogue
+    from btrkeep.pool.model import Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +84,26 @@ def writing(pool: Pool) -> Iterator[None]:
         ) from error
 
 
-def require_room(pool: Pool, config: Config) -> Room:
+def require_room(pool: Pool, config: Config) -> "Room":
     """Returns the room of the pool. Raises PoolUnusable if it has less than `min_free`; OSError."""
+    from btrkeep.decisions.pool_health import MAKE_ROOM, lacks_room  # commands that read begin a tenth sooner without these
+    from btrkeep.pool.allocation import read_room
+
     room = read_room(pool.path)
     if why := lacks_room(room, config.pool.min_free):
         raise PoolUnusable(why, MAKE_ROOM)
     return room
 
 
-REQUIRED = frozenset(need.capability for need in NEEDS if need.required)
-"""Without these no backup can be made as it should."""
+def require_privileges(names: Collection[str] | None = (SYS_ADMIN,)) -> None:
+    """Raises PoolUnusable if this process lacks one of these capabilities, for None one without which no backup can be made as it
+    should. Where /proc cannot be read, nothing is known.
+    """
+    from btrkeep.decisions.findings import NEEDS, missing_privileges, privilege_advice, privilege_words  # as above
 
-
-def require_privileges(names: Collection[str] = (SYS_ADMIN,)) -> None:
-    """Raises PoolUnusable if this process lacks one of these capabilities. Where /proc cannot be read, nothing is known."""
     capabilities, root = read_capabilities(), os.geteuid() == 0
     if capabilities is None:
         return
-    for need in missing_privileges(capabilities, [need for need in NEEDS if need.capability in names]):
+    asked = [need for need in NEEDS if (need.required if names is None else need.capability in names)]
+    for need in missing_privileges(capabilities, asked):
         raise PoolUnusable(privilege_words(need, root=root), privilege_advice(capabilities, need, root=root))

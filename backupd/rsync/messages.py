@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from btrkeep.errors import DAMAGED
-from btrkeep.units import printable
+from btrkeep.units import bounded, printable
 
 # The sender can have anything printed here, so numbers are no longer than the catalogue can hold.
 _PROGRESS = re.compile(rb"\s*(\d{1,18})\s+(\d+)%\s+[\d.]+[kMGT]?B/s\s+\S+(?:\s+\(xfr#(\d+), (ir|to)-chk=(\d{1,18})/(\d{1,18})\))?")
@@ -39,13 +39,6 @@ _STATISTICS = {
 }
 _STATISTIC = re.compile(rb"(" + b"|".join(_STATISTICS) + rb"): (\d{1,18})(?: \(((?:[a-z]+: \d{1,18}(?:, )?)+)\))?")
 _KIND = re.compile(rb"([a-z]+): (\d{1,18})")
-MOST = 1 << 60
-"""An exbibyte: no host has more bytes or files. Eight times as much is what SQLite and others keep as a whole number."""
-
-
-def bounded(number: int) -> int:
-    """Limits a count or a size from a host, or a sum of such, to the possible values: from 0 to MOST."""
-    return min(max(0, number), MOST)
 
 
 @dataclass(slots=True)

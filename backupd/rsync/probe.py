@@ -10,13 +10,14 @@ from pathlib import Path
 from backupd.rsync.bandwidth import Bucket
 from backupd.rsync.command import LISTED_FILE, MOUNT_LINE, mounts_command, probe_command, shell_command, size_command
 from backupd.rsync.confined import ConfinedTransfer, RemoteEnd, expected_words
-from backupd.rsync.messages import LONGEST_REST, bounded, unescape
+from backupd.rsync.messages import LONGEST_REST, unescape
 from backupd.rsync.process import RunCancellation, StallWatch
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.process.proc import become_reaper, physical_memory
 from btrkeep.process.programs import Finished, ProgramFailed, run
+from btrkeep.units import bounded
 
 _SECONDS = 90.0
 _SIZE_SECONDS = 30.0

@@ -14,7 +14,7 @@ from backupd.repo.backup_json import DATA, PathOutcome, PathResult
 from backupd.repo.hardlinks import split_hard_links
 from backupd.rsync.command import Pass, passes, rsync_command, shell_command
 from backupd.rsync.confined import ConfinedTransfer, RemoteEnd, expected_words
-from backupd.rsync.messages import Messages, Output, bounded
+from backupd.rsync.messages import Messages, Output
 from backupd.rsync.probe import HostAccess, size_on_host
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
@@ -44,6 +44,7 @@ from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit, inodes_made
 from btrkeep.process.proc import physical_memory
 from btrkeep.process.progress import Cancellation
+from btrkeep.units import bounded
 
 log = logging.getLogger(__name__)
 

@@ -9,17 +9,19 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import btrfs
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
-from btrkeep.pool.allocation import read_room
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import POOL_LOCKS
 from btrkeep.pool.marker import MARKER
-from btrkeep.pool.model import Room
 from btrkeep.pool.subvolume import commit
+
+if TYPE_CHECKING:
+    from btrkeep.pool.model import Room
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ def ensure_reserve(pool: Path) -> None:
 
     Never raises OSError. Without a reserve, everything works while there is room, so a failure is only logged.
     """
+    from btrkeep.pool.allocation import read_room  # commands that only read begin sooner without it
+
     path = pool / MARKER / RESERVE
     try:
         for name in POOL_LOCKS:
@@ -60,7 +64,7 @@ def ensure_reserve(pool: Path) -> None:
         log.info("%s cannot be made: %s", path, error.strerror)
 
 
-def _ensure_metadata_reserve(pool: Path, room: Room) -> None:
+def _ensure_metadata_reserve(pool: Path, room: "Room") -> None:
     """Makes the reserve for metadata in a pool of 4 GiB or more; it gets its name when it is complete. Raises OSError."""
     path = pool / MARKER / FOR_METADATA
     if path.exists() or room.total < _METADATA_SHARE * _METADATA or room.metadata_free + room.unallocated < 4 * _METADATA:

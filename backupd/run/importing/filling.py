@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeVar
 
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.context import require_room
-from backupd.rsync.messages import bounded
 from backupd.run.finishing import Prepared
 from backupd.run.importing.context import ImportContext, OwnBackup, TreeProgress, named, require_going
 from backupd.run.importing.copy_processes import SharedStop
@@ -30,7 +29,7 @@ from btrkeep.decisions.pool_health import lacks_room
 from btrkeep.errors import OperatorError
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.subvolume import inodes_made
-from btrkeep.units import backup_name, printable
+from btrkeep.units import backup_name, bounded, printable
 
 _CHANGED = (errno.EAGAIN, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
 """What an attempt ends with if a name goes, or becomes another one, while the tree is copied."""

@@ -20,7 +20,6 @@ from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA
 from backupd.repo.final_backups import discard
 from backupd.repo.notes_json import read_notes
-from backupd.rsync.messages import bounded
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.finishing import Prepared
@@ -39,6 +38,7 @@ from btrkeep.pool.subvolume import delete, describe, snapshot
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.progress import Cancelled
 from btrkeep.treescan import changed
+from btrkeep.units import bounded
 
 _ASIDE = ".btrkeep-takeover"
 _EMPTY = 2  # inode number of the folder that a snapshot has where the original has a subvolume
