@@ -24,7 +24,7 @@ from backupd.health.pool_facts import look_at_pool
 from backupd.health.status_report import StatusReport, opened_catalogue, status_without_catalogue, with_trouble
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.dashboard_copy import report_trouble
-from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli import complain, json_option, print_answer
 from btrkeep.cli.progress import prose
 from btrkeep.config import ReportingConfig, page
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -78,7 +78,7 @@ def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_
             trouble = trouble or memory.trouble
             if trouble and not dry_run and not reporting.is_bare:
                 report_trouble(config.pool.state, trouble.message, moment)
-    echo_json(_as_json(notify_report, dry_run=dry_run)) if as_json else _show(notify_report, dry_run=dry_run, test=test)
+    print_answer(_answer(notify_report, dry_run=dry_run), lambda: _show(notify_report, dry_run=dry_run, test=test), as_json=as_json)
     missed = (
         any(not service.arrived for service in notify_report.services)
         if test
@@ -171,7 +171,7 @@ def _say_quietly(line: str) -> None:
         click.echo(line)
 
 
-def _as_json(report: NotifyReport, *, dry_run: bool) -> dict[str, Any]:
+def _answer(report: NotifyReport, *, dry_run: bool) -> dict[str, Any]:
     return {
         "alarms": [_row(row) for row in report.alarms],
         "recoveries": [_row(row) for row in report.recoveries],
@@ -191,8 +191,8 @@ def _row(row: StoredAlarm) -> dict[str, Any]:
         "what": row.what,
         "subject": row.subject,
         "text": row.text,
-        "since": format_time(row.since),
-        "told": format_time(row.told) if row.told else None,
-        "recovered": format_time(row.recovered) if row.recovered else None,
+        "since": row.since,
+        "told": row.told,
+        "recovered": row.recovered,
         "times": row.times,
     }

@@ -19,7 +19,6 @@ from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import HOLD, read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.cli.arguments import Parsed
-from btrkeep.cli.progress import prose
 from btrkeep.config import Config, load_usable
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
@@ -90,10 +89,9 @@ def locked_host(ctx: click.Context, host: str, action: str) -> Iterator[tuple[Po
             yield context, moment
 
 
-def echo_unreadable(host: str, done: "HoldResult") -> None:
-    """Prints that a backup cannot be read, if so: only its notes were changed."""
-    if done.is_unreadable:
-        prose(f"{host} {done.name} itself cannot be read: `backupd damaged {host}` lists the damage")
+def unreadable_lines(host: str, done: "HoldResult") -> list[str]:
+    """Returns a line if a backup cannot be read: only its notes were changed."""
+    return [f"{host} {done.name} itself cannot be read: `backupd damaged {host}` lists the damage"] if done.is_unreadable else []
 
 
 def name_argument(complete: Completion) -> Callable[[_CommandT], _CommandT]:

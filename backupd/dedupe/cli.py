@@ -21,7 +21,7 @@ from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Catalogue
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.config import HostConfig
@@ -198,19 +198,19 @@ def _told(backup: SharedBackup, as_json: bool) -> SharedBackup:
 
 def _say(done: Sequence[SharedBackup], before: tuple[int, int], after: tuple[int, int], *, is_whole: bool, as_json: bool) -> None:
     total = sum(backup.shared for backup in done)
-    if as_json:
-        backups = [_fields(backup) for backup in done]
-        sums = {"shared_bytes": total, "read_bytes": sum(backup.read for backup in done), "is_whole": is_whole}
-        used = {"data_before": before[0], "data_after": after[0], "metadata_before": before[1], "metadata_after": after[1]}
-        echo_json(sums | used | {"backups": backups})
-        return
-    _say_left(backup.left for backup in done if backup.left and not backup.files)
-    prose(f"{format_size(total)} share data now that did not before" + ("" if is_whole else "; the next one continues"))
-    saved, more = before[0] - after[0], after[1] - before[1]
-    prose(
-        f"the pool uses {format_size(abs(saved))} {'less' if saved >= 0 else 'more'} for data, and {format_size(abs(more))} "
-        f"{'more' if more >= 0 else 'less'} for metadata, other work on it included"
-    )
+    sums = {"shared_bytes": total, "read_bytes": sum(backup.read for backup in done), "is_whole": is_whole}
+    used = {"data_before": before[0], "data_after": after[0], "metadata_before": before[1], "metadata_after": after[1]}
+    data, metadata = _difference(before[0] - after[0], "less", "more"), _difference(after[1] - before[1], "more", "less")
+    text = [
+        *_left_lines(backup.left for backup in done if backup.left and not backup.files),
+        f"{format_size(total)} share data now that did not before" + ("" if is_whole else "; the next one continues"),
+        f"the pool uses {data} for data, and {metadata} for metadata, other work on it included",
+    ]
+    print_answer(sums | used | {"backups": [_fields(backup) for backup in done]}, text, as_json=as_json)
+
+
+def _difference(size: int, above: str, below: str) -> str:
+    return f"{format_size(abs(size))} {above if size >= 0 else below}"
 
 
 def _fields(backup: SharedBackup) -> dict[str, str | int | None]:
@@ -220,15 +220,14 @@ def _fields(backup: SharedBackup) -> dict[str, str | int | None]:
 
 def _say_plan(plans: Sequence[SharingPlan], *, as_json: bool) -> None:
     files, equal, unread = (sum(getattr(plan, name) for plan in plans) for name in ("files", "equal", "unread"))
-    if as_json:
-        left = [{"host": backup.host, "name": backup.name, "left": why} for plan in plans for backup, why in plan.left]
-        echo_json({"files": files, "equal_bytes": equal, "unread_bytes": unread, "left": left})
-        return
-    prose(f"{counted(files, 'file')}, {format_size(equal)}, have an equal file, by recorded checksums; some may share data already")
-    prose(f"{format_size(unread)} would be read to find more")
-    _say_left(why for plan in plans for _, why in plan.left)
+    left = [{"host": backup.host, "name": backup.name, "left": why} for plan in plans for backup, why in plan.left]
+    text = [
+        f"{counted(files, 'file')}, {format_size(equal)}, have an equal file, by recorded checksums; some may share data already",
+        f"{format_size(unread)} would be read to find more",
+        *_left_lines(why for plan in plans for _, why in plan.left),
+    ]
+    print_answer({"files": files, "equal_bytes": equal, "unread_bytes": unread, "left": left}, text, as_json=as_json)
 
 
-def _say_left(reasons: Iterable[str]) -> None:
-    for why, number in Counter(reasons).items():
-        prose(f"{counted(number, 'backup')} left: {why}")
+def _left_lines(reasons: Iterable[str]) -> list[str]:
+    return [f"{counted(number, 'backup')} left: {why}" for why, number in Counter(reasons).items()]

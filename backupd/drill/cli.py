@@ -18,7 +18,7 @@ from backupd.files.cli.restore_view import RestoreProgressPrinter
 from backupd.repo.context import PoolContext
 from backupd.repo.listing import hosts_of
 from btrkeep.backup_states import COMPLETE
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.config.values import FileSample, parse_sample
@@ -137,8 +137,7 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
                 printer.clear()
                 prose("stopped; nothing of it is left", err=True)
                 return signal_status(drilling.cancellation.signal)
-    if given.as_json:
-        echo_json(shown)
+    print_answer(shown, (), as_json=given.as_json)
     return Exit.ATTENTION if failed else Exit.OK
 
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -16,9 +16,10 @@ from backupd.offsite.repository import KnownRepository, check_sample, make, note
 from backupd.offsite.restic import Restic, restic_of
 from backupd.offsite.run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
 from backupd.repo.context import PoolContext
-from btrkeep.cli import complain, echo_json, json_option, table
+from btrkeep.cli import complain, json_option, print_answer, print_listing
 from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import ProgressLine, SaidOnce, notices_on_stderr, outlive_readers, prose, say_wait
+from btrkeep.cli.tables import Column
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.offsite import OffsiteSnapshot
@@ -65,10 +66,8 @@ def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
     with opened(ctx) as context:
         restic = _restic(context, _chosen(context, name)[0])
         make(restic)
-    if as_json:
-        echo_json({"offsite": name, "made": True})
-    else:
-        prose(f"{name}: made. Keep its password where a fire does not reach it: without it nothing there can be read")
+    text = [f"{name}: made. Keep its password where a fire does not reach it: without it nothing there can be read"]
+    print_answer({"offsite": name, "made": True}, text, as_json=as_json)
     return Exit.OK
 
 
@@ -117,8 +116,7 @@ def run_command(
                     raise
                 report_unreached(context, settings, error, dry_run=dry_run)
                 results.append({"offsite": settings.name, "error": error.message, "status": int(Exit.ATTENTION)})
-        if as_json:
-            echo_json(results)
+        print_answer(results, (), as_json=as_json)
     left_out = name is None and OFFSITE in context.config.faulty_sections
     return max((result["status"] for result in results), default=int(Exit.ATTENTION if left_out else Exit.OK))
 
@@ -130,7 +128,7 @@ def run_command(
 @click.pass_context
 def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], as_json: bool) -> int:
     """List this pool's backups in the repository NAME, or in all repositories."""
-    rows, objects = [], []
+    rows: list[_Listed] = []
     with opened(ctx) as context:
         for settings in _chosen(context, name):
             restic = _restic(context, settings)
@@ -140,37 +138,38 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
             for snapshot in sorted(in_repository, key=lambda snapshot: (snapshot.host, snapshot.name)):
                 if hosts and snapshot.host not in hosts:
                     continue
-                remarks = _remarks(snapshot, whole=snapshot.id not in incomplete)
-                rows.append([printable(settings.name), printable(snapshot.host), snapshot.name, snapshot.id[:8], remarks])
-                objects.append(_as_json(settings.name, snapshot, whole=snapshot.id not in incomplete))
-    if as_json:
-        echo_json(objects)
-    elif rows:
-        click.echo(table(rows, ["OFFSITE", "HOST", "BACKUP", "SNAPSHOT", "REMARK"]))
-    else:
-        prose("nothing of this pool lies there")
+                rows.append(_Listed(settings.name, snapshot, snapshot.id not in incomplete))
+    print_listing(_COLUMNS, rows, as_json=as_json, empty="nothing of this pool lies there")
     return Exit.OK
 
 
-def _remarks(snapshot: OffsiteSnapshot, *, whole: bool) -> str:
+class _Listed(NamedTuple):
+    """A backup in a repository, and whether all of it is there."""
+
+    offsite: str
+    snapshot: OffsiteSnapshot
+    whole: bool
+
+
+def _remarks(row: _Listed) -> str:
     remarks = [
-        "" if whole else "not whole",
-        f"there as {printable(snapshot.label)}" if snapshot.label else "",
-        "of another machine that had the name" if snapshot.former else "",
+        "" if row.whole else "not whole",
+        f"there as {printable(row.snapshot.label)}" if row.snapshot.label else "",
+        "of another machine that had the name" if row.snapshot.former else "",
     ]
     return ", ".join(filter(None, remarks))
 
 
-def _as_json(offsite: str, snapshot: OffsiteSnapshot, *, whole: bool) -> dict[str, Any]:
-    return {
-        "offsite": offsite,
-        "host": snapshot.host,
-        "backup": snapshot.name,
-        "snapshot": snapshot.id,
-        "whole": whole,
-        "name_there": snapshot.label or snapshot.host,
-        "former": snapshot.former,
-    }
+_COLUMNS: tuple[Column[_Listed], ...] = (
+    Column("offsite", lambda row: row.offsite, "OFFSITE"),
+    Column("host", lambda row: row.snapshot.host, "HOST"),
+    Column("backup", lambda row: row.snapshot.name, "BACKUP"),
+    Column("snapshot", lambda row: row.snapshot.id, "SNAPSHOT", lambda text: text[:8]),
+    Column("whole", lambda row: row.whole),
+    Column("name_there", lambda row: row.snapshot.label or row.snapshot.host),
+    Column("former", lambda row: row.snapshot.former),
+    Column(header="REMARK", cell=_remarks),
+)
 
 
 @command.command("check", short_help="read some of it back, and compare")
@@ -227,8 +226,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
                 result["error"], status = error.message, int(Exit.ATTENTION)
                 complain(OperatorError(f"{settings.name}: {error.message}", error.hint))
             results.append(result)
-    if as_json:
-        echo_json(results)
+    print_answer(results, (), as_json=as_json)
     return status
 
 

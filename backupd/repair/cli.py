@@ -24,9 +24,10 @@ from backupd.repo.listing import names_of
 from backupd.repo.notes_json import read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import WHOLE
-from btrkeep.cli import complain, echo_json, json_option, table
+from btrkeep.cli import complain, json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose
+from btrkeep.cli.tables import table
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.progress import Cancellation, Cancelled
@@ -102,15 +103,13 @@ def command(
             _show(plans, unreadable)
         is_left = bool(unplanned) or not is_whole or any(plan.leaves for plan in plans)
         if dry_run or not todo:
-            if as_json:
-                echo_json({"dry_run": dry_run, "backups": [*map(_fields, plans), *unplanned], "failed": {}})
+            print_answer({"dry_run": dry_run, "backups": [*map(_fields, plans), *unplanned], "failed": {}}, (), as_json=as_json)
             return int(Exit.ATTENTION if is_left or (dry_run and any(plan.repairs for plan in plans)) else Exit.OK)
         confirmed(f"{counted(len(todo), 'backup')} get a repaired copy", "repair", yes, as_json)
         done, failed, status = _repaired(context, todo, cancellation, as_json=as_json)
-    if as_json:
-        made = {(repair_done.plan.backup.host, repair_done.plan.backup.name): repair_done for repair_done in done}
-        objects = [_fields(plan, made.get((plan.backup.host, plan.backup.name))) for plan in plans]
-        echo_json({"dry_run": False, "backups": [*objects, *unplanned], "failed": failed})
+    made = {(repair_done.plan.backup.host, repair_done.plan.backup.name): repair_done for repair_done in done}
+    fields = [_fields(plan, made.get((plan.backup.host, plan.backup.name))) for plan in plans]
+    print_answer({"dry_run": False, "backups": [*fields, *unplanned], "failed": failed}, (), as_json=as_json)
     return cancellation.exit_status(status or (Exit.ATTENTION if is_left else Exit.OK))
 
 

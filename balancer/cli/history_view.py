@@ -10,8 +10,8 @@ import click
 from balancer.cli.score_view import bar, has_blocks
 from balancer.history import HistoryLine, shown, sums
 from balancer.score import BAD
-from btrkeep.cli import table
 from btrkeep.cli.progress import text_width
+from btrkeep.cli.tables import table
 from btrkeep.units import (
     counted,
     format_duration,

@@ -22,7 +22,7 @@ from balancer.planning import FilesystemReading, look, planned, require_devices
 from balancer.run import Balancing
 from balancer.run_types import INTENDED, BalanceEvent, Report, RoomFloor, RunSettings, StopReason
 from balancer.survey import identity
-from btrkeep.cli import echo_json
+from btrkeep.cli import print_answer
 from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit
 from btrkeep.pool.mounts import open_btrfs
@@ -89,11 +89,12 @@ def show_plan(path: Path, settings: RunSettings, state: Path | None, *, as_json:
         alone = "" if steps else left_alone(seen, settings)
     now = seen.numbers()
     cut = cut_of(steps, settings, datetime.now(UTC))
-    if as_json:
-        echo_json(plan_as_json(filesystem, now, steps, cut, settings))
-        return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    click.echo("\n".join(lines(filesystem, now, steps, cut, alone, width)))
+
+    def show() -> None:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        click.echo("\n".join(lines(filesystem, now, steps, cut, alone, width)))
+
+    print_answer(plan_as_json(filesystem, now, steps, cut, settings), show, as_json=as_json)
 
 
 def left_alone(seen: FilesystemReading, settings: RunSettings) -> str:
@@ -126,8 +127,7 @@ def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: b
         balancing = Balancing(path, settings, model, sinks)
         with balancing.cancellation.listening():
             report = balancing.run()
-    if as_json:
-        echo_json(report_as_json(report, settings))
+    print_answer(report_as_json(report, settings), (), as_json=as_json)
     return exit_status(report)
 
 

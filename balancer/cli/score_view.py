@@ -4,8 +4,9 @@ import math
 import os
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 import click
@@ -15,7 +16,8 @@ import orjson
 from balancer.explain import ASCII, HALVES, ExplainedBlockGroup, rows
 from balancer.score import BAD, Array, judgement
 from balancer.survey import Cost, Survey
-from btrkeep.cli import stream_json, table
+from btrkeep.cli import stream_json
+from btrkeep.cli.tables import Column, listing, table
 from btrkeep.units import counted, format_share, format_size
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -38,8 +40,6 @@ def bar(share: float, width: int, *, blocks: bool) -> str:
     return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-_HEADERS = ["VADDR", "LENGTH", "USED", "USED%", "FRAGS", "LARGEST", "SCORE", "BENEFIT"]
-_WITH_COSTS = ["VADDR", "USED", "FRAGS", "LARGEST", "SCORE", "BENEFIT", "EXTENTS", "REFS"]  # no room for all of them in 80 columns
 _COLUMNS = ("vaddr", "length", "used", "used_pct", "fragments", "largest_free", "score", "benefit")
 _BAR = 30
 _PAPER = 80
@@ -65,34 +65,12 @@ def _table(survey: Survey, shown: Array, costs: Sequence[Cost] | None, more: int
         return []
     if not len(shown):
         return ["", f"none of them scores {least_score:g} or more"]
-    headers = _WITH_COSTS if costs else _HEADERS
-    text = ["", table(_rows(survey, shown, costs, headers), headers, right=headers)]
+    without = _NOT_BESIDE_COSTS if costs else _COSTS
+    columns = [column for column in _BLOCK_GROUP if column.header not in without]
+    text = ["", listing(columns, block_groups(survey, shown, costs))]
     if more:
         text.append(f"{more:,} more: --top N shows more of them, --json all")
     return text
-
-
-def _rows(survey: Survey, shown: Array, costs: Sequence[Cost] | None, headers: list[str]) -> list[list[str]]:
-    groups = survey.groups
-    columns = [getattr(groups, name)[shown].tolist() for name in _COLUMNS]
-    rows = []
-    for vaddr, length, used, share, fragments, largest, score, benefit, cost in zip(
-        *columns, costs or repeat(None, len(shown)), strict=True
-    ):
-        cells = {
-            "VADDR": str(vaddr),
-            "LENGTH": format_size(length),
-            "USED": format_size(used),
-            "USED%": f"{share}%",
-            "FRAGS": str(fragments),
-            "LARGEST": format_size(largest),
-            "SCORE": score_words(score),
-            "BENEFIT": benefit_words(benefit),
-            "EXTENTS": str(cost.extents) if cost else "-",
-            "REFS": str(cost.references) if cost else "-",
-        }
-        rows.append([cells[name] for name in headers])
-    return rows
 
 
 def score_words(score: float) -> str:
@@ -101,11 +79,31 @@ def score_words(score: float) -> str:
     return click.style(words, fg="red") if score > BAD else words
 
 
-def benefit_words(benefit: float) -> str:
+def benefit_words(benefit: float | None) -> str:
     """Formats the benefit as briefly as possible; "-" if nothing would move."""
-    if math.isnan(benefit):
+    if benefit is None or math.isnan(benefit):
         return "-"
     return f"{benefit:.1f}" if benefit < 1000 else f"{benefit:.0f}" if benefit < 1e7 else f"{benefit:.1e}"
+
+
+def _column(name: str, header: str, cell: Callable[[Any], str] = str) -> Column[Mapping[str, Any]]:
+    return Column("", itemgetter(name), header, cell, right=True)
+
+
+_BLOCK_GROUP = (
+    _column("vaddr", "VADDR"),
+    _column("length", "LENGTH", format_size),
+    _column("used", "USED", format_size),
+    _column("used_pct", "USED%", "{}%".format),
+    _column("fragments", "FRAGS"),
+    _column("largest_free", "LARGEST", format_size),
+    _column("score", "SCORE", score_words),
+    _column("benefit", "BENEFIT", benefit_words),
+    _column("extents", "EXTENTS"),
+    _column("references", "REFS"),
+)
+_COSTS, _NOT_BESIDE_COSTS = ("EXTENTS", "REFS"), ("LENGTH", "USED%")
+"""80 columns have no room for all of them."""
 
 
 def _histogram(survey: Survey) -> list[str]:
@@ -113,18 +111,14 @@ def _histogram(survey: Survey) -> list[str]:
     if not classes:
         return []
     whole = sum(size_class["bytes"] for size_class in classes)
-    rows = [
-        [
-            f"{format_size(size_class['at_least'])}",
-            f"{size_class['extents']:,}",
-            format_size(size_class["bytes"]),
-            format_share(size_class["bytes"] / whole),
-            bar(size_class["bytes"] / whole, _BAR, blocks=blocks),
-        ]
-        for size_class in classes
-    ]
-    headers = ["FROM", "FREE EXTENTS", "BYTES", "SHARE", ""]
-    return ["", table(rows, headers, right=headers[:-1])]
+    columns = (
+        _column("at_least", "FROM", format_size),
+        _column("extents", "FREE EXTENTS", "{:,}".format),
+        _column("bytes", "BYTES", format_size),
+        _column("bytes", "SHARE", lambda size: format_share(size / whole)),
+        Column[Mapping[str, Any]]("", itemgetter("bytes"), "", lambda size: bar(size / whole, _BAR, blocks=blocks)),
+    )
+    return ["", listing(columns, classes)]
 
 
 # --- JSON, block group by block group

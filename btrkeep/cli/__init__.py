@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,9 @@ import orjson
 
 from btrkeep import __version__
 from btrkeep.cli.progress import hang_up, lost_output, prose, with_calls_in
-from btrkeep.cli.tables import table
+from btrkeep.cli.tables import Column, Row, listing, objects
 from btrkeep.errors import ERROR_MARK, ConfigError, Exit, OperatorError, UsageError, did_you_mean, report_error
-from btrkeep.units import printable, with_encoded
-
-__all__ = ["CONTEXT_SETTINGS", "complain", "echo_json", "edge", "json_option", "stream_json", "stream_object", "table"]
+from btrkeep.units import format_time, printable, with_encoded
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Of every program's group; its commands inherit them."""
@@ -161,11 +160,41 @@ def complain(error: OperatorError) -> None:
         click.echo(printable(note), err=True)
 
 
+def print_answer(answer: object, text: Iterable[str] | Callable[[], object], *, as_json: bool) -> None:
+    """Prints the answer of a command: as JSON, or as `text`: paragraphs, or a function that prints it.
+
+    `answer`: or a function that returns it, if that takes time.
+    """
+    if as_json:
+        echo_json(answer() if callable(answer) else answer)
+    elif callable(text):
+        text()
+    else:
+        for paragraph in text:
+            prose(paragraph)
+
+
+def print_listing(columns: Sequence[Column[Row]], rows: Sequence[Row], *, as_json: bool, empty: str = "") -> None:
+    """Prints the rows: as a JSON list, or as a table. `empty`: the text if there are none."""
+    if as_json:
+        echo_json(list(objects(columns, rows)))
+    elif rows:
+        click.echo(listing(columns, rows))
+    elif empty:
+        prose(empty)
+
+
 def echo_json(value: object) -> None:
-    """Prints one JSON document."""
+    """Prints one JSON document. Moments are RFC 3339."""
     import json  # here and below: only where it is needed, for a scan of 42 TiB takes no longer than a hundred imports
 
-    click.echo(json.dumps(with_encoded(with_calls_in(value)), indent=2))
+    click.echo(json.dumps(with_encoded(with_calls_in(value)), indent=2, default=_in_json))
+
+
+def _in_json(value: object) -> str:
+    if isinstance(value, datetime):
+        return format_time(value)
+    raise TypeError(f"{type(value).__name__} is not for JSON")
 
 
 def stream_json(items: Iterable[Mapping[str, Any]]) -> None:
@@ -186,7 +215,7 @@ def stream_object(
     """
     import json
 
-    sys.stdout.write(f"{json.dumps(with_encoded(with_calls_in(head)))[:-1]}, {json.dumps(key)}:\n")
+    sys.stdout.write(f"{json.dumps(with_encoded(with_calls_in(head)), default=_in_json)[:-1]}, {json.dumps(key)}:\n")
     stream_json(items)
     end = json.dumps(with_calls_in(tail()))[1:-1]
     sys.stdout.write(f", {end}}}\n" if end else "}\n")
@@ -196,14 +225,14 @@ def stream_object(
 def _encoded(items: Sequence[Mapping[str, Any]]) -> str:
     """ASCII alone: a terminal obeys some characters beyond it. orjson takes a fifth of the time, but cannot write it that way."""
     try:
-        fast = orjson.dumps(items)
+        fast = orjson.dumps(items, _in_json, orjson.OPT_PASSTHROUGH_DATETIME)
         if fast.isascii() and b"`" not in fast:  # a command in backquotes
             return fast.decode("ascii")
     except TypeError:  # text with bytes that are not UTF-8
         pass
     import json
 
-    return json.dumps(with_encoded(with_calls_in(items)))
+    return json.dumps(with_encoded(with_calls_in(items)), default=_in_json)
 
 
 _PACKAGE = Path(__file__).resolve().parents[1]

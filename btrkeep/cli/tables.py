@@ -1,17 +1,74 @@
-"""Tables of aligned columns, at most as wide as the terminal. docs/decisions/0006-tables.rst says why they are our own."""
+"""Columns of listings, and tables of aligned columns, at most as wide as the terminal.
+
+docs/decisions/0006-tables.rst says why the tables are our own, 0084-columns.rst why a column is declared once.
+"""
 
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 from unicodedata import combining, east_asian_width
 
 import click
+
+from btrkeep.units import printable
+
+Row = TypeVar("Row", contravariant=True)
 
 _GAP = "  "
 _INDENT = "    "
 _NARROWEST = 20
 _FEW = 2
+
+
+def _safe(value: object) -> str:
+    return printable(str(value))
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """A column of a listing: `value` of a row, as JSON has it under `name`, and as a terminal shows it under `header`.
+
+    `name`: "" if it is not in JSON. `value`: without it the row itself. `header`: None if it is only in JSON. `cell`: the value as
+    text that is safe to show. `json`: the value for JSON. `right`: aligned to the right. `spare`: left out of a table that is too
+    wide, the first one first.
+    """
+
+    name: str = ""
+    value: Callable[[Row], Any] = _itself
+    header: str | None = None
+    cell: Callable[[Any], str] = _safe
+    json: Callable[[Any], Any] = _itself
+    right: bool = False
+    spare: bool = False
+
+    def field(self) -> Callable[[Row], Any]:
+        """Returns what has the value for JSON of a row, with as few calls as possible: a long list has 200,000 rows."""
+        value, json = self.value, self.json
+        return value if json is _itself else json if value is _itself else lambda row: json(value(row))
+
+
+def objects(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """Yields the JSON object of each row."""
+    fields = [(column.name, column.field()) for column in columns if column.name]
+    for row in rows:
+        yield {name: field(row) for name, field in fields}
+
+
+def listing(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> str:
+    """Formats the rows as a table."""
+    shown = [(column, column.header) for column in columns if column.header is not None]
+    return table(
+        [[column.cell(column.value(row)) for column, _ in shown] for row in rows],
+        [header for _, header in shown],
+        right=[header for column, header in shown if column.right],
+        spare=[header for column, header in shown if column.spare],
+    )
 
 
 def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence[str] = (), spare: Sequence[str] = ()) -> str:

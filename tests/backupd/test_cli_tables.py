@@ -7,7 +7,7 @@ import sys
 import click
 import pytest
 
-from btrkeep.cli import table
+from btrkeep.cli.tables import table
 
 HEADERS = ["HOST", "AGE", "STARTED", "REMARK"]
 ROWS = [

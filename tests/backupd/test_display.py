@@ -12,7 +12,7 @@ from rich.console import Console
 from backupd.rsync.messages import MessageClass, classify
 from backupd.run.cli.night_live import NightDisplay
 from backupd.run.context import RunningTransfer
-from btrkeep import cli
+from btrkeep.cli.tables import table
 from btrkeep.units import counted
 
 HEADERS = ["HOST", "STATE", "STARTED", "NEW", "REMARK"]
@@ -37,13 +37,13 @@ def lines(text: str) -> list[str]:
 
 def test_a_table_in_a_pipe_is_one_line_per_row(terminal: Any) -> None:
     terminal(None)
-    assert len(lines(cli.table(ROWS, HEADERS, right=["NEW"], spare=["STARTED"]))) == 2
+    assert len(lines(table(ROWS, HEADERS, right=["NEW"], spare=["STARTED"]))) == 2
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_a_table_fits_the_terminal_and_loses_no_word_of_its_last_column(terminal: Any, columns: int) -> None:
     terminal(columns)
-    shown = lines(cli.table(ROWS, HEADERS, right=["NEW"], spare=["STARTED"]))
+    shown = lines(table(ROWS, HEADERS, right=["NEW"], spare=["STARTED"]))
     assert max(map(len, shown)) <= columns
     begin = shown[0].index("REMARK")
     assert " ".join(line[begin:].strip() for line in shown[1:]) == WORDS
@@ -52,13 +52,13 @@ def test_a_table_fits_the_terminal_and_loses_no_word_of_its_last_column(terminal
 
 def test_a_table_that_fits_shows_its_spare_columns(terminal: Any) -> None:
     terminal(80)
-    shown = lines(cli.table([(*ROWS[0][:4], "short")], HEADERS, right=["NEW"], spare=["STARTED"]))
+    shown = lines(table([(*ROWS[0][:4], "short")], HEADERS, right=["NEW"], spare=["STARTED"]))
     assert shown == ["HOST  STATE   STARTED                    NEW  REMARK", "web1  failed  2026-11-20T22:00:03Z  1.25 MiB  short"]
 
 
 def test_a_last_column_without_a_word_is_left_out(terminal: Any) -> None:
     terminal(None)
-    assert lines(cli.table([("web1", "")], ["HOST", "REMARK"])) == ["HOST", "web1"]
+    assert lines(table([("web1", "")], ["HOST", "REMARK"])) == ["HOST", "web1"]
 
 
 def picture(columns: int) -> list[str]:

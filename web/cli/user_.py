@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli import echo_json, json_option, print_listing
+from btrkeep.cli.tables import Column
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.serving.viewer import ROLES, role_of
 from btrkeep.units import format_time, printable
@@ -97,14 +98,9 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     """List all users."""
     with opened(ctx) as store:
         users = store.users()
-    if as_json:
-        return echo_json([_object(user) for user in users])
-    if not users:
+    print_listing(_COLUMNS, users, as_json=as_json)
+    if not users and not as_json:
         click.echo("there is no user yet: btrkeep-web user add NAME", err=True)
-        return None
-    rows = [[printable(user.name), printable(user.role), hosts_words(user.hosts, "all")] for user in users]
-    click.echo(table(rows, ["USER", "ROLE", "HOSTS"]))
-    return None
 
 
 @user_command.command
@@ -121,17 +117,6 @@ def import_(ctx: click.Context) -> None:
     """Read what `user export` printed, from standard input; only where there have never been users."""
     with opened(ctx) as store:
         imported(store, sys.stdin.read())
-
-
-def _object(user: User) -> dict[str, object]:
-    hosts = None if user.hosts is None else list(user.hosts)
-    return {
-        "name": user.name,
-        "role": user.role,
-        "hosts": hosts,
-        "created": format_time(user.created),
-        "changed": format_time(user.changed),
-    }
 
 
 def _require_user(store: Store, name: str) -> User:
@@ -153,12 +138,21 @@ def _password(name: str) -> str:
 
 
 def _rights_words(role: str, hosts: tuple[str, ...] | None) -> str:
-    return f"{printable(role)}, {hosts_words(hosts, 'all hosts')}"
+    return f"{printable(role)}, {'all hosts' if hosts is None else all_or_hosts(hosts)}"
 
 
-def hosts_words(hosts: tuple[str, ...] | None, everything: str) -> str:
+def all_or_hosts(hosts: tuple[str, ...] | None) -> str:
     """Returns the patterns safe for printing: an attacker who controlled the dashboard may have written them."""
-    return everything if hosts is None else printable(", ".join(hosts))
+    return "all" if hosts is None else printable(", ".join(hosts))
+
+
+_COLUMNS: tuple[Column[User], ...] = (
+    Column("name", lambda user: user.name, "USER"),
+    Column("role", lambda user: user.role, "ROLE"),
+    Column("hosts", lambda user: user.hosts, "HOSTS", all_or_hosts),
+    Column("created", lambda user: user.created),
+    Column("changed", lambda user: user.changed),
+)
 
 
 _HASH = "$argon2id$"
@@ -316,23 +310,13 @@ def list_tokens(ctx: click.Context, as_json: bool) -> None:
     """List all tokens by name, and when each was last used."""
     with opened(ctx) as store:
         tokens = store.tokens()
-    if as_json:
-        return echo_json([_token_object(token) for token in tokens])
-    rows = [[printable(token.name), printable(token.role), hosts_words(token.hosts, "all"), _used(token)] for token in tokens]
-    if rows:
-        click.echo(table(rows, ["TOKEN", "ROLE", "HOSTS", "LAST USED"]))
-    return None
+    print_listing(_TOKEN_COLUMNS, tokens, as_json=as_json)
 
 
-def _used(token: Token) -> str:
-    return format_time(token.used) if token.used else "never"
-
-
-def _token_object(token: Token) -> dict[str, object]:
-    return {
-        "name": token.name,
-        "role": token.role,
-        "hosts": None if token.hosts is None else list(token.hosts),
-        "created": format_time(token.created),
-        "used": format_time(token.used) if token.used else None,
-    }
+_TOKEN_COLUMNS: tuple[Column[Token], ...] = (
+    Column("name", lambda token: token.name, "TOKEN"),
+    Column("role", lambda token: token.role, "ROLE"),
+    Column("hosts", lambda token: token.hosts, "HOSTS", all_or_hosts),
+    Column("created", lambda token: token.created),
+    Column("used", lambda token: token.used, "LAST USED", lambda used: format_time(used) if used else "never"),
+)

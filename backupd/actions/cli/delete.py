@@ -14,8 +14,7 @@ from backupd.expire.context import ExpiryContext
 from backupd.expire.run import ExpiryScope
 from backupd.files.backup_selector import require_host
 from backupd.repo.context import PoolContext, writing
-from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.progress import prose
+from btrkeep.cli import json_option, print_answer
 from btrkeep.decisions.retention import DeletionRequest
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, UsageError
@@ -109,12 +108,8 @@ def _tell(
     dry_run: bool = False,
     as_json: bool,
 ) -> None:
-    if as_json:
-        echo_json({"dry_run": dry_run, "backups": list(_objects(chosen, asked, gone or set()))})
-        return
-    for deletion_choice in chosen:
-        for line in _lines(deletion_choice, asked, gone or set(), dry_run):
-            prose(printable(line))
+    text = (printable(line) for choice in chosen for line in _lines(choice, asked, gone or set(), dry_run))
+    print_answer({"dry_run": dry_run, "backups": list(_objects(chosen, asked, gone or set()))}, text, as_json=as_json)
 
 
 def _objects(chosen: Sequence[DeletionChoice], asked: DeletionRequest, gone: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
@@ -123,9 +118,9 @@ def _objects(chosen: Sequence[DeletionChoice], asked: DeletionRequest, gone: set
             yield {
                 "host": deletion_choice.host,
                 "name": backup.name,
-                "at": format_time(backup.marked),
+                "at": backup.marked,
                 "why": backup.why,
-                "expires": None if asked.at_once else format_time(backup.expires),
+                "expires": None if asked.at_once else backup.expires,
                 "deleted": (deletion_choice.host, backup.name) in gone,
                 "next_base": deletion_choice.base,
             }

@@ -9,12 +9,12 @@ from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
 from backupd.cli.recording import record
 from backupd.repo.context import PoolContext
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, StateConflict
 from btrkeep.pool.locks import held_by
 from btrkeep.pool.subvolume import describe
-from btrkeep.units import format_duration, format_size, format_time, local_time
+from btrkeep.units import format_duration, format_size, local_time
 
 
 @click.command("discard")
@@ -72,12 +72,12 @@ def _lost(unfinished: Unfinished, now: datetime) -> str:
 
 
 def _tell(unfinished: Unfinished, now: datetime, *, as_json: bool, dry_run: bool = False) -> None:
-    if as_json:
-        began = format_time(unfinished.began) if unfinished.began else None
-        echo_json(
-            {"dry_run": dry_run, "host": unfinished.host, "path": str(unfinished.path), "bytes": unfinished.size, "began": began}
-        )
-    elif dry_run:
-        prose(f"{_lost(unfinished, now)}: it would be deleted")
-    else:
-        prose("it is deleted; its room comes back as the kernel drops it (`backupd progress` watches that)")
+    answer = {
+        "dry_run": dry_run,
+        "host": unfinished.host,
+        "path": str(unfinished.path),
+        "bytes": unfinished.size,
+        "began": unfinished.began,
+    }
+    done = "it is deleted; its room comes back as the kernel drops it (`backupd progress` watches that)"
+    print_answer(answer, [f"{_lost(unfinished, now)}: it would be deleted" if dry_run else done], as_json=as_json)

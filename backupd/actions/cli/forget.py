@@ -1,6 +1,7 @@
 """`backupd forget`: a host is given up."""
 
 from datetime import datetime
+from typing import Any
 
 import click
 
@@ -10,11 +11,11 @@ from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, req
 from backupd.expire.look import policy_of
 from backupd.repo.context import PoolContext
 from backupd.repo.notes_json import read_notes
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError
 from btrkeep.process.proc import login_name
-from btrkeep.units import counted, format_duration, format_time
+from btrkeep.units import counted, format_duration
 
 
 @click.command("forget")
@@ -45,11 +46,9 @@ def command(ctx: click.Context, host: str, undo: bool, dry_run: bool, yes: bool,
         require_forgettable(context.config, context.pool, host, moment)
         since = forget(context.pool, host, moment, by=login_name())
         grace = policy_of(context.config, host, read_notes(context.pool.host(host))).grace
-    if as_json:
-        _as_json(host, since, remaining, dry_run=False)
-        return 0
-    prose(f"{host} is forgotten: `backupd expire` marks its backups and deletes them {format_duration(grace)} later")
-    prose(f"until then `backupd forget {host} --undo` takes it back")
+    text = f"{host} is forgotten: `backupd expire` marks its backups and deletes them {format_duration(grace)} later"
+    undo_hint = f"until then `backupd forget {host} --undo` takes it back"
+    print_answer(_answer(host, since, remaining, dry_run=False), [text, undo_hint], as_json=as_json)
     return 0
 
 
@@ -59,17 +58,14 @@ def _show(ctx: click.Context, host: str, as_json: bool) -> int:
         require_host_or_folder(context, host)
         require_forgettable(context.config, context.pool, host, context.clock.now())
         remaining = remaining_backups(context.catalogue, host)
-    if as_json:
-        _as_json(host, None, remaining, dry_run=True)
-    else:
-        prose(f"{host} has {remaining}: all of them would expire")
+    text = f"{host} has {remaining}: all of them would expire"
+    print_answer(_answer(host, None, remaining, dry_run=True), [text], as_json=as_json)
     return 0
 
 
-def _as_json(host: str, since: datetime | None, remaining: RemainingBackups, *, dry_run: bool) -> None:
+def _answer(host: str, since: datetime | None, remaining: RemainingBackups, *, dry_run: bool) -> dict[str, Any]:
     sizes = {"newest_bytes": remaining.newest, "new_bytes": remaining.written}
-    forgotten = format_time(since) if since else None
-    echo_json({"dry_run": dry_run, "host": host, "forgotten": forgotten, "backups": list(remaining.names), **sizes})
+    return {"dry_run": dry_run, "host": host, "forgotten": since, "backups": remaining.names, **sizes}
 
 
 def _undo(ctx: click.Context, host: str, as_json: bool) -> int:
@@ -77,13 +73,11 @@ def _undo(ctx: click.Context, host: str, as_json: bool) -> int:
         back = undo_forget(context.pool, context.catalogue, host, moment, by=login_name())
         remaining = remaining_backups(context.catalogue, host)
         rules = _rules(context, host)
-    if as_json:
-        echo_json({"dry_run": False, "host": host, "forgotten": None, "backups": list(remaining.names), "unexpired": back})
-        return 0
-    prose(f"{host} is no longer forgotten; it has {remaining}")
+    answer = {"dry_run": False, "host": host, "forgotten": None, "backups": remaining.names, "unexpired": back}
+    text = [f"{host} is no longer forgotten; it has {remaining}"]
     if back:
-        prose(f"{counted(len(back), 'backup')} that had expired {'is' if len(back) == 1 else 'are'} taken back")
-    prose(rules)
+        text.append(f"{counted(len(back), 'backup')} that had expired {'is' if len(back) == 1 else 'are'} taken back")
+    print_answer(answer, [*text, rules], as_json=as_json)
     return 0
 
 

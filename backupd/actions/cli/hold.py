@@ -13,18 +13,17 @@ from backupd.cli.names import (
     complete_held,
     complete_host_of_pool,
     complete_name,
-    echo_unreadable,
     locked_host,
     moment_of,
     name_argument,
+    unreadable_lines,
 )
 from btrkeep.backup_states import COMPLETE
-from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.progress import prose
+from btrkeep.cli import json_option, print_answer
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError
 from btrkeep.process.proc import login_name
-from btrkeep.units import format_time, local_time
+from btrkeep.units import local_time
 
 
 @click.command("hold")
@@ -43,14 +42,12 @@ def hold_command(ctx: click.Context, host: str, name: str, until: date | None, w
     with locked_host(ctx, host, "hold") as (context, moment):
         new = Hold(_end(until, context.config.pool.zone, moment) if until else None, why)
         done = hold(context.pool, context.catalogue, host, name, new, moment, by=login_name())
-    if as_json:
-        held = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}
-        echo_json({**held, **(hold_fields(new) or {}), "unexpired": done.unexpired})
-        return 0
-    prose(f"{host} {done.name} is held" + (f" until {local_time(new.until)}" if new.until else ""))
+    held = {"host": host, "name": done.name, "state": done.state, "at": moment}
+    text = [f"{host} {done.name} is held" + (f" until {local_time(new.until)}" if new.until else "")]
     if done.unexpired:
-        prose("it had expired, and is taken back")
-    echo_unreadable(host, done)
+        text.append("it had expired, and is taken back")
+    answer = {**held, **(hold_fields(new) or {}), "unexpired": done.unexpired}
+    print_answer(answer, [*text, *unreadable_lines(host, done)], as_json=as_json)
     return 0
 
 
@@ -67,11 +64,9 @@ def release_command(ctx: click.Context, host: str, name: str, as_json: bool) -> 
     """
     with locked_host(ctx, host, "release") as (context, moment):
         done = release(context.pool, context.catalogue, host, name, moment, by=login_name())
-    if as_json:
-        echo_json({"host": host, "name": done.name, "state": done.state, "released": hold_fields(done.hold)})
-    else:
-        prose(f"{host} {done.name} is no longer held: the retention decides about it again")
-        echo_unreadable(host, done)
+    answer = {"host": host, "name": done.name, "state": done.state, "released": hold_fields(done.hold)}
+    text = f"{host} {done.name} is no longer held: the retention decides about it again"
+    print_answer(answer, [text, *unreadable_lines(host, done)], as_json=as_json)
     return 0
 
 
@@ -89,13 +84,10 @@ def unexpire_command(ctx: click.Context, host: str, name: str, why: str, as_json
     """
     with locked_host(ctx, host, "unexpire") as (context, moment):
         done = unexpire(context.pool, context.catalogue, host, name, why, moment, by=login_name())
-    if as_json:
-        taken = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}
-        echo_json({**taken, **(hold_fields(done.hold) or {})})
-    else:
-        assert done.hold.until is not None
-        prose(f"{host} {done.name} is no longer expired; it is held until {local_time(done.hold.until)}")
-        echo_unreadable(host, done)
+    taken = {"host": host, "name": done.name, "state": done.state, "at": moment}
+    assert done.hold.until is not None
+    text = f"{host} {done.name} is no longer expired; it is held until {local_time(done.hold.until)}"
+    print_answer({**taken, **(hold_fields(done.hold) or {})}, [text, *unreadable_lines(host, done)], as_json=as_json)
     return 0
 
 
@@ -126,10 +118,8 @@ def accept_command(ctx: click.Context, host: str, name: str, why: str, as_json: 
     with locked_host(ctx, host, "accept") as (context, moment):
         accepted = accept(context.pool, context.catalogue, host, name, why, moment, by=login_name())
         state = state_after(context.pool, host, accepted)
-    if as_json:
-        echo_json({"host": host, "name": accepted, "state": state, "at": format_time(moment), "why": why})
-    elif state == COMPLETE:
-        prose(f"{host} {accepted} now counts as complete")
-    else:
-        prose(f"the changes of {host} {accepted} are accepted; it is {state}: `backupd list {host}` shows why")
+    text = f"{host} {accepted} now counts as complete"
+    if state != COMPLETE:
+        text = f"the changes of {host} {accepted} are accepted; it is {state}: `backupd list {host}` shows why"
+    print_answer({"host": host, "name": accepted, "state": state, "at": moment, "why": why}, [text], as_json=as_json)
     return 0

@@ -9,11 +9,12 @@ from backupd.actions.quota import QuotaState, costs, enable, look, programs, req
 from backupd.cli.context import clock_for, dry_run_option, load_config, pass_context, yes_option
 from backupd.cli.names import confirmed
 from backupd.repo.context import open_configured, require_writable
-from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.progress import prose
+from btrkeep.cli.tables import Column, listing, objects
 from btrkeep.errors import Exit
 from btrkeep.pool import quota
-from btrkeep.units import format_share, format_size, format_time, local_time, printable
+from btrkeep.units import format_share, format_size, local_time
 
 STATES = {quota.SIMPLE: "on", quota.FULL: "qgroups", quota.OFF: "off"}
 """What JSON calls a mode."""
@@ -36,14 +37,14 @@ def show_command(ctx: click.Context, as_json: bool) -> int:
     """Show how much space each host's backups use, and its quota."""
     config = load_config(ctx)
     quota_state = look(config, open_configured(config))
-    if as_json:
-        echo_json(_as_json(quota_state))
-        return Exit.OK
-    rows = [_row(host, quota_state) for host in sorted({*quota_state.alive, *quota_state.limits})]
-    if rows:
-        click.echo(table(rows, ["HOST", "ALIVE", "QUOTA", "USED"], right=["ALIVE", "QUOTA", "USED"]))
-    prose(_state_words(quota_state))
+    print_answer(_answer(quota_state), lambda: _show(quota_state), as_json=as_json)
     return Exit.OK
+
+
+def _show(quota_state: QuotaState) -> None:
+    if hosts := _hosts(quota_state):
+        click.echo(listing(_columns(quota_state), hosts))
+    prose(_state_words(quota_state))
 
 
 @command.command("enable")
@@ -98,20 +99,28 @@ def disable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool)
 
 
 def _tell(state: QuotaState, as_json: bool, dry_run: bool, *, changed: bool) -> int:
-    if as_json:
-        echo_json({"dry_run": dry_run, "changed": changed and not dry_run, **_as_json(state)})
-    elif dry_run and changed:
-        wanted = "on" if state.mode == quota.OFF else "off"
-        prose(f"simple quotas would be switched {wanted}; nothing was changed")
-    else:
-        prose(_state_words(state))
+    answer = {"dry_run": dry_run, "changed": changed and not dry_run, **_answer(state)}
+    wanted = "on" if state.mode == quota.OFF else "off"
+    would = f"simple quotas would be switched {wanted}; nothing was changed"
+    print_answer(answer, [would if dry_run and changed else _state_words(state)], as_json=as_json)
     return Exit.OK
 
 
-def _row(host: str, state: QuotaState) -> tuple[str, str, str, str]:
-    alive, most = state.alive.get(host), state.limits.get(host)
-    share = format_share(alive / most) if alive is not None and most else "-"
-    return printable(host), format_size(alive), format_size(most) if most is not None else "none", share
+def _hosts(state: QuotaState) -> list[str]:
+    return sorted({*state.alive, *state.limits})
+
+
+def _columns(state: QuotaState) -> tuple[Column[str], ...]:
+    def used(host: str) -> str:
+        alive, most = state.alive.get(host), state.limits.get(host)
+        return format_share(alive / most) if alive is not None and most else "-"
+
+    return (
+        Column("host", header="HOST"),
+        Column("bytes", state.alive.get, "ALIVE", format_size, right=True),
+        Column("quota", state.limits.get, "QUOTA", lambda most: format_size(most) if most is not None else "none", right=True),
+        Column(header="USED", cell=used, right=True),
+    )
 
 
 def _state_words(state: QuotaState) -> str:
@@ -125,11 +134,6 @@ def _state_words(state: QuotaState) -> str:
     return f"simple quotas are off{idle}{stays}"
 
 
-def _as_json(state: QuotaState) -> dict[str, Any]:
-    hosts = sorted({*state.alive, *state.limits})
-    return {
-        "state": STATES[state.mode],
-        "since": format_time(state.since) if state.since else None,
-        "ever_on": state.ever_on,
-        "hosts": [{"host": host, "bytes": state.alive.get(host), "quota": state.limits.get(host)} for host in hosts],
-    }
+def _answer(state: QuotaState) -> dict[str, Any]:
+    hosts = list(objects(_columns(state), _hosts(state)))
+    return {"state": STATES[state.mode], "since": state.since, "ever_on": state.ever_on, "hosts": hosts}

@@ -15,8 +15,7 @@ from backupd.repo.publish import tell_copies, tell_dashboard
 from backupd.repo.reconcile import all_rows, check_seals, point_all, reconcile
 from btrkeep.catalogue import WHOLE, Catalogue, CatalogueDamaged, Damage
 from btrkeep.catalogue.history import COLUMNS
-from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.progress import prose
+from btrkeep.cli import json_option, print_answer
 from btrkeep.clock import Clock
 from btrkeep.errors import Exit
 from btrkeep.pool.locks import NIGHT_LOCK, take_lock
@@ -59,31 +58,26 @@ def command(ctx: click.Context, as_json: bool) -> int:
                 filled = _fill(pool, catalogue, clock, trouble)
                 tell_dashboard(config, pool, catalogue, clock)
     count, locked, history = filled
-    if as_json:
-        echo_json(
-            {
-                "backups": count,
-                "trouble": trouble,
-                "locked": locked,
-                "set_aside": str(aside[0]) if aside else None,
-                "history": {
-                    "written": format_time(history.written) if history.written else None,
-                    "rows": {table: history.counts.get(table, 0) for table in COLUMNS},
-                    "passed_over": history.passed_over,
-                    "trouble": history.trouble or None,
-                },
-            }
-        )
-    else:
-        if aside:
-            prose(f"the old catalogue could not be used and is now {aside[0]}")
-        for line in trouble:
-            prose(f"left alone: {printable(line)}")
-        for host in locked:
-            prose(f"{printable(host)} is being worked on: the next run or expiry brings its rows up to date")
-        if history:
-            prose(printable(str(history)))
-        prose(f"the catalogue has {counted(count, 'backup')} now")
+    answer = {
+        "backups": count,
+        "trouble": trouble,
+        "locked": locked,
+        "set_aside": str(aside[0]) if aside else None,
+        "history": {
+            "written": history.written,
+            "rows": {table: history.counts.get(table, 0) for table in COLUMNS},
+            "passed_over": history.passed_over,
+            "trouble": history.trouble or None,
+        },
+    }
+    text = [
+        *(f"the old catalogue could not be used and is now {path}" for path in aside[:1]),
+        *(f"left alone: {printable(line)}" for line in trouble),
+        *(f"{printable(host)} is being worked on: the next run or expiry brings its rows up to date" for host in locked),
+        *([printable(str(history))] if history else []),
+        f"the catalogue has {counted(count, 'backup')} now",
+    ]
+    print_answer(answer, text, as_json=as_json)
     return Exit.ATTENTION if trouble or history.trouble else Exit.OK
 
 

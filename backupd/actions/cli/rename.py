@@ -8,8 +8,7 @@ from backupd.actions import rename as renaming
 from backupd.cli.context import complete_host, dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
 from backupd.repo.context import PoolContext, writing
-from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.progress import prose
+from btrkeep.cli import json_option, print_answer
 from btrkeep.config.config_key import HOST
 from btrkeep.config.problems import dotted
 from btrkeep.process.proc import login_name
@@ -67,13 +66,9 @@ def _show(ctx: click.Context, host: str, new: str, as_json: bool) -> int:
 
 
 def _tell(host: str, new: str, count: int, todo: list[str], *, as_json: bool, dry_run: bool) -> int:
-    if as_json:
-        echo_json({"dry_run": dry_run, "host": new, "was": host, "backups": count, "todo": todo})
-        return 0
     now = "would become" if dry_run else "is now" if count == 1 else "are now"
-    prose(f"{counted(count, 'backup')} of {host} {now} {new}'s")
-    for line in todo:
-        prose(line)
+    text = [f"{counted(count, 'backup')} of {host} {now} {new}'s", *todo]
+    print_answer({"dry_run": dry_run, "host": new, "was": host, "backups": count, "todo": todo}, text, as_json=as_json)
     return 0
 
 

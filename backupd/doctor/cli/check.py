@@ -11,8 +11,9 @@ from backupd.cli.context import load_config, pass_context, present
 from backupd.doctor.checks import check_all
 from backupd.doctor.copies import reach_copies
 from backupd.doctor.host_checks import check_hosts
-from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.progress import prose
+from btrkeep.cli.tables import table
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit
 
@@ -44,10 +45,7 @@ def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
 
 def report(findings: Sequence[Finding], as_json: bool) -> Exit:
     """Prints them; returns the exit status."""
-    if as_json:
-        echo_json([check_as_json(finding) for finding in findings])
-    else:
-        show(findings)
+    print_answer([check_as_json(finding) for finding in findings], lambda: show(findings), as_json=as_json)
     return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in findings) else Exit.OK
 
 

@@ -25,9 +25,10 @@ from backupd.doctor.room_fix import RoomFix, RoomFixed, attach_left
 from backupd.doctor.room_words import attached_error, plan_lines
 from backupd.doctor.rules import BY_NAME, RULES, examine, findings_of, fix, refusal, rule_named
 from backupd.repo.context import open_configured
-from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose, with_calls
+from btrkeep.cli.tables import table
 from btrkeep.config import Config
 from btrkeep.decisions.findings import ROOM, Finding, check_as_json
 from btrkeep.errors import Exit, PoolUnusable, UsageError
@@ -88,18 +89,20 @@ def command(
     facts = look()
     report = examine(facts)
     reached = list(reach_copies(config)) if connect else []
-    if as_json:
-        echo_json({**_as_json(facts, report), "copies": [check_as_json(finding) for finding in reached]})
-    else:
+
+    def show_all() -> None:
         _show(facts, report, all_checks)
         if connect:
             click.echo()
             show(reached) if reached else click.echo("no replica and no push is configured")
+
+    answer = {**_fields(facts, report), "copies": [check_as_json(finding) for finding in reached]}
+    print_answer(answer, show_all, as_json=as_json)
     levels = {finding.level for finding in [*report.findings, *reached]}
     return Exit.ATTENTION if levels & {"warning", "error"} else Exit.OK
 
 
-def _as_json(facts: DoctorFacts, doctor_report: DoctorReport) -> dict[str, Any]:
+def _fields(facts: DoctorFacts, doctor_report: DoctorReport) -> dict[str, Any]:
     return {
         "filesystem": facts.filesystem.uuid,
         "devices": [
@@ -107,11 +110,11 @@ def _as_json(facts: DoctorFacts, doctor_report: DoctorReport) -> dict[str, Any]:
         ],
         "checks": [rule.name for rule in RULES],
         "not_looked_at": [{"name": unlooked.name, "why": unlooked.why} for unlooked in doctor_report.unlooked],
-        "findings": [finding_as_json(finding) for finding in doctor_report.findings],
+        "findings": [_finding_fields(finding) for finding in doctor_report.findings],
     }
 
 
-def finding_as_json(finding: Finding) -> dict[str, Any]:
+def _finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns one finding; `commands` are shell lines, the first of which are those that --fix runs."""
     return {
         "name": finding.check,
@@ -180,17 +183,23 @@ def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "par
         if finding.remedy.fixable and not dry_run:
             fix(finding, look)
             done.append(finding)
-    if as_json:
-        echo_json({"dry_run": dry_run, "findings": [finding_as_json(finding) for finding in findings], "fixed": bool(done)})
-    elif not findings:
-        click.echo(f"{name}: nothing is found, so nothing is to be done")
+    text = ""
+    if not findings:
+        text = f"{name}: nothing is found, so nothing is to be done"
     elif done:
-        click.echo(f"{name}: done, and not found any more" + _left(done))
+        text = f"{name}: done, and not found any more" + _left(done)
     elif dry_run and not refused:
-        click.echo(f"{name}: --dry-run: nothing was done")
+        text = f"{name}: --dry-run: nothing was done"
+    answer = {"dry_run": dry_run, "findings": [_finding_fields(finding) for finding in findings], "fixed": bool(done)}
+    print_answer(answer, partial(_say, text), as_json=as_json)
     if refused:
         raise refused
     return Exit.OK
+
+
+def _say(text: str) -> None:
+    if text:
+        click.echo(text)
 
 
 def _left(done: list[Finding]) -> str:
@@ -212,16 +221,14 @@ def fix_room(config: Config, now: Callable[[], datetime], named: Sequence[Path],
         for line in plan_lines(planned.plan, planned.devices, is_left=is_left):
             click.echo(printable(line))
     fixed = planned if dry_run else work.run()
-    if as_json:
-        echo_json(_room_as_json(fixed, dry_run=dry_run))
-    elif dry_run:
-        click.echo("room: --dry-run: nothing was done")
-    elif fixed.devices:
-        click.echo(f"room: done: {format_size(fixed.unallocated)} are unallocated, and the temporary device is removed")
+    text = "room: --dry-run: nothing was done" if dry_run else ""
+    if fixed.devices and not dry_run:
+        text = f"room: done: {format_size(fixed.unallocated)} are unallocated, and the temporary device is removed"
+    print_answer(_room_fields(fixed, dry_run=dry_run), partial(_say, text), as_json=as_json)
     return Exit.OK
 
 
-def _room_as_json(fixed: RoomFixed, *, dry_run: bool) -> dict[str, object]:
+def _room_fields(fixed: RoomFixed, *, dry_run: bool) -> dict[str, object]:
     return {
         "dry_run": dry_run,
         "needed": fixed.plan.is_needed,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from backupd.cli.context import dry_run_option, fill_stand_in, load_config, opened, pass_context
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.cli.recording import record
-from backupd.expire.cli.expiry_view import ExpiryStatus, dry_run_as_json, echo_dry_run, expiry_lines, summary_as_json
+from backupd.expire.cli.expiry_view import ExpiryStatus, dry_run_fields, echo_dry_run, expiry_lines, summary_fields
 from backupd.expire.context import ExpiryContext
 from backupd.expire.mount_option import MountOption
 from backupd.expire.report import ExpiryEvent, Summary
@@ -17,7 +18,7 @@ from backupd.expire.run import EVERYTHING, ExpiryRunner, ExpiryScope, dry_run_pl
 from backupd.health.trust import check_trust
 from backupd.repo.context import open_configured, require_privileges, require_writable
 from backupd.repo.history_copy import keep_history
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
 from btrkeep.config import Config
 from btrkeep.decisions.safety_limits import CLOCK, HOSTS, POOL, Forced, force_word
@@ -114,10 +115,8 @@ def _without_grace(config: Config, hosts: Sequence[str]) -> Config:
 
 def _rehearse(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, as_json: bool) -> int:
     plan = dry_run_plan(context, forced, scope)
-    if as_json:
-        echo_json(dry_run_as_json(plan, context.summary, limit))
-    else:
-        echo_dry_run(plan, context.summary, limit, context.now)
+    text = partial(echo_dry_run, plan, context.summary, limit, context.now)
+    print_answer(partial(dry_run_fields, plan, context.summary, limit), text, as_json=as_json)
     return Exit.OK if context.summary.good else Exit.ATTENTION
 
 
@@ -134,8 +133,7 @@ def _expire(context: ExpiryContext, forced: Forced, scope: ExpiryScope, given: E
             check_trust(context.pool, context.catalogue, context.now)
         if keeps and (why := keep_history(context.pool, context.catalogue, context.now)):
             context.sinks.notice(f"could not update the history copy in the pool: {why}")
-    if given.as_json:
-        echo_json(summary_as_json(summary))
+    print_answer(summary_fields(summary), (), as_json=given.as_json)
     return exit_status(summary)
 
 

@@ -9,7 +9,7 @@ from btrkeep.cli.progress import prose, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.retention_words import reasons_words
 from btrkeep.process.progress import Notice, Status
-from btrkeep.units import counted, format_duration, format_size, format_time, local_time, printable
+from btrkeep.units import counted, format_duration, format_size, local_time, printable
 
 LISTS = {
     "mark": "would be marked as expired",
@@ -76,7 +76,7 @@ def _counts(summary: Summary) -> Iterator[str]:
         yield f"{counted(len(summary.left_out), 'host')} left out"
 
 
-def summary_as_json(summary: Summary) -> dict[str, Any]:
+def summary_fields(summary: Summary) -> dict[str, Any]:
     """Returns one object for --json."""
     fields = {name: getattr(summary, name) for name in _JSON} | _hindrances(summary)
     return fields | {"written_bytes_each": summary.written_each, "seconds": round(summary.seconds, 3)}
@@ -159,7 +159,7 @@ def _until(expires: datetime, now: datetime) -> str:
     return f"until the clock is right: by this clock its grace period ended at {local_time(expires)}"
 
 
-def dry_run_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mapping[str, Any]:
+def dry_run_fields(plan: Plan, summary: Summary, limit: int | None) -> Mapping[str, Any]:
     """Returns the same as one object."""
     lists = {
         list_name: [
@@ -167,7 +167,7 @@ def dry_run_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mapping[
                 "host": host.host,
                 "name": step.name,
                 "why": reasons_words(step.reasons),
-                "expires": step.expires and format_time(step.expires),
+                "expires": step.expires,
             }
             for host, step in listed(plan, list_name, limit)
         ]

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from backupd.cli.context import load_config
 from backupd.expire.monitor import CleanerMonitor, CleanerReading, Dropping, Rate, TimeLeft, require_btrfs
 from backupd.repo.context import open_configured
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit, UsageError
@@ -66,12 +66,13 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
     shown = _shown(CleanerMonitor(path), interval)
     is_log = sys.stdout.isatty() or ctx.get_parameter_source("interval") is not ParameterSource.DEFAULT
     if once or not (is_log or as_json):
-        _show(_seen_once(shown), as_json=as_json)
+        seen = _seen_once(shown)
+        print_answer(_fields(seen), lambda: _show(seen), as_json=as_json)
     elif not as_json and has_live_terminal():
         _live(shown, str(path))
     elif as_json:
         for seen in shown:
-            click.echo(json.dumps(as_json_object(seen)))
+            click.echo(json.dumps(_fields(seen)))
     else:
         _log(shown)
     return Exit.OK
@@ -107,10 +108,7 @@ def _seen_once(shown: Iterator[CleanerReading]) -> CleanerReading:
     return next(shown) if seen.waiting else seen
 
 
-def _show(seen: CleanerReading, *, as_json: bool) -> None:
-    if as_json:
-        echo_json(as_json_object(seen))
-        return
+def _show(seen: CleanerReading) -> None:
     if _nothing(seen):
         click.echo(_NOTHING)
         return
@@ -118,7 +116,7 @@ def _show(seen: CleanerReading, *, as_json: bool) -> None:
         click.echo(f"{label:<{_LABEL}}{value}")
 
 
-def as_json_object(seen: CleanerReading) -> dict[str, Any]:
+def _fields(seen: CleanerReading) -> dict[str, Any]:
     """Returns a reading for --json: the rate in subvolumes a minute, `eta` in seconds from now; null is unknown."""
     return {
         "orphans": seen.waiting,

@@ -15,12 +15,13 @@ from backupd.expire.report import expiry_words, left_out_words
 from backupd.files.cli.opened_backup import end_of
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.context import PoolContext
-from btrkeep.cli import complain, json_option, stream_json, table
+from btrkeep.cli import complain, json_option, stream_json
 from btrkeep.cli.progress import prose, text_width
+from btrkeep.cli.tables import Column, listing
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import strip
 from btrkeep.decisions.expiry_plan import HostBackups
-from btrkeep.decisions.retention import parse_policy
+from btrkeep.decisions.retention import Decision, parse_policy
 from btrkeep.decisions.retention_words import (
     ExplainedHost,
     as_of,
@@ -147,16 +148,17 @@ def _show_one(asked: _Asked, explained: ExplainedHost, policy: Retention) -> Non
     verified = VerifiedBackups(asked.context.catalogue, asked.now)
     rows_of = {backup.name: backup for backup in asked.context.catalogue.backups(explained.facts.host)}
     states = {candidate.name: "expired" if candidate.expired else candidate.state for candidate in explained.facts.candidates}
-    rows = [
-        (
-            decision.name,
-            click.style(state := states[decision.name], fg=colours.BACKUP.get(state)),
-            verified_briefly(verified.of(rows_of[decision.name]), local_day) if decision.name in rows_of else "-",
-            printable(words_of(decision, asked.now)),
-        )
-        for decision in explained.decisions
-    ]
-    click.echo("\n" + table(rows, ["NAME", "STATE", "VERIFIED", "KEPT FOR, OR DELETED"], spare=["VERIFIED"]) + "\n")
+
+    def verified_words(name: str) -> str:
+        return verified_briefly(verified.of(rows_of[name]), local_day) if name in rows_of else "-"
+
+    columns: tuple[Column[Decision], ...] = (
+        Column("", lambda decision: decision.name, "NAME"),
+        Column("", lambda decision: states[decision.name], "STATE", lambda state: click.style(state, fg=colours.BACKUP.get(state))),
+        Column("", lambda decision: decision.name, "VERIFIED", verified_words, spare=True),
+        Column("", lambda decision: words_of(decision, asked.now), "KEPT FOR, OR DELETED"),
+    )
+    click.echo("\n" + listing(columns, explained.decisions) + "\n")
     prose(f"{len(explained.decisions) - explained.going} kept, {_go(asked, explained.going, explained.today)}")
     for name in future_names(explained, asked.now):
         prose(f"{name} is stamped in the future, so it is kept and not in the strip: was a clock wrong?")
@@ -202,20 +204,17 @@ def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterato
 
 def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> None:
     limits = guarded(explained for explained, _ in hosts)
-    rows = [
-        (
-            printable(explained.facts.host),
-            f"{len(explained.decisions) - explained.going:,}",
-            f"{explained.going:,}",
-            *([f"{explained.today:,}"] if asked.policy else []),
-            explained.oldest or "-",
-            printable(", ".join(_notes(explained, policy, limits.left_out))),
-        )
-        for explained, policy in hosts
-    ]
-    headers = ["HOST", "KEPT", "TO DELETE", *(["TODAY"] if asked.policy else []), "OLDEST KEPT", "NOTE"]
-    if rows:
-        click.echo(table(rows, headers, right=["KEPT", "TO DELETE", "TODAY"]))
+    number = "{:,}".format
+    columns: tuple[Column[tuple[ExplainedHost, Retention]], ...] = (
+        Column("", lambda host: host[0].facts.host, "HOST"),
+        Column("", lambda host: len(host[0].decisions) - host[0].going, "KEPT", number, right=True),
+        Column("", lambda host: host[0].going, "TO DELETE", number, right=True),
+        Column("", lambda host: host[0].today, "TODAY" if asked.policy else None, number, right=True),
+        Column("", lambda host: host[0].oldest or "-", "OLDEST KEPT"),
+        Column("", lambda host: ", ".join(_notes(*host, limits.left_out)), "NOTE"),
+    )
+    if hosts:
+        click.echo(listing(columns, hosts))
     going, today = sum(explained.going for explained, _ in hosts), sum(explained.today for explained, _ in hosts)
     kept = sum(len(explained.decisions) for explained, _ in hosts) - going
     prose(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")

@@ -26,7 +26,7 @@ from backupd.files.comparing import (
 from backupd.files.suggestions import entry_at, path_given, path_in
 from backupd.files.tree import Entry
 from backupd.files.words import backup_object, shown, time_words
-from btrkeep.cli import echo_json, json_option, stream_object
+from btrkeep.cli import json_option, print_answer, stream_object
 from btrkeep.cli.progress import ProgressLine, prose
 from btrkeep.errors import UsageError
 from btrkeep.units import counted, format_size, printable
@@ -228,12 +228,13 @@ def _total(total: DifferenceTotals) -> str:
 
 def _show_text(old: OpenedBackup, new: OpenedBackup, path: bytes, as_json: bool) -> None:
     lines = text_difference(old.tree, new.tree, path)
-    if as_json:
-        echo_json({**_head(old, new, path), "text": lines})
-        return
-    if lines:
-        lines[:2] = [f"--- {old.where} {os.fsdecode(path)}", f"+++ {new.where} {os.fsdecode(path)}"]
-    for line in lines:
-        click.echo(click.style(printable(line), fg=_LINES.get(line[:1])))
-    if not lines:
-        click.echo("no difference")
+
+    def show() -> None:
+        if lines:
+            lines[:2] = [f"--- {old.where} {os.fsdecode(path)}", f"+++ {new.where} {os.fsdecode(path)}"]
+        for line in lines:
+            click.echo(click.style(printable(line), fg=_LINES.get(line[:1])))
+        if not lines:
+            click.echo("no difference")
+
+    print_answer({**_head(old, new, path), "text": lines}, show, as_json=as_json)

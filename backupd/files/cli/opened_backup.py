@@ -23,14 +23,13 @@ from backupd.files.words import device_words, mode_words, shown, time_words
 from backupd.repo.backup_json import Record
 from backupd.repo.context import open_configured
 from backupd.repo.final_backups import LATEST
-from btrkeep.cli import table
+from btrkeep.cli.tables import Column, listing
 from btrkeep.decisions.lasting import condition_words
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import counted, format_size
 
 _MOST_COMPLETED = 500
-_HEADERS = ["MODE", "UID", "GID", "SIZE", "MODIFIED", "NAME"]
 _MOST_LEFT_OUT = 5
 _STATES = {"complete": "green", "suspect": "yellow", "failed": "red", "expired": "red"}
 
@@ -155,11 +154,15 @@ def _overlap(excluded: str, other: str) -> bool:
 
 def entries_table(entries: Sequence[Entry]) -> str:
     """Returns a table with one line for each entry."""
-    rows = [
-        (mode_words(entry), str(entry.uid), str(entry.gid), size_words(entry), time_words(entry.mtime), name_words(entry))
-        for entry in entries
-    ]
-    return table(rows, _HEADERS, right=["UID", "GID", "SIZE"], spare=["UID", "GID"])
+    columns: tuple[Column[Entry], ...] = (
+        Column(header="MODE", cell=mode_words),
+        Column("", lambda entry: entry.uid, "UID", right=True, spare=True),
+        Column("", lambda entry: entry.gid, "GID", right=True, spare=True),
+        Column(header="SIZE", cell=size_words, right=True),
+        Column("", lambda entry: entry.mtime, "MODIFIED", time_words),
+        Column(header="NAME", cell=name_words),
+    )
+    return listing(columns, entries)
 
 
 def size_words(entry: Entry) -> str:

@@ -33,7 +33,7 @@ from backupd.files.words import backup_object, shown
 from backupd.repo.context import open_configured
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.choices import OVERWRITE
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import echo_json, json_option, print_answer
 from btrkeep.cli.arguments import GivenPath, from_options
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
@@ -208,13 +208,14 @@ def _preview(backup: Restorable, restore: "LocalRestore | HostRestore", watch: "
     preview = restore.preview()
     watch.clear()
     fields = preview_object(backup, restore, preview)
-    if as_json:
-        echo_json(fields)
-    else:
+
+    def show() -> None:
         say_backup(backup, restore.request.paths)
         say_plan(restore, preview)
         if not fields["possible"]:
             say(f"so it would be refused: {fields['why_not']}")
+
+    print_answer(fields, show, as_json=as_json)
     return Exit.OK if fields["possible"] else Exit.ATTENTION
 
 
@@ -293,10 +294,8 @@ def _left_out(done: "Archived") -> None:
 
 
 def _say_tar(opened: OpenedBackup, as_json: bool, fields: dict[str, object], words: str) -> int:
-    if as_json:
-        echo_json({"host": opened.backup.host, **backup_object(opened.backup), **fields})
-    else:
-        say(f"from {opened.where}, {opened.backup.state}: {fields['tar']} {words}")
+    answer = {"host": opened.backup.host, **backup_object(opened.backup), **fields}
+    print_answer(answer, lambda: say(f"from {opened.where}, {opened.backup.state}: {fields['tar']} {words}"), as_json=as_json)
     return Exit.OK
 
 

@@ -15,8 +15,9 @@ from backupd.files.suggestions import missing, nearest_paths, path_given, path_i
 from backupd.files.tree import Tree
 from backupd.files.versions import THERE, UNREADABLE, Absence, PathHistory, Version, history_object, versions
 from backupd.files.words import left_out_object, shown, skipped_deletions_object, time_words
-from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import ProgressLine, prose
+from btrkeep.cli.tables import table
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import counted
@@ -88,10 +89,7 @@ def _show(host: str, history: PathHistory) -> None:
     kind = history.versions[-1].entry.kind
     count, backups = counted(len(history.versions), "version"), counted(len(history.backups), "backup")
     prose(f"{shown(history.path)} of {host}, {kind}: {count} in {backups}")
-    rows = [(version.first, _row(version)) for version in history.versions] + [
-        (gone.first, _gone_row(gone)) for gone in history.gone
-    ]
-    click.echo(table([row for _, row in sorted(rows)], _HEADERS, right=["BACKUPS", "SIZE"]))
+    click.echo(table(sorted([*map(_row, history.versions), *map(_gone_row, history.gone)]), _HEADERS, right=["BACKUPS", "SIZE"]))
     for line in _notes(history):
         prose(line)
 

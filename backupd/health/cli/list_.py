@@ -20,18 +20,18 @@ from backupd.repo.notes_json import Notes, hold_of, read_notes
 from backupd.repo.verified import comparison_fields, read_verified, verification_fields
 from btrkeep.backup_states import ALTERED, PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
-from btrkeep.cli import json_option, stream_json, table
+from btrkeep.cli import json_option, stream_json
 from btrkeep.cli.progress import prose
+from btrkeep.cli.tables import Column, listing, objects
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import DeletionRequest, Hold
 from btrkeep.decisions.retention_words import by_hand, goes_words, hold_words
 from btrkeep.decisions.verification import VerificationState, Verified, VerifiedBackups, damaged_words, verified_briefly
 from btrkeep.process.proc import start_time
-from btrkeep.units import counted, format_duration, format_size, format_time, local_day, local_time, printable
+from btrkeep.units import counted, format_duration, format_size, local_day, local_time, printable
 
 _NONE = {False: "no backups yet", True: "no backup is known"}  # by whether the catalogue was lost
-_HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", "VERIFIED", "REMARK"]
 _UNREAD: dict[str, Any] = {"begun": None, "read": 0, "compared": 0, "bytes": 0, "whole": None, "damaged": []}
 
 
@@ -56,19 +56,15 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
         if host is not None:
             require_host_or_folder(context, host)
         if as_json:
-            stream_json(_objects(context, _as_they_are(context, context.catalogue.backups(host))))
+            stream_json(objects(_columns(context), _as_they_are(context, context.catalogue.backups(host))))
             return 0
         every = host or everything
         now_latest = latest(context.clock.now())
         backups: Iterable[Backup] = context.catalogue.backups(host) if every else context.catalogue.newest_backups(now_latest)
-        notes = _BackupNotes(context)
-        rows = [_row(backup, notes) for backup in _as_they_are(context, backups)]
-    click.echo(
-        table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED", "VERIFIED"])
-        if rows
-        else _NONE[context.lost]
-    )
-    if rows and not every:
+        shown = list(_as_they_are(context, backups))
+        text = listing(_columns(context), shown) if shown else _NONE[context.lost]
+    click.echo(text)
+    if shown and not every:
         prose("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
     return 0
 
@@ -110,6 +106,10 @@ class _BackupNotes:
         """Returns the verification state."""
         return self._verified.of(backup)
 
+    def verified_words(self, backup: Backup) -> str:
+        """Returns the verification state in words."""
+        return verified_briefly(self.verified(backup), local_day) if backup.name else "-"
+
     def verified_fields(self, backup: Backup) -> dict[str, Any] | None:
         """Returns the same for JSON, with the record of `backupd verify`; None if it was never verified."""
         result = self.verified(backup)
@@ -117,8 +117,7 @@ class _BackupNotes:
             return None
         verification = self._read(backup.host).get(backup.name or "")
         read = verification_fields(verification) if verification else {}
-        at = format_time(result.at) if result.at else None
-        fields = {"state": str(result.state), "by": result.by and str(result.by), "at": at, "damages": result.damages}
+        fields = {"state": str(result.state), "by": result.by and str(result.by), "at": result.at, "damages": result.damages}
         return {**_UNREAD, **read, **fields, "source": comparison_fields(result.source) if result.source else None}
 
     def asked(self, backup: Backup) -> DeletionRequest | None:
@@ -139,42 +138,26 @@ def _notes(context: PoolContext, host: str) -> Notes:
         return NO_NOTES
 
 
-def _objects(context: PoolContext, backups: Iterable[Backup]) -> Iterator[dict[str, Any]]:
-    pool, notes = str(context.pool.path), _BackupNotes(context)
-    for backup in backups:
-        deletable = notes.deletable(backup)
-        yield {
-            "host": backup.host,
-            "name": backup.name,
-            "path": f"{pool}/{backup.path}",
-            "state": backup.state,
-            "started": format_time(backup.started),
-            "finished": format_time(backup.finished) if backup.finished else None,
-            "duration": backup.duration,
-            "files": backup.files,
-            "bytes": backup.bytes,
-            "new_bytes": backup.new_bytes,
-            "shared_bytes": backup.shared_bytes,
-            "warnings": list(backup.warnings),
-            "error": error_words(backup.error, backup.cause),
-            "held": notes.hold_fields(backup),
-            "expires": format_time(deletable) if deletable else None,
-            "verified": notes.verified_fields(backup),
-        }
-
-
-def _row(backup: Backup, notes: _BackupNotes) -> tuple[str, ...]:
+def _columns(context: PoolContext) -> tuple[Column[Backup], ...]:
+    notes = _BackupNotes(context)
     return (
-        printable(backup.host),
-        backup.name or "(.working)",
-        click.style(backup.state, fg=colours.BACKUP.get(backup.state)),
-        local_time(backup.started),
-        format_duration(backup.duration),
-        str(backup.files) if backup.files is not None else "-",
-        format_size(backup.bytes),
-        format_size(backup.new_bytes),
-        verified_briefly(notes.verified(backup), local_day) if backup.name else "-",
-        printable(_remark(backup, notes)),
+        Column("host", lambda backup: backup.host, "HOST"),
+        Column("name", lambda backup: backup.name, "NAME", lambda name: name or "(.working)"),
+        Column("path", lambda backup: f"{context.pool.path}/{backup.path}"),
+        Column("state", lambda backup: backup.state, "STATE", lambda state: click.style(state, fg=colours.BACKUP.get(state))),
+        Column("started", lambda backup: backup.started, "STARTED", local_time, spare=True),
+        Column("finished", lambda backup: backup.finished),
+        Column("duration", lambda backup: backup.duration, "TOOK", format_duration, right=True),
+        Column("files", lambda backup: backup.files, "FILES", lambda files: str(files) if files is not None else "-", right=True),
+        Column("bytes", lambda backup: backup.bytes, "SIZE", format_size, right=True),
+        Column("new_bytes", lambda backup: backup.new_bytes, "NEW", format_size, right=True),
+        Column("shared_bytes", lambda backup: backup.shared_bytes),
+        Column("warnings", lambda backup: backup.warnings),
+        Column("error", lambda backup: error_words(backup.error, backup.cause)),
+        Column("held", notes.hold_fields),
+        Column("expires", notes.deletable),
+        Column("verified", header="VERIFIED", cell=notes.verified_words, json=notes.verified_fields, spare=True),
+        Column(header="REMARK", cell=lambda backup: printable(_remark(backup, notes))),
     )
 
 

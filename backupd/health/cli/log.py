@@ -15,13 +15,13 @@ from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import KILLED, Run
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
-from btrkeep.units import format_duration, format_size, format_time, local_time, printable, recorded_time, seconds_between
+from btrkeep.units import format_duration, format_size, local_time, printable, recorded_time, seconds_between
 
 
 @click.command("log")
@@ -47,20 +47,21 @@ def command(ctx: click.Context, host: str | None, limit: int, actions: bool, as_
         done = _actions(context.pool, host)
     if actions:
         return _show_actions(done[:limit], as_json)
-    if as_json:
-        echo_json([_as_json(run, deleted.get((run.host, run.backup))) for run in runs])
-        return 0
-    width = max((len(printable(run.host)) for run in runs), default=0)
-    oldest = runs[-1].started if len(runs) == limit else None
-    shown = [action for action in done if oldest is None or action.at >= oldest][:limit]
-    for run in runs:
-        while shown and shown[0].at >= run.started:
-            prose(_action_line(shown.pop(0)), "    ")
-        _show(run, width, deleted.get((run.host, run.backup)))
-    for action in shown:
-        prose(_action_line(action), "    ")
-    if not runs:
-        click.echo("no run is known" if context.lost else "no runs yet")
+
+    def show() -> None:
+        width = max((len(printable(run.host)) for run in runs), default=0)
+        oldest = runs[-1].started if len(runs) == limit else None
+        shown = [action for action in done if oldest is None or action.at >= oldest][:limit]
+        for run in runs:
+            while shown and shown[0].at >= run.started:
+                prose(_action_line(shown.pop(0)), "    ")
+            _show(run, width, deleted.get((run.host, run.backup)))
+        for action in shown:
+            prose(_action_line(action), "    ")
+        if not runs:
+            click.echo("no run is known" if context.lost else "no runs yet")
+
+    print_answer([_fields(run, deleted.get((run.host, run.backup))) for run in runs], show, as_json=as_json)
     return 0
 
 
@@ -74,13 +75,13 @@ def _actions(pool: Pool, host: str | None) -> list[UserAction]:
 
 
 def _show_actions(actions: Sequence[UserAction], as_json: bool) -> int:
-    if as_json:
-        echo_json([action.as_json() for action in actions])
-        return 0
-    for action in actions:
-        prose(_action_line(action), "    ")
-    if not actions:
-        click.echo("no action of a user is recorded")
+    def text() -> None:
+        for action in actions:
+            prose(_action_line(action), "    ")
+        if not actions:
+            click.echo("no action of a user is recorded")
+
+    print_answer([action.as_json() for action in actions], text, as_json=as_json)
     return 0
 
 
@@ -113,11 +114,11 @@ def _deleted(pool: Pool, runs: Sequence[Run]) -> dict[tuple[str, str | None], Ma
     return deleted_backups
 
 
-def _as_json(run: Run, deleted: Mapping[str, str | None] | None) -> dict[str, Any]:
+def _fields(run: Run, deleted: Mapping[str, str | None] | None) -> dict[str, Any]:
     return {
         "host": run.host,
-        "started": format_time(run.started),
-        "finished": format_time(run.finished) if run.finished else None,
+        "started": run.started,
+        "finished": run.finished,
         "outcome": _outcome(run),
         "backup": run.backup,
         "night": run.night,

@@ -38,13 +38,12 @@ from backupd.health.cli.status_view import (
     show_unconfigured,
     show_unverified,
     show_verification,
-    time_or_null,
 )
 from backupd.health.status_report import StatusReport, is_alive, read_report
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.catalogue.model_alarm import SERVICE
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, ReportingConfig
 from btrkeep.config.reading import backupd_command
@@ -89,15 +88,15 @@ class LastLook:
             return Exit.USAGE
         return Exit.ATTENTION if self.reporting.faults or self.is_old else Exit.OK
 
-    def as_json(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Returns it for --json."""
         return {
-            "now": time_or_null(self.now),
-            "alarms": time_or_null(self.checked.looked if self.checked else None),
-            "pool": time_or_null(self._pool_looked()),
+            "now": self.now,
+            "alarms": self.checked.looked if self.checked else None,
+            "pool": self._pool_looked(),
             "unknown": self.error is not None or self.is_old,
             "faults": list(self.reporting.faults),
-            "configuration_of": time_or_null(self.reporting.kept),
+            "configuration_of": self.reporting.kept,
         }
 
     def show(self) -> None:
@@ -203,12 +202,13 @@ def command(
         if chosen is not None:
             status = _only(status, chosen, states)
         alive = quota.live_bytes(context.pool) if as_json and context.pool else {}
-    if as_json:
-        echo_json({**status.as_json(alive), "looked": look.as_json()})
-    else:
+
+    def show() -> None:
         look.show()
         status.show(host, with_copies=with_copies, chosen=chosen)
         look.show_end()
+
+    print_answer(lambda: {**status.fields(alive), "looked": look.fields()}, show, as_json=as_json)
     if look.error:
         raise look.error
     return look.exit_status
@@ -279,11 +279,11 @@ class _Status:
         """Returns how `backupd` is called for this pool."""
         return backupd_command(self.context.config.name, self.context.config.file)
 
-    def as_json(self, alive: Mapping[str, int]) -> dict[str, Any]:
+    def fields(self, alive: Mapping[str, int]) -> dict[str, Any]:
         """`alive`: the bytes of each host by simple quotas."""
         report = self.report
         hosts = [
-            {**host_as_json(host), "verified": time_or_null(report.looks.get(host.host)), "alive_bytes": alive.get(host.host)}
+            {**host_as_json(host), "verified": report.looks.get(host.host), "alive_bytes": alive.get(host.host)}
             for host in report.hosts
         ]
         return {

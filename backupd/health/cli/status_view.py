@@ -9,16 +9,16 @@ import click
 from backupd.cli import colours
 from backupd.expire.report import names_in_words
 from btrkeep.catalogue import KILLED, Dedupe, Progress, StoredAlarm
-from btrkeep.cli import table
 from btrkeep.cli.progress import prose
+from btrkeep.cli.tables import Column, listing, table
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.cause_words import altered_hint, altered_words, grouped_alike, without_host
-from btrkeep.decisions.copies import FETCHED_BY, CopyStatus, RunningFetch, running_words
+from btrkeep.decisions.copies import FETCHED_BY, CopyStatus, HostLag, RunningFetch, running_words
 from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
 from btrkeep.decisions.verification import BackupsInDoubt, VerificationState
-from btrkeep.units import counted, format_duration, format_share, format_size, format_time, local_time, printable
+from btrkeep.units import counted, format_duration, format_share, format_size, local_time, printable
 
 _MOST_BEHIND = 20
 _MOST_FAILED = 10
@@ -29,9 +29,18 @@ def show_all(
 ) -> None:
     """Prints the table, with what runs and the sum. Hosts that fail for the same reason are one line, unless `each`."""
     groups = [[status] for status in shown] if each else grouped_alike(shown, _reason)
-    rows = [_row(statuses, now) for statuses in groups]
-    if rows:
-        click.echo(table(rows, ["HOST", "STATE", "AGE", "NEXT DUE", "REMARK"], right=["AGE"]))
+    columns: tuple[Column[Sequence[HostStatus]], ...] = (
+        Column(header="HOST", cell=lambda group: printable(group[0].host) if len(group) == 1 else counted(len(group), "host")),
+        Column("", lambda group: group[0].state, "STATE", lambda state: click.style(state, fg=colours.HOST[state])),
+        Column("", _oldest, "AGE", format_duration, right=True),
+        Column(
+            header="NEXT DUE",
+            cell=lambda group: _due(min((status.next_due for status in group if status.next_due), default=None), now),
+        ),
+        Column(header="REMARK", cell=_group_remark),
+    )
+    if groups:
+        click.echo(listing(columns, groups))
     for state in dict.fromkeys(group[0].state for group in groups if len(group) > 1):
         prose(f"`backupd status --state {state}` lists each of these hosts")  # below the table: its cells are folded anywhere
     for entry in running:
@@ -50,16 +59,15 @@ def _reason(status: HostStatus) -> tuple[str, ...] | None:
     return status.state, *(without_host(text, status.host) for text in (status.error, *status.warnings))
 
 
-def _row(statuses: Sequence[HostStatus], now: datetime) -> tuple[str, ...]:
-    first = statuses[0]
-    state = click.style(first.state, fg=colours.HOST[first.state])
-    if len(statuses) == 1:
-        return printable(first.host), state, format_duration(first.age), _due(first.next_due, now), _remark(first)
-    ages, dues = [status.age for status in statuses], [status.next_due for status in statuses]
-    age = max((age for age in ages if age is not None), default=None) if None not in ages else None
-    names = names_in_words([printable(status.host) for status in statuses])
-    due = _due(min((due for due in dues if due), default=None), now)
-    return counted(len(statuses), "host"), state, format_duration(age), due, f"{_remark(first)}; the same with {names}"
+def _oldest(group: Sequence[HostStatus]) -> float | None:
+    """Returns the greatest age; None if one of them has no complete backup."""
+    ages = [status.age for status in group]
+    return max(age for age in ages if age is not None) if None not in ages else None
+
+
+def _group_remark(group: Sequence[HostStatus]) -> str:
+    others = f"; the same with {names_in_words([printable(status.host) for status in group])}" if len(group) > 1 else ""
+    return f"{_remark(group[0])}{others}"
 
 
 def show_unconfigured(hosts: Mapping[str, int]) -> None:
@@ -72,19 +80,16 @@ def show_unconfigured(hosts: Mapping[str, int]) -> None:
 
 def show_copies(copies: Sequence[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> None:
     """Prints a line for each copy, one for its running update, and one for each host that is not completely copied."""
-    rows = [
-        (
-            printable(copy.replica.name),
-            click.style(copy.state, fg=colours.HOST[copy.state]),
-            format_duration(copy.age),
-            f"{copy.session.hosts:,}" if copy.session else "-",
-            _last_time(copy),
-            _copy_remark(copy),
-        )
-        for copy in copies
-    ]
-    if rows:
-        click.echo(table(rows, ["COPY", "STATE", "AGE", "HOSTS", "LAST TIME", "REMARK"], right=["AGE", "HOSTS"]))
+    columns: tuple[Column[CopyStatus[CopySettings]], ...] = (
+        Column("", lambda copy: copy.replica.name, "COPY"),
+        Column("", lambda copy: copy.state, "STATE", lambda state: click.style(state, fg=colours.HOST[state])),
+        Column("", lambda copy: copy.age, "AGE", format_duration, right=True),
+        Column(header="HOSTS", cell=lambda copy: f"{copy.session.hosts:,}" if copy.session else "-", right=True),
+        Column(header="LAST TIME", cell=_last_time),
+        Column(header="REMARK", cell=_copy_remark),
+    )
+    if copies:
+        click.echo(listing(columns, copies))
     for name, running in fetching.items():
         click.echo(f"fetching: {name}: {running_words(running)}")
     for copy in copies:
@@ -107,14 +112,15 @@ def _last_time(copy: CopyStatus[CopySettings]) -> str:
 
 def show_lags(copies: Sequence[CopyStatus[CopySettings]], host: str | None = None) -> None:
     """Prints the newest backup of each host, or of one, in each copy, the oldest first."""
-    rows = [
-        (printable(copy.replica.name), printable(lag.host), lag.newest, format_duration(lag.age), "not listed any more" * lag.gone)
-        for copy in copies
-        for lag in copy.lags
-        if host in (None, lag.host)
-    ]
-    if rows:
-        click.echo(table(rows, ["COPY", "HOST", "NEWEST IN BOTH", "AGE", "REMARK"], right=["AGE"]))
+    columns: tuple[Column[tuple[str, HostLag]], ...] = (
+        Column("", lambda row: row[0], "COPY"),
+        Column("", lambda row: row[1].host, "HOST"),
+        Column("", lambda row: row[1].newest, "NEWEST IN BOTH"),
+        Column("", lambda row: row[1].age, "AGE", format_duration, right=True),
+        Column("", lambda row: row[1].gone, "REMARK", lambda is_gone: "not listed any more" if is_gone else ""),
+    )
+    if rows := [(copy.replica.name, lag) for copy in copies for lag in copy.lags if host in (None, lag.host)]:
+        click.echo(listing(columns, rows))
 
 
 def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
@@ -231,16 +237,12 @@ def host_as_json(status: HostStatus) -> dict[str, Any]:
     return {
         "host": status.host,
         "state": status.state,
-        "last_complete": time_or_null(status.last_complete),
+        "last_complete": status.last_complete,
         "age": round(status.age) if status.age is not None else None,
-        "next_due": time_or_null(status.next_due),
+        "next_due": status.next_due,
         "error": status.error,
-        "warnings": list(status.warnings),
+        "warnings": status.warnings,
     }
-
-
-def time_or_null(when: datetime | None) -> str | None:
-    return format_time(when) if when else None
 
 
 def copy_as_json(copy: CopyStatus[CopySettings], running: RunningFetch | None) -> dict[str, Any]:
@@ -253,14 +255,14 @@ def copy_as_json(copy: CopyStatus[CopySettings], running: RunningFetch | None) -
         "state": copy.state,
         "age": round(copy.age) if copy.age is not None else None,
         "max_age": round(copy.replica.oldest),
-        "fetched_at": format_time(session.at) if session and session.at else None,
-        "tried_at": format_time(session.tried) if session else None,
+        "fetched_at": session.at if session else None,
+        "tried_at": session.tried if session else None,
         "error": copy.error or None,
         "hosts": session.hosts if session else 0,
         "backups": session.fetched if session else 0,
         "bytes": session.bytes if session else 0,
         "seconds": session.seconds if session else None,
-        "newest": format_time(session.newest) if session and session.newest else None,
+        "newest": session.newest if session else None,
         "behind": [
             {"host": host_behind.host, "there": host_behind.there, "here": host_behind.here, "error": host_behind.error}
             for host_behind in copy.behind
@@ -273,8 +275,8 @@ def copy_as_json(copy: CopyStatus[CopySettings], running: RunningFetch | None) -
 def fetch_as_json(running: RunningFetch) -> dict[str, Any]:
     return {
         "pid": running.pid,
-        "began": format_time(running.began),
-        "updated": format_time(running.updated),
+        "began": running.began,
+        "updated": running.updated,
         "backups": running.done,
         "backups_planned": running.planned,
         "bytes": running.bytes,
@@ -295,28 +297,25 @@ def progress_as_json(entry: Progress) -> dict[str, Any]:
         "bytes": entry.bytes,
         "rate": round(entry.rate) if entry.rate is not None else None,
         "share": entry.share,
-        "updated": format_time(entry.updated),
+        "updated": entry.updated,
     }
 
 
 def in_doubt_as_json(in_doubt: BackupsInDoubt | None) -> dict[str, Any] | None:
     if in_doubt is None:
         return None
-    return {
-        "since": format_time(in_doubt.since),
-        "backups": [{"host": host, "name": name} for host, name in sorted(in_doubt.backups)],
-    }
+    return {"since": in_doubt.since, "backups": [{"host": host, "name": name} for host, name in sorted(in_doubt.backups)]}
 
 
 def failed_job_as_json(alarm: StoredAlarm) -> dict[str, Any]:
     """An open alarm about a job, or about a service of [notify] urls."""
-    return {"subject": alarm.subject, "text": alarm.text, "since": format_time(alarm.since)}
+    return {"subject": alarm.subject, "text": alarm.text, "since": alarm.since}
 
 
 def dedupe_as_json(dedupe: Dedupe) -> dict[str, Any]:
     return {
-        "started": format_time(dedupe.started),
-        "finished": time_or_null(dedupe.finished),
+        "started": dedupe.started,
+        "finished": dedupe.finished,
         "outcome": dedupe.outcome or KILLED,
         "backups": dedupe.backups,
         "left": dedupe.left_out,

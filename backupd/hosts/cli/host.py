@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +16,10 @@ from backupd.cli.recording import record_change
 from backupd.hosts.assigning import KEYS, ListedHost, assigned, read_host_list
 from backupd.hosts.cli.questions import Prompter
 from backupd.hosts.files import Files, HostChange, add_host, add_hosts, remove_hosts, set_hosts
-from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli import json_option, print_answer, print_listing
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose
+from btrkeep.cli.tables import Column
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.problems import show
 from btrkeep.config.value_types import FLAG
@@ -90,8 +91,8 @@ def add_command(
     config = files.load_usable()
     record_change(config, datetime.now(UTC), "host add", name)
     reach_result, why = _reached(prompter, config, config.hosts[name], accept_host_key)
-    if as_json:
-        echo_json({"host": name, "file": str(path), "authorized_keys": reach_result.line, "reached": not why and reach_result.good})
+    answer = {"host": name, "file": str(path), "authorized_keys": reach_result.line, "reached": not why and reach_result.good}
+    print_answer(answer, (), as_json=as_json)
     if why:
         raise why
     show_findings(prompter, reach_result.findings)
@@ -117,11 +118,9 @@ def _add_list(files: Files, source: str, common: dict[str, Any], *, as_json: boo
     config = files.load_usable()
     for name in paths:
         record_change(config, datetime.now(UTC), "host add", name, f"from {source}")
-    if as_json:
-        echo_json([{"host": name, "file": str(path)} for name, path in paths.items()])
-        return Exit.OK
-    prose(f"{counted(len(paths), 'host')} added, a file for each in {files.folder}")
-    prose("next: `backupd check --connect` tests them")
+    answer = [{"host": name, "file": str(path)} for name, path in paths.items()]
+    added = f"{counted(len(paths), 'host')} added, a file for each in {files.folder}"
+    print_answer(answer, (added, "next: `backupd check --connect` tests them"), as_json=as_json)
     return Exit.OK
 
 
@@ -173,19 +172,20 @@ def remove_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) ->
     config = files.load_usable()
     for name in paths:
         record_change(config, datetime.now(UTC), "host remove", name)
-    if as_json:
-        rows = [{"host": name, "file": str(path), "file_removed": not path.exists()} for name, path in paths.items()]
-        is_list = len(names) > 1 or is_pattern(names[0])
-        echo_json(rows if is_list else rows[0])
-        return Exit.OK
+    rows = [{"host": name, "file": str(path), "file_removed": not path.exists()} for name, path in paths.items()]
+    is_list = len(names) > 1 or is_pattern(names[0])
+    print_answer(rows if is_list else rows[0], _removed_lines(paths), as_json=as_json)
+    return Exit.OK
+
+
+def _removed_lines(paths: Mapping[str, Path]) -> Iterator[str]:
     for name, path in paths.items():
         removed = "" if path.exists() else ", and so was the file"
-        prose(f"{name} is no longer backed up: its section was removed from {path}{removed}")
+        yield f"{name} is no longer backed up: its section was removed from {path}{removed}"
     if len(paths) == 1:
-        prose(f"its backups stay, all of them; `backupd forget {next(iter(paths))}` gives them up")
+        yield f"its backups stay, all of them; `backupd forget {next(iter(paths))}` gives them up"
     else:
-        prose(f"{counted(len(paths), 'host')} removed; their backups stay, all of them; `backupd forget NAME` gives up a host's")
-    return Exit.OK
+        yield f"{counted(len(paths), 'host')} removed; their backups stay, all of them; `backupd forget NAME` gives up a host's"
 
 
 @command.command("list")
@@ -197,32 +197,28 @@ def list_command(ctx: click.Context, as_json: bool) -> int:
     config = files.load_usable()
     complain_of_faults(config.faults)
     where = files.hosts()
-    rows = [_as_object(host, where[host.name]) for host in config.hosts.values()]
-    if as_json:
-        echo_json(rows)
-    elif rows:
-        click.echo(table([_as_row(row) for row in rows], ["HOST", "ADDRESS", "GROUP", "PATHS", "FILE"], spare=["GROUP"]))
-    elif not config.excluded:
-        prose(f"no host is configured in {files.main}; `backupd host add NAME` adds one")
+    columns: tuple[Column[HostConfig], ...] = (
+        Column("host", header="HOST", cell=_host_words, json=lambda host: host.name),
+        Column("address", header="ADDRESS", cell=_address_words, json=lambda host: host.address),
+        Column("port", lambda host: host.port),
+        Column("group", lambda host: host.group, "GROUP", lambda group: group or "-", spare=True),
+        Column("enabled", lambda host: host.enabled),
+        Column("paths", lambda host: host.paths, "PATHS", lambda paths: printable(" ".join(paths))),
+        Column("file", lambda host: str(where[host.name]), "FILE", lambda file: printable(Path(file).name)),
+    )
+    empty = "" if config.excluded else f"no host is configured in {files.main}; `backupd host add NAME` adds one"
+    print_listing(columns, list(config.hosts.values()), as_json=as_json, empty=empty)
     return Exit.ATTENTION if config.faults else Exit.OK
 
 
-def _as_object(host: HostConfig, file: Path) -> dict[str, Any]:
-    return {
-        "host": host.name,
-        "address": host.address,
-        "port": host.port,
-        "group": host.group,
-        "enabled": host.enabled,
-        "paths": list(host.paths),
-        "file": str(file),
-    }
+def _host_words(host: HostConfig) -> str:
+    return host.name + ("" if host.enabled else " (not enabled)")
 
 
-def _as_row(row: dict[str, Any]) -> list[str]:
-    where = "(this machine)" if row["address"] is None else row["address"] + (f" port {row['port']}" if row["port"] else "")
-    off = "" if row["enabled"] else " (not enabled)"
-    return [row["host"] + off, where, row["group"] or "-", printable(" ".join(row["paths"])), printable(Path(row["file"]).name)]
+def _address_words(host: HostConfig) -> str:
+    if host.address is None:
+        return "(this machine)"
+    return host.address + (f" port {host.port}" if host.port else "")
 
 
 @command.command("test")
@@ -342,16 +338,17 @@ def set_command(ctx: click.Context, words: tuple[str, ...], unset: tuple[str, ..
         if change.keys and not dry_run:
             values = ", ".join(f"{key}={_shown(after)}" for key, (_, after) in change.keys.items())
             record_change(done.config, datetime.now(UTC), "host set", name, values)
-    if as_json:
-        objects = [_change_as_object(name, change, written=not dry_run) for name, change in done.hosts.items()]
-        echo_json(objects[0] if is_one else objects)
-        return Exit.OK
-    if is_one:
-        _tell_one(names[0], done.hosts[names[0]], dry_run=dry_run)
-    else:
-        _tell_many(done.hosts, dry_run=dry_run)
-    for notice in done.notices:
-        prose(f"note: {notice}", "  ", err=True)
+    answers = [_change_fields(name, change, written=not dry_run) for name, change in done.hosts.items()]
+
+    def show() -> None:
+        if is_one:
+            _tell_one(names[0], done.hosts[names[0]], dry_run=dry_run)
+        else:
+            _tell_many(done.hosts, dry_run=dry_run)
+        for notice in done.notices:
+            prose(f"note: {notice}", "  ", err=True)
+
+    print_answer(answers[0] if is_one else answers, show, as_json=as_json)
     return Exit.OK
 
 
@@ -363,7 +360,7 @@ def _split(words: Sequence[str], *, unset: bool) -> tuple[tuple[str, ...], tuple
     return tuple(words[:number]), tuple(words[number:])
 
 
-def _change_as_object(name: str, change: HostChange, *, written: bool) -> dict[str, Any]:
+def _change_fields(name: str, change: HostChange, *, written: bool) -> dict[str, Any]:
     changes = {key: {"before": before, "after": after} for key, (before, after) in change.keys.items()}
     return {"host": name, "file": str(change.path), "changes": changes, "written": bool(changes) and written}
 

@@ -12,7 +12,7 @@ from backupd.hosts.cli.questions import Prompter, asked, require_options, words
 from backupd.hosts.cli.reach import ReachResult, reach
 from backupd.hosts.cli.setup_pool import PoolOptions, pool_is_set_up, set_up_pool, suggested_name
 from backupd.hosts.files import Files, add_host
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import from_options
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.problems import InvalidValue, RefusedItems
@@ -88,8 +88,7 @@ def command(ctx: click.Context, /, accept_host_key: bool, no_run: bool, as_json:
     reach_result = reach(prompter, config, first, accept=accept_host_key)
     findings = _checked(prompter, config, first, reach_result)
     ready = reach_result.good and not any(finding.level == "error" for finding in findings)
-    if as_json:
-        _as_json(config, first, reach_result, findings, ready)
+    print_answer(_answer(config, first, reach_result, findings, ready), (), as_json=as_json)
     if not ready:
         prompter.say(f"\nNot ready for a backup yet; {_REST}")
         return Exit.UNUSABLE if any(finding.unusable for finding in findings) else Exit.ATTENTION
@@ -230,16 +229,13 @@ def _all_done(prompter: Prompter, config: Config) -> int:
     return Exit.OK
 
 
-def _as_json(config: Config, host: HostConfig, result: ReachResult, findings: tuple[Finding, ...], ready: bool) -> None:
-    problems = [finding for finding in findings if finding.level in ("warning", "error")]
-    echo_json(
-        {
-            "pool": str(config.pool.path),
-            "config": str(config.file),
-            "host": host.name,
-            "authorized_keys": result.line,
-            "host_key_known": result.host_key_known,
-            "ready": ready,
-            "problems": [check_as_json(each) for each in problems],
-        }
-    )
+def _answer(config: Config, host: HostConfig, result: ReachResult, findings: tuple[Finding, ...], ready: bool) -> dict[str, object]:
+    return {
+        "pool": str(config.pool.path),
+        "config": str(config.file),
+        "host": host.name,
+        "authorized_keys": result.line,
+        "host_key_known": result.host_key_known,
+        "ready": ready,
+        "problems": [check_as_json(finding) for finding in findings if finding.level in ("warning", "error")],
+    }

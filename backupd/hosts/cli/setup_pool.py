@@ -4,7 +4,7 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,9 +20,8 @@ from backupd.hosts.edit import with_keys
 from backupd.hosts.files import Files
 from backupd.repo.boot_json import note_new_pool
 from btrkeep.catalogue import Catalogue
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import prose
 from btrkeep.config import Config, Retention, example, is_example
 from btrkeep.config import value_types as kinds
 from btrkeep.config.model import PERIOD_NAMES
@@ -59,25 +58,19 @@ def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> No
     ensure_reserve(pool.path)
     note_new_pool(pool)
     written = _write_example(config, text)
-    if as_json:
-        echo_json(
-            {
-                "path": str(pool.path),
-                "id": pool.id,
-                "filesystem": pool.filesystem,
-                "rehearsal": rehearsal,
-                "config": str(config),
-                "config_written": written,
-            }
-        )
-        return
-    prose(f"{pool.path} is a pool now")
-    if hint := powerless_hint(pool.path):
-        prose(hint)
+    answer = {"path": str(pool.path), "id": pool.id, "filesystem": pool.filesystem, "rehearsal": rehearsal}
+    answer |= {"config": str(config), "config_written": written}
+    print_answer(answer, _created_lines(pool.path, config, written), as_json=as_json)
+
+
+def _created_lines(pool: Path, config: Path, written: bool) -> Iterator[str]:
+    yield f"{pool} is a pool now"
+    if hint := powerless_hint(pool):
+        yield hint
     if written:
-        prose(f"{config} is an example: add your hosts to it, then run `backupd check`")
+        yield f"{config} is an example: add your hosts to it, then run `backupd check`"
     else:
-        prose(f"{config} was there already and is left as it is")
+        yield f"{config} was there already and is left as it is"
 
 
 def _write_example(config: Path, text: str) -> bool:

@@ -15,14 +15,15 @@ from backupd.cli.context import opened, pass_context
 from backupd.observe.chart import Axis, bars, labelled, strip, under
 from backupd.observe.cli.trend import chart_characters, svg_option, width
 from btrkeep.catalogue import Job
-from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import prose
+from btrkeep.cli.tables import Column, listing, objects
 from btrkeep.decisions.day_phases import MINUTES, DayData, PhaseSum, Slot, bounds, kinds_of, phases, slots, sums
 from btrkeep.decisions.trend import hour_ticks
 from btrkeep.errors import Exit
 from btrkeep.process.proc import start_time
-from btrkeep.units import format_duration, format_size, format_time, local_minute, printable
+from btrkeep.units import format_duration, format_size, local_minute, printable
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
@@ -62,12 +63,14 @@ def command(ctx: click.Context, date: Any, svg: Path | None, as_json: bool) -> i
         from backupd.observe.picture import day_picture, save
 
         save(day_picture(day_data), svg)
-    if as_json:
-        echo_json(_day_as_json(day_data))
-    elif not has_samples:
-        prose(f"There are no samples from {local_minute(start)} to {local_minute(end)}.")
-    elif not svg:
-        click.echo("\n".join(lines(day_data)))
+
+    def show() -> None:
+        if not has_samples:
+            prose(f"There are no samples from {local_minute(start)} to {local_minute(end)}.")
+        elif not svg:
+            click.echo("\n".join(lines(day_data)))
+
+    print_answer(_fields(day_data), show, as_json=as_json)
     return Exit.OK if has_samples or as_json or not svg else Exit.ATTENTION
 
 
@@ -80,19 +83,19 @@ def _ended(job: Job, now: datetime) -> Job:
     return Job(job.kind, job.started, end, job.updated, job.data, job.pid, job.pid_started)
 
 
-def _day_as_json(day: DayData) -> dict[str, Any]:
+def _fields(day: DayData) -> dict[str, Any]:
     return {
-        "since": format_time(day.start),
-        "until": format_time(day.end),
+        "since": day.start,
+        "until": day.end,
         "slots": [_slot(slot) for slot in day.slots if slot.read is not None],
-        "phases": [{"job": phase.kind, "start": format_time(phase.start), "end": format_time(phase.end)} for phase in day.phases],
-        "sums": [_sum(phase_sum) for phase_sum in day.sums],
+        "phases": [{"job": phase.kind, "start": phase.start, "end": phase.end} for phase in day.phases],
+        "sums": list(objects(_SUMS, day.sums)),
     }
 
 
 def _slot(slot: Slot) -> dict[str, Any]:
     return {
-        "start": format_time(slot.start),
+        "start": slot.start,
         "seconds": (slot.end - slot.start).total_seconds(),
         "known": round(slot.known, 1),
         "read": round(slot.read or 0),
@@ -100,17 +103,37 @@ def _slot(slot: Slot) -> dict[str, Any]:
     }
 
 
-def _sum(phase_sum: PhaseSum) -> dict[str, Any]:
-    return {
-        "job": phase_sum.kind or None,
-        "seconds": round(phase_sum.seconds, 1),
-        "known": round(phase_sum.known, 1),
-        "read": phase_sum.read,
-        "written": phase_sum.written,
-        "data": phase_sum.data,
-        "metadata": phase_sum.metadata,
-        "ratio": round(phase_sum.ratio, 3) if phase_sum.ratio is not None else None,
-    }
+def _if_known(phase_sum: PhaseSum, size: int) -> str:
+    return format_size(size) if phase_sum.known else "-"
+
+
+def _ratio_words(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}" if ratio < 10 else f"{ratio:,.0f}"
+
+
+_SUMS: tuple[Column[PhaseSum], ...] = (
+    Column("job", lambda row: row.kind or None, "", lambda kind: kind or "all day"),
+    Column("seconds", lambda row: row.seconds, "TIME", format_duration, lambda seconds: round(seconds, 1), right=True),
+    Column("known", lambda row: round(row.known, 1)),
+    Column(
+        "read",
+        header="READ",
+        cell=lambda row: _if_known(row, row.read),
+        json=lambda row: row.read,
+        right=True,
+        spare=True,
+    ),
+    Column(
+        "written",
+        header="WRITTEN",
+        cell=lambda row: _if_known(row, row.written),
+        json=lambda row: row.written,
+        right=True,
+    ),
+    Column("data", lambda row: row.data, "DATA", format_size, right=True),
+    Column("metadata", lambda row: row.metadata, "METADATA", format_size, right=True),
+    Column("ratio", lambda row: row.ratio, "RATIO", _ratio_words, lambda ratio: ratio and round(ratio, 3), right=True),
+)
 
 
 _SCALE = 11  # columns of "12.3 MiB/s"
@@ -168,9 +191,7 @@ def _hours(day: DayData, room: int) -> list[tuple[int, str]]:
 
 def sum_lines(day: DayData) -> list[str]:
     """Returns the table and its footnotes."""
-    rows = [_row(phase_sum) for phase_sum in day.sums]
-    headers = ["", "TIME", "READ", "WRITTEN", "DATA", "METADATA", "RATIO"]
-    text = [table(rows, headers, right=headers[1:], spare=["READ"])]
+    text = [listing(_SUMS, day.sums)]
     words = []
     short = [phase_sum for phase_sum in day.sums if phase_sum.known < phase_sum.seconds * 0.95]
     if short:
@@ -179,16 +200,3 @@ def sum_lines(day: DayData) -> list[str]:
         words.append("Where less was written than data, it was compressed or is not written yet: no ratio.")
     words.append("Ratio: bytes written besides data for each byte of data, all copies counted.")
     return [*text, "", *textwrap.wrap(" ".join(words), min(width(), 100))]
-
-
-def _row(phase_sum: PhaseSum) -> list[str]:
-    ratio = phase_sum.ratio
-    return [
-        phase_sum.kind or "all day",
-        format_duration(phase_sum.seconds),
-        format_size(phase_sum.read) if phase_sum.known else "-",
-        format_size(phase_sum.written) if phase_sum.known else "-",
-        format_size(phase_sum.data),
-        format_size(phase_sum.metadata),
-        "-" if ratio is None else f"{ratio:.2f}" if ratio < 10 else f"{ratio:,.0f}",
-    ]

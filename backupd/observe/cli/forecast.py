@@ -8,10 +8,10 @@ import click
 
 from backupd.cli.context import opened, pass_context
 from backupd.observe.cli.trend import width
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.decisions.trend import FullForecast, TooLittleHistory, bounded, forecast, points
 from btrkeep.errors import Exit
-from btrkeep.units import format_size, format_time, local_day
+from btrkeep.units import format_size, local_day
 
 _DAY = timedelta(days=1)
 
@@ -39,21 +39,14 @@ def command(ctx: click.Context, days: int, as_json: bool) -> int:
     if isinstance(allocated, FullForecast) and isinstance(used, FullForecast):
         allocated = bounded(allocated, used)
     answers = {"allocated": allocated, "used": used}
-    if as_json:
-        echo_json(
-            {
-                "since": format_time(moments[0]) if moments else None,
-                "until": format_time(moments[-1]) if moments else None,
-                "size": size if daily else None,
-                **{name: _as_json(answer) for name, answer in answers.items()},
-            }
-        )
-    else:
-        click.echo("\n".join(lines(answers, moments, size)))
+    first, last = (moments[0], moments[-1]) if moments else (None, None)
+    head = {"since": first, "until": last, "size": size if daily else None}
+    fields = head | {name: _fields(answer) for name, answer in answers.items()}
+    print_answer(fields, lambda: click.echo("\n".join(lines(answers, moments, size))), as_json=as_json)
     return Exit.OK
 
 
-def _as_json(answer: FullForecast | TooLittleHistory) -> dict[str, Any]:
+def _fields(answer: FullForecast | TooLittleHistory) -> dict[str, Any]:
     if isinstance(answer, TooLittleHistory):
         unknown = ("now", "per_day", "per_day_slow", "per_day_fast", "full", "full_earliest", "full_latest")
         return {**dict.fromkeys(unknown), "why_not": str(answer)}
@@ -63,15 +56,11 @@ def _as_json(answer: FullForecast | TooLittleHistory) -> dict[str, Any]:
         "per_day": round(pace.usual),
         "per_day_slow": round(pace.slow),
         "per_day_fast": round(pace.fast),
-        "full": _time(answer.usual),
-        "full_earliest": _time(answer.earliest),
-        "full_latest": _time(answer.latest),
+        "full": answer.usual,
+        "full_earliest": answer.earliest,
+        "full_latest": answer.latest,
         "why_not": None,
     }
-
-
-def _time(moment: datetime | None) -> str | None:
-    return format_time(moment) if moment else None
 
 
 def lines(answers: dict[str, FullForecast | TooLittleHistory], moments: list[datetime], size: int) -> list[str]:

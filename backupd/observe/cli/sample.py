@@ -13,13 +13,13 @@ from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_alive, tell_copies, tell_dashboard
 from btrkeep.catalogue import CatalogueBusy, Sample
 from btrkeep.catalogue.model_pool import read_space_name, split_activities
-from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli import complain, json_option, print_answer
 from btrkeep.decisions.pool_health import note_redundancy
 from btrkeep.decisions.trend import metadata_share
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
 from btrkeep.pool.balance import missing_devices
 from btrkeep.pool.model import DEVICE_ERRORS
-from btrkeep.units import counted, format_share, format_size, format_time, printable
+from btrkeep.units import counted, format_share, format_size, printable
 
 _log = logging.getLogger(__name__)
 
@@ -54,10 +54,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
         except CatalogueBusy as error:
             complain(OperatorError(f"left out this sample: {error.message}", error.hint))
             return Exit.OK
-    if as_json:
-        echo_json(as_json_object(sample))
-    else:
-        click.echo(line(sample))
+    print_answer(_fields(sample), lambda: click.echo(line(sample)), as_json=as_json)
     return Exit.OK
 
 
@@ -97,12 +94,11 @@ def device_errors(sample: Sample) -> dict[str, str]:
     return errors_by_device
 
 
-def as_json_object(sample: Sample) -> dict[str, Any]:
-    """Returns the sample for --json."""
+def _fields(sample: Sample) -> dict[str, Any]:
     is_known = bool(sample.seconds)
     return {
         "filesystem": sample.filesystem,
-        "taken": format_time(sample.taken),
+        "taken": sample.taken,
         "size": sample.size,
         "allocated": sample.allocated,
         "used": sample.used,
@@ -112,7 +108,7 @@ def as_json_object(sample: Sample) -> dict[str, Any]:
         "devices": [_device(name, values) for name, values in sample.devices.items()],
         "orphans": sample.orphans,
         "score": round(sample.score, 3) if sample.score is not None else None,
-        "scored": format_time(sample.scored) if sample.scored else None,
+        "scored": sample.scored,
         "options": sample.options.split(","),
         "activity": list(split_activities(sample.activity)),
         "seconds": round(sample.seconds, 3) if is_known else None,

@@ -12,12 +12,12 @@ import click
 
 from backupd.cli.context import opened, pass_context
 from backupd.observe.chart import ASCII, BLOCKS, ChartCharacters, axis_for, filled, labelled, under
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import prose, text_width
 from btrkeep.decisions.trend import MOST_POINTS, Point, date_ticks, point_of, points, step_for
 from btrkeep.errors import Exit
-from btrkeep.units import format_share, format_size, format_time, in_zone, local_day, printable
+from btrkeep.units import format_share, format_size, in_zone, local_day, printable
 
 if TYPE_CHECKING:
     from backupd.repo.context import PoolContext
@@ -61,12 +61,16 @@ def command(ctx: click.Context, days: int, svg: Path | None, as_json: bool) -> i
         from backupd.observe.picture import TrendData, save, trend_picture
 
         save(trend_picture(TrendData(printable(name), until - timedelta(days=days), until, zone, trend_points)), svg)
-    if as_json:
-        echo_json({"since": format_time(until - timedelta(days=days)), "points": [_as_json(point) for point in trend_points]})
-    elif not trend_points:
-        prose(_how_to_begin(days))
-    elif not svg:
-        click.echo("\n".join(lines(trend_points, printable(name))))
+
+    def show() -> None:
+        if not trend_points:
+            prose(_how_to_begin(days))
+        elif not svg:
+            click.echo("\n".join(lines(trend_points, printable(name))))
+
+    print_answer(
+        {"since": until - timedelta(days=days), "points": [_fields(point) for point in trend_points]}, show, as_json=as_json
+    )
     return Exit.OK if trend_points or as_json or not svg else Exit.ATTENTION
 
 
@@ -77,9 +81,9 @@ def _points(context: "PoolContext", since: datetime, until: datetime, days: int)
     return points(samples, since, step_for(timedelta(days=days)))
 
 
-def _as_json(point: Point) -> dict[str, Any]:
+def _fields(point: Point) -> dict[str, Any]:
     return {
-        "taken": format_time(point.taken),
+        "taken": point.taken,
         "size": point.size,
         "allocated": point.allocated,
         "used": point.used,

@@ -18,10 +18,11 @@ from backupd.observe.usage import (
     by_writing,
     listed,
 )
-from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import Parsed
+from btrkeep.cli.tables import Column, listing, objects
 from btrkeep.pool import quota
-from btrkeep.units import counted, format_duration, format_size, format_time, local_time, parse_duration, printable
+from btrkeep.units import counted, format_duration, format_size, local_time, parse_duration, printable
 
 
 @click.command("usage")
@@ -64,50 +65,29 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
             use = by_extents(context.pool, backups, seconds)
         alive = quota.live_bytes(context.pool).get(host) if host else None
         since = quota.since(context.pool) if host else None
-    if as_json:
-        echo_json({**_as_json(use, host), "alive": alive})
-        return 0
-    _show(use, host)
-    if alive is not None:
-        counted_since = f"; what was written before {local_time(since)} is not in it" if since else ""
-        click.echo(
-            f"{printable(host or '')}: {format_size(alive)} that it wrote are alive, by simple quotas, with metadata{counted_since}"
-        )
+
+    def show() -> None:
+        _show(use, host)
+        if alive is not None:
+            more = f"; what was written before {local_time(since)} is not in it" if since else ""
+            click.echo(
+                f"{printable(host or '')}: {format_size(alive)} that it wrote are alive, by simple quotas, with metadata{more}"
+            )
+
+    print_answer({**_fields(use, host), "alive": alive}, show, as_json=as_json)
     return 0
 
 
-def _as_json(use: PoolUse, host: str | None) -> dict[str, Any]:
+def _fields(use: PoolUse, host: str | None) -> dict[str, Any]:
     return {
         "method": use.method,
         "complete": use.complete,
         "seconds": round(use.seconds, 3),
         "draws": use.draws,
         "others": _amount(use.others),
-        "hosts": [_host(host_use) for host_use in use.hosts if host in (None, host_use.host)],
-        "backups": [_backup(backup) for backup in use.backups if backup.host == host],
+        "hosts": list(objects(_HOSTS, (host_use for host_use in use.hosts if host in (None, host_use.host)))),
+        "backups": list(objects(_BACKUPS, (backup for backup in use.backups if backup.host == host))),
         "unread": dict(use.unread),
-    }
-
-
-def _host(host_use: HostUse) -> dict[str, Any]:
-    named = {"host": host_use.host, "backups": host_use.backups, "bytes": host_use.size, "new_bytes": host_use.written}
-    return {**named, **_measured(host_use.measured)}
-
-
-def _backup(backup_use: BackupUse) -> dict[str, Any]:
-    named = {
-        "host": backup_use.host,
-        "name": backup_use.name,
-        "state": backup_use.state,
-        "started": format_time(backup_use.started),
-    }
-    return {**named, "bytes": backup_use.size, "new_bytes": backup_use.written, **_measured(backup_use.measured)}
-
-
-def _measured(measured: MeasuredUsage | None) -> dict[str, Any]:
-    return {
-        "exclusive": _amount(measured.exclusive) if measured else None,
-        "referenced": _amount(measured.referenced) if measured else None,
     }
 
 
@@ -115,28 +95,48 @@ def _amount(amount: Amount | None) -> dict[str, int] | None:
     return {"bytes": amount.bytes, "low": amount.low, "high": amount.high} if amount else None
 
 
+def _interval(measured: MeasuredUsage | None) -> str:
+    """Returns the interval of the own size, empty if that is exact."""
+    if not measured or measured.exclusive.exact:
+        return ""
+    return f"{format_size(measured.exclusive.low)} to {format_size(measured.exclusive.high)}"
+
+
+def _amount_words(amount: Amount | None) -> str:
+    return format_size(amount.bytes if amount else None)
+
+
+_MEASURED: tuple[Column[HostUse | BackupUse], ...] = (
+    Column("exclusive", lambda use: _amount(use.measured.exclusive) if use.measured else None),
+    Column("referenced", lambda use: _amount(use.measured.referenced) if use.measured else None),
+    Column("", lambda use: use.measured.referenced if use.measured else None, "ON DISK", _amount_words, right=True),
+    Column("", lambda use: use.measured.exclusive if use.measured else None, "OWN", _amount_words, right=True),
+    Column("", lambda use: use.measured, "95%", _interval),
+)
+_HOSTS: tuple[Column[HostUse], ...] = (
+    Column("host", lambda host: host.host, "HOST"),
+    Column("backups", lambda host: host.backups, "BACKUPS", right=True, spare=True),
+    Column("bytes", lambda host: host.size, "NEWEST", format_size, right=True),
+    Column("new_bytes", lambda host: host.written, "WRITTEN", format_size, right=True),
+    *_MEASURED,
+)
+_BACKUPS: tuple[Column[BackupUse], ...] = (
+    Column("host", lambda backup: backup.host),
+    Column("name", lambda backup: backup.name, "NAME", lambda name: name or "(.working)"),
+    Column("state", lambda backup: backup.state, "STATE", spare=True),
+    Column("started", lambda backup: backup.started),
+    Column("bytes", lambda backup: backup.size, "SIZE", format_size, right=True),
+    Column("new_bytes", lambda backup: backup.written, "WRITTEN", format_size, right=True),
+    *_MEASURED,
+)
+
+
 def _show(use: PoolUse, host: str | None) -> None:
     if host:
-        rows = [
-            (
-                backup.name or "(.working)",
-                backup.state,
-                format_size(backup.size),
-                format_size(backup.written),
-                *_columns(backup.measured),
-            )
-            for backup in use.backups
-            if backup.host == host
-        ]
-        heads = ["NAME", "STATE", "SIZE", "WRITTEN", "ON DISK", "OWN", "95%"]
+        text = listing(_BACKUPS, backups) if (backups := [backup for backup in use.backups if backup.host == host]) else ""
     else:
-        rows = [
-            (printable(host.host), str(host.backups), format_size(host.size), format_size(host.written), *_columns(host.measured))
-            for host in sorted(use.hosts, key=_weight, reverse=True)
-        ]
-        heads = ["HOST", "BACKUPS", "NEWEST", "WRITTEN", "ON DISK", "OWN", "95%"]
-    right = ["BACKUPS", "SIZE", "NEWEST", "WRITTEN", "ON DISK", "OWN"]
-    click.echo(table(rows, heads, right=right, spare=["STATE", "BACKUPS"]) if rows else "no backups yet")
+        text = listing(_HOSTS, sorted(use.hosts, key=_weight, reverse=True)) if use.hosts else ""
+    click.echo(text or "no backups yet")
     for host_use in use.hosts if host else ():
         if host_use.host == host and host_use.measured:
             click.echo(f"{printable(host)}: {_words(host_use.measured.referenced)} on disk, all backups together")
@@ -146,15 +146,6 @@ def _show(use: PoolUse, host: str | None) -> None:
 
 def _weight(host_use: HostUse) -> int:
     return host_use.measured.referenced.bytes if host_use.measured else host_use.written or 0
-
-
-def _columns(measured: MeasuredUsage | None) -> tuple[str, str, str]:
-    """Returns the sizes on disk and own, and the interval of the latter, empty if it is exact."""
-    if not measured:
-        return "-", "-", ""
-    own = measured.exclusive
-    interval = "" if own.exact else f"{format_size(own.low)} to {format_size(own.high)}"
-    return format_size(measured.referenced.bytes), format_size(own.bytes), interval
 
 
 def _words(amount: Amount) -> str:

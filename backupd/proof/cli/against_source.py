@@ -9,7 +9,7 @@ from backupd.repo.listing import hosts_of
 from backupd.repo.verified import comparison_fields
 from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
-from btrkeep.cli import complain, echo_json
+from btrkeep.cli import complain, print_answer
 from btrkeep.cli.progress import prose
 from btrkeep.config import HostConfig
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -63,10 +63,7 @@ def compare_hosts(context: PoolContext, which: tuple[str, ...], scope: SourceSco
             if not as_json:
                 _say(done)
         is_over = not work.is_over
-    if as_json:
-        echo_json(
-            {"files": work.files, "is_whole": is_over, "hosts": [_fields(source_findings) for source_findings in host_findings]}
-        )
+    print_answer({"files": work.files, "is_whole": is_over, "hosts": list(map(_fields, host_findings))}, (), as_json=as_json)
     return cancellation.exit_status(
         Exit.ATTENTION if failed or any(source_findings.differing for source_findings in host_findings) else Exit.OK
     )
@@ -84,11 +81,7 @@ def _hosts(context: PoolContext, which: tuple[str, ...]) -> list[HostConfig]:
 
 
 def _say_plan(hosts: list[HostConfig], as_json: bool) -> int:
-    if as_json:
-        echo_json([{"host": host.name} for host in hosts])
-    else:
-        for host in hosts:
-            prose(printable(host.name))
+    print_answer([{"host": host.name} for host in hosts], [printable(host.name) for host in hosts], as_json=as_json)
     return int(Exit.OK)
 
 

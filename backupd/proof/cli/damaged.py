@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any
 
 import click
 
@@ -13,12 +12,11 @@ from backupd.proof.damaged_files import DamagedFile, damaged_files
 from backupd.proof.read_errors import look_at_read_errors
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
-from btrkeep.cli import complain, echo_json, json_option, table
+from btrkeep.cli import complain, json_option, print_listing
 from btrkeep.cli.progress import prose
+from btrkeep.cli.tables import Column, listing
 from btrkeep.errors import Exit, OperatorError
-from btrkeep.units import counted, format_size, format_time, local_time, printable
-
-_HEADERS = ["HOST", "PATH", "BACKUPS", "BYTES", "FOUND BY", "ANOTHER COPY"]
+from btrkeep.units import counted, format_size, local_time, printable
 
 
 @click.command("damaged")
@@ -47,12 +45,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
                 require_host_or_folder(context, host)
             rows += context.catalogue.damages(host or None, find(context.pool, host, name).name if name else None)
         damaged = damaged_files(context, (row for row in dict.fromkeys(rows) if row.fate is None))
-    if as_json:
-        echo_json([as_json_object(damaged_file) for damaged_file in damaged])
-    elif damaged:
-        show(damaged)
-    elif not context.lost:
-        prose("no damaged files are recorded")
+    print_listing(COLUMNS, damaged, as_json=as_json, empty="" if context.lost else "no damaged files are recorded")
     if unnamed and not as_json:
         prose(unnamed)
     return int(Exit.ATTENTION if damaged or context.lost else Exit.OK)
@@ -78,23 +71,11 @@ def _look(context: PoolContext) -> str:
     )
 
 
-def show(damaged: Sequence[DamagedFile], most: int | None = None) -> None:
-    """The table, or its first rows and how many more there are."""
-    shown = damaged[:most]
-    lines = [
-        (
-            printable(damaged_file.host),
-            printable(damaged_file.path),
-            ranges(damaged_file.backups, damaged_file.known),
-            format_size(damaged_file.bytes) if damaged_file.bytes else "?",
-            ", ".join(damaged_file.found_by),
-            _copy(damaged_file),
-        )
-        for damaged_file in shown
-    ]
-    click.echo(table(lines, _HEADERS, right=["BYTES"], spare=["FOUND BY"]))
-    if len(damaged) > len(shown):
-        prose(f"and {counted(len(damaged) - len(shown), 'file')} more: `backupd damaged`")
+def show(damaged: Sequence[DamagedFile], most: int) -> None:
+    """The first rows of the table, and how many more there are."""
+    click.echo(listing(COLUMNS, damaged[:most]))
+    if len(damaged) > most:
+        prose(f"and {counted(len(damaged) - most, 'file')} more: `backupd damaged`")
 
 
 def _copy(damaged_file: DamagedFile) -> str:
@@ -115,17 +96,17 @@ def ranges(chosen: Iterable[str], all_names: Sequence[str]) -> str:
     return ", ".join(words)
 
 
-def as_json_object(damaged_file: DamagedFile) -> dict[str, Any]:
-    """Returns a file for --json."""
-    return {
-        "host": damaged_file.host,
-        "path": damaged_file.path,
-        "backups": list(damaged_file.backups),
-        "places": [{"start": start, "length": length or None} for start, length in damaged_file.places],
-        "found_by": list(damaged_file.found_by),
-        "found_at": format_time(damaged_file.found_at),
-        "similar": list(damaged_file.similar),
-        "proven": list(damaged_file.proven),
-        "replicas": list(damaged_file.replicas),
-        "next_night": damaged_file.next_night,
-    }
+COLUMNS: tuple[Column[DamagedFile], ...] = (
+    Column("host", lambda file: file.host, "HOST"),
+    Column("path", lambda file: file.path, "PATH"),
+    Column("backups", header="BACKUPS", cell=lambda file: ranges(file.backups, file.known), json=lambda file: file.backups),
+    Column("places", lambda file: [{"start": start, "length": length or None} for start, length in file.places]),
+    Column(header="BYTES", cell=lambda file: format_size(file.bytes) if file.bytes else "?", right=True),
+    Column("found_by", lambda file: file.found_by, "FOUND BY", ", ".join, spare=True),
+    Column("found_at", lambda file: file.found_at),
+    Column("similar", lambda file: file.similar),
+    Column("proven", lambda file: file.proven),
+    Column("replicas", lambda file: file.replicas),
+    Column("next_night", lambda file: file.next_night),
+    Column(header="ANOTHER COPY", cell=_copy),
+)

@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from backupd.cli.context import load_config, opened
-from backupd.proof.cli.damaged import as_json_object as damaged_object
-from backupd.proof.cli.damaged import show
+from backupd.proof.cli.damaged import COLUMNS, show
 from backupd.proof.damaged_files import DamagedFile, damaged_files
 from backupd.proof.read_errors import ScrubDamage, look_at_read_errors, record_scrub_damage
 from backupd.proof.scrub import Scrubbed, ScrubState, is_unfinished, scrub
 from backupd.repo.context import open_configured, require_privileges, require_writable
-from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli import complain, json_option, print_answer
 from btrkeep.cli.progress import outlive_readers, prose, say
+from btrkeep.cli.tables import objects
 from btrkeep.decisions.pool_health import redundancy_as_json, redundancy_words
 from btrkeep.decisions.repeated import AttemptOutcome, Step, StepAttempt, note_attempt
 from btrkeep.decisions.scrub import unread_words
@@ -25,7 +25,7 @@ from btrkeep.decisions.verification import ScrubBegin, note_begin
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Cancellation, Status, signal_status
-from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
+from btrkeep.units import counted, format_duration, format_share, format_size, printable
 
 _SHOWN = 10  # damaged files; `backupd damaged` shows all
 
@@ -66,14 +66,15 @@ def command(ctx: click.Context, as_json: bool) -> int:
     _note_attempt(ctx, StepAttempt(begun, *_ended(done)))
     status.say(line(done))
     scrub_damage, files = _recorded(ctx, done)
-    if as_json:
-        echo_json(as_json_object(done, pool.filesystem) | _damage_fields(scrub_damage, files))
-        return exit_status(done)
-    say(line(done))
-    for words in (*_unread_lines(done), *_damage_lines(scrub_damage)):
-        prose(words)
-    if files:
-        show(files, _SHOWN)
+
+    def show_all() -> None:
+        say(line(done))
+        for words in (*_unread_lines(done), *_damage_lines(scrub_damage)):
+            prose(words)
+        if files:
+            show(files, _SHOWN)
+
+    print_answer(_fields(done, pool.filesystem) | _damage_fields(scrub_damage, files), show_all, as_json=as_json)
     return exit_status(done)
 
 
@@ -148,7 +149,7 @@ def _damage_lines(damage: ScrubDamage | None) -> Iterator[str]:
 
 def _damage_fields(damage: ScrubDamage | None, files: list[DamagedFile]) -> dict[str, Any]:
     return {
-        "damaged": [damaged_object(file) for file in files] if damage else None,
+        "damaged": list(objects(COLUMNS, files)) if damage else None,
         "metadata": [{"vaddr": tree.vaddr, "tree": tree.tree, "level": tree.level} for tree in damage.trees] if damage else None,
         "elsewhere": list(damage.elsewhere) if damage else None,
         "unnamed": damage.unnamed if damage else None,
@@ -183,8 +184,7 @@ def line(done: Scrubbed) -> str:
     return f"{head}: {format_size(done.scrubbed)} scrubbed{part}, {errors_in_words(done.errors)}, {format_duration(done.seconds)}"
 
 
-def as_json_object(done: Scrubbed, filesystem: str) -> dict[str, Any]:
-    """Returns the result for --json."""
+def _fields(done: Scrubbed, filesystem: str) -> dict[str, Any]:
     return {
         "filesystem": filesystem,
         "outcome": done.outcome,
@@ -193,7 +193,7 @@ def as_json_object(done: Scrubbed, filesystem: str) -> dict[str, Any]:
         "scrubbed": done.scrubbed,
         "seconds": round(done.seconds, 3),
         "errors": done.errors,
-        "since": format_time(done.begun) if done.begun else None,
+        "since": done.begun,
         "unread": [
             {"device": unread_device.devid, "why": unread_device.why, "used": unread_device.used} for unread_device in done.unread
         ],

@@ -6,7 +6,7 @@ Its progress is a line that changes on a terminal, and the line of `systemctl st
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Self
@@ -31,7 +31,7 @@ from backupd.repo.reconcile import check_seals, reconcile
 from backupd.repo.seals import altered_paths
 from backupd.repo.verified import read_verified, verification_fields, verified_row
 from btrkeep.backup_states import ALTERED
-from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli import complain, json_option, print_answer
 from btrkeep.cli.arguments import Parsed
 from btrkeep.cli.progress import ProgressLine, prose
 from btrkeep.decisions.due import latest
@@ -301,21 +301,18 @@ class _VerifyRun:
         """Prints the totals. Returns the exit status."""
         files, size = (sum(getattr(verify_pass.count, name) for verify_pass in self.passes) for name in ("files", "bytes"))
         is_over = self.passes[-1].is_over
-        if self.given.as_json:
-            echo_json({"files": files, "bytes": size, "is_whole": not is_over, "altered": self.altered, "backups": self.found})
-        else:
-            prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one continues" if is_over else ""))
+        answer = {"files": files, "bytes": size, "is_whole": not is_over, "altered": self.altered, "backups": self.found}
+        text = f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one continues" if is_over else "")
+        print_answer(answer, [text], as_json=self.given.as_json)
         has_damage = self.unreadable or self.altered or any(row["damages"] for row in self.found)
         return self.cancellation.exit_status(Exit.ATTENTION if has_damage else Exit.OK)
 
 
 def _say_in_doubt(context: PoolContext, as_json: bool) -> int:
     record = boot_record(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
-    if as_json:
-        echo_json([{"host": host, "name": name} for host, name in sorted(record.unread)])
-        return int(Exit.OK)
-    for host, name in sorted(record.unread):
-        prose(f"{printable(host)} {name}: written last before a crash, and not read since")
+    backups = [{"host": host, "name": name} for host, name in sorted(record.unread)]
+    text = (f"{printable(one['host'])} {one['name']}: written last before a crash, and not read since" for one in backups)
+    print_answer(backups, text, as_json=as_json)
     return int(Exit.OK)
 
 
@@ -348,12 +345,12 @@ def _fields(backup: Restorable, verification: Verification | None, *, is_altered
 
 
 def _say_plan(chosen: list[tuple[Restorable, Verification | None]], as_json: bool) -> int:
-    if as_json:
-        echo_json([_fields(*pair) for pair in chosen])
-        return int(Exit.OK)
-    for backup, verification in chosen:
-        last = f"last read {local_time(verification.at)}" if verification else "never read"
-        prose(f"{printable(backup.host)} {backup.name}: {last}")
+    def text() -> Iterator[str]:
+        for backup, verification in chosen:
+            last = f"last read {local_time(verification.at)}" if verification else "never read"
+            yield f"{printable(backup.host)} {backup.name}: {last}"
+
+    print_answer([_fields(*pair) for pair in chosen], text(), as_json=as_json)
     return int(Exit.OK)
 
 

@@ -9,7 +9,7 @@ import click
 
 from backupd.cli.context import load_config
 from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath, Parsed, from_options
 from btrkeep.errors import Exit, UsageError
 from btrkeep.units import parse_size
@@ -132,12 +132,9 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
 
 def _show_plan(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", *, as_json: bool) -> int:
-    from backupd.rehearse.cli.view import plan_as_json, plan_lines
+    from backupd.rehearse.cli.view import plan_fields, plan_lines
 
-    if as_json:
-        echo_json(plan_as_json(plan, place, facts))
-    else:
-        click.echo("\n".join(plan_lines(plan, place, facts)))
+    print_answer(plan_fields(plan, place, facts), lambda: click.echo("\n".join(plan_lines(plan, place, facts))), as_json=as_json)
     return Exit.OK
 
 
@@ -168,7 +165,7 @@ def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", quest
 
 
 def _report(result: "RehearsalResult", html: Path | None, *, as_json: bool) -> None:
-    from backupd.rehearse.cli.view import lines, result_as_json
+    from backupd.rehearse.cli.view import lines, result_fields
 
     if html:
         from backupd.rehearse.cli.page import page
@@ -176,7 +173,4 @@ def _report(result: "RehearsalResult", html: Path | None, *, as_json: bool) -> N
 
         with whole_file(str(html)) as file:
             file.write(page(result).encode("utf-8"))
-    if as_json:
-        echo_json(result_as_json(result))
-    else:
-        click.echo("\n".join(lines(result)))
+    print_answer(lambda: result_fields(result), lambda: click.echo("\n".join(lines(result))), as_json=as_json)

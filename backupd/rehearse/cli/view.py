@@ -29,8 +29,8 @@ from backupd.rehearse.nights import NightDone
 from backupd.rehearse.pool import Place
 from backupd.rehearse.server import ServerFacts
 from backupd.rehearse.variants import QUESTIONS, VariantJudgement, best
-from btrkeep.cli import table
 from btrkeep.cli.progress import ProgressLine
+from btrkeep.cli.tables import table
 from btrkeep.process.progress import Notice
 from btrkeep.units import format_duration, format_size, printable
 
@@ -167,7 +167,7 @@ def wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, min(width(), 100)) if sys.stdout.isatty() else [text]
 
 
-def plan_as_json(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> dict[str, Any]:
+def plan_fields(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> dict[str, Any]:
     """Describes what would be made."""
     return {
         "days": plan.days,
@@ -184,10 +184,10 @@ def plan_as_json(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> dict[
     }
 
 
-def result_as_json(result: RehearsalResult) -> dict[str, Any]:
+def result_fields(result: RehearsalResult) -> dict[str, Any]:
     """Returns all that was measured and judged."""
     return {
-        **plan_as_json(result.plan, result.place, result.facts),
+        **plan_fields(result.plan, result.place, result.facts),
         "question": result.question,
         "seconds": round(result.seconds, 1),
         "runs": [

@@ -1,6 +1,6 @@
 """`backupd promote` takes over hosts whose backups were fetched from another pool; `backupd demote` has them fetched again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from backupd.repo.leftovers import discard_received
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import DEMOTED, effective_state, read_notes, write_notes
 from backupd.repo.publish import tell_copies
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.progress import prose
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.config.problems import page
@@ -79,12 +79,10 @@ def promote_command(ctx: click.Context, hosts: tuple[str, ...], name: str | None
 
 
 def _print_promoted(chosen: list[str], missing: list[str], outcome: str, *, as_json: bool, dry_run: bool) -> int:
-    if as_json:
-        echo_json({"dry_run": dry_run, "hosts": chosen, "unconfigured": missing})
-        return 0
-    prose(f"{counted(len(chosen), 'host')} {outcome}: {', '.join(chosen)}")
+    text = [f"{counted(len(chosen), 'host')} {outcome}: {', '.join(chosen)}"]
     if missing:
-        prose(f"not configured yet: {', '.join(missing)}. `backupd host add` or the first server's files bring them back")
+        text.append(f"not configured yet: {', '.join(missing)}. `backupd host add` or the first server's files bring them back")
+    print_answer({"dry_run": dry_run, "hosts": chosen, "unconfigured": missing}, text, as_json=as_json)
     return 0
 
 
@@ -166,17 +164,16 @@ def _print_demoted(
     as_json: bool,
     dry_run: bool,
 ) -> int:
-    if as_json:
-        echo_json({"dry_run": dry_run, "hosts": chosen, "configured": configured, "only_here": only_here, "stay": stay})
-        return 0
-    for host, why in stay.items():
-        prose(f"{host}: stays: {why}")
-    prose(f"{counted(len(chosen), 'host')} {'would be ' if dry_run else ''}demoted: {', '.join(chosen)}")
-    for host, names in only_here.items():
-        if names:
-            prose(f"{host}: the other pool does not have {', '.join(names)}; what this pool's retention keeps of them stays here")
-    if configured:
-        prose(f"still configured: {', '.join(configured)}; nothing is backed up here until `promote` takes them back")
+    def text() -> Iterator[str]:
+        yield from (f"{host}: stays: {why}" for host, why in stay.items())
+        yield f"{counted(len(chosen), 'host')} {'would be ' if dry_run else ''}demoted: {', '.join(chosen)}"
+        for host, names in ((host, ", ".join(names)) for host, names in only_here.items() if names):
+            yield f"{host}: the other pool does not have {names}; what this pool's retention keeps of them stays here"
+        if configured:
+            yield f"still configured: {', '.join(configured)}; nothing is backed up here until `promote` takes them back"
+
+    answer = {"dry_run": dry_run, "hosts": chosen, "configured": configured, "only_here": only_here, "stay": stay}
+    print_answer(answer, text(), as_json=as_json)
     return 0
 
 

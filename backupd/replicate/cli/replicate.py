@@ -21,7 +21,7 @@ from backupd.replicate.outcome import ReplicationOptions
 from backupd.repo.context import PoolContext
 from btrkeep import __version__
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
-from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli import complain, json_option, print_answer
 from btrkeep.cli.arguments import GivenPath, Parsed
 from btrkeep.cli.progress import outlive_readers
 from btrkeep.config.model import PushSettings, ReplicaSettings
@@ -94,8 +94,7 @@ def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | Non
             if name is None:
                 raise UsageError("name the replica whose seed it is", "`replicate NAME --seed-from FOLDER`")
             results = [_fetch(context, chosen_replicas(context, name)[0], wanted)]
-            if wanted.as_json:
-                echo_json(results)
+            print_answer(results, (), as_json=wanted.as_json)
             return int(results[0]["status"] if not wanted.dry_run else Exit.OK)
         results = []
         for copy in chosen_replicas(context, name) if wanted.damaged else _chosen(context, name, is_asked=not due):
@@ -119,8 +118,7 @@ def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | Non
                 )
             if results[-1].get("status", 0) >= Exit.INTERRUPTED:
                 break
-        if wanted.as_json:
-            echo_json(results)
+        print_answer(results, (), as_json=wanted.as_json)
     if name is None and context.config.faulty_sections & {REPLICA, PUSH}:
         status = int(Exit.ATTENTION)
     for result in results:

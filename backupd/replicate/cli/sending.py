@@ -22,7 +22,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.rsync.bandwidth import prepare
 from btrkeep.backup_states import COMPLETE
-from btrkeep.cli import complain, echo_json
+from btrkeep.cli import complain, print_answer
 from btrkeep.cli.progress import ProgressLine, SaidOnce, prose, say_wait
 from btrkeep.config.model import PushSettings
 from btrkeep.config.problems import nearest
@@ -164,11 +164,9 @@ def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: i
                 hint = "what is whole stays: the same command continues from there, on a disk with more room if that was it"
                 raise OperatorError(f"{error.filename or folder}: {error.strerror}", hint) from None
             results.append(fields)
-    if wanted.as_json:
-        echo_json(results)
-    elif not wanted.dry_run:
-        size = sum(fields["bytes"] for fields in results)
-        prose(f"{folder}: {counted(len(results), 'host')}, {format_size(size)} written; it is not encrypted")
+    size = sum(fields["bytes"] for fields in results)
+    text = f"{folder}: {counted(len(results), 'host')}, {format_size(size)} written; it is not encrypted"
+    print_answer(results, [] if wanted.dry_run else [text], as_json=wanted.as_json)
     return status
 
 

@@ -47,10 +47,10 @@ def summary_line(results: Sequence[HostResult], hosts: int, seconds: float, trou
     return f"{outcomes}; {format_size(new)} new in {format_duration(seconds)}"
 
 
-def as_json_object(result: HostResult) -> dict[str, Any]:
+def result_fields(result: HostResult) -> dict[str, Any]:
     """Returns one host's result for --json."""
-    result_fields = {name: getattr(result, name) for name in _JSON}
-    return result_fields | {"seconds": round(result.seconds, 3), "warnings": list(result.warnings)}
+    fields = {name: getattr(result, name) for name in _JSON}
+    return fields | {"seconds": round(result.seconds, 3), "warnings": result.warnings}
 
 
 class RepeatedErrors:

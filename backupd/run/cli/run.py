@@ -25,12 +25,12 @@ from backupd.repo.final_backups import find_base
 from backupd.repo.publish import fetched_hosts
 from backupd.rsync.bandwidth import buckets_of
 from backupd.rsync.command import passes, rsync_command
-from backupd.run.cli.night_view import NightLines, NightStatus, as_json_object, result_line
+from backupd.run.cli.night_view import NightLines, NightStatus, result_fields, result_line
 from backupd.run.context import HostResult, NightEvent
 from backupd.run.planning import PlannedHost, plan
 from backupd.run.run import RunEnd, report_unstarted, run_hosts
 from btrkeep.catalogue import Catalogue
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
 from btrkeep.config import Config
 from btrkeep.decisions.due import latest
@@ -172,8 +172,7 @@ def _idle_config(ctx: click.Context, *, catch_up: bool) -> Config | None:
 
 def _tell(end: RunEnd, sinks: ProgressSinks[NightEvent], *, as_json: bool) -> int:
     """Says what came of a run. Returns the exit status. Raises PoolUnusable if that ended it."""
-    if as_json:
-        echo_json([as_json_object(result) for result in end.results])
+    print_answer([result_fields(result) for result in end.results], (), as_json=as_json)
     if end.unusable:
         raise end.unusable
     for result in end.results:
@@ -199,25 +198,19 @@ def exit_status(results: Sequence[HostResult], signalled: int) -> int:
 def _say_plan(context: PoolContext, planned: Sequence[PlannedHost], as_json: bool) -> None:
     """Prints what would run, in order, with the rsync commands; changes nothing."""
     entries = [(entry, _commands(context, entry) if entry.runs else []) for entry in planned]
-    if as_json:
-        echo_json(
-            [
-                {
-                    "host": entry.host.name,
-                    "runs": entry.runs,
-                    "reason": entry.reason,
-                    "commands": [list(words) for words in commands],
-                }
-                for entry, commands in entries
-            ]
-        )
-        return
-    for entry, commands in entries:
-        prose(f"{entry.host.name}: {'would run' if entry.runs else 'would not run'}: {printable(entry.reason)}", "    ")
-        for words in commands:
-            click.echo("    " + printable(paste_line(words)))
-    running = sum(entry.runs for entry in planned)
-    prose(f"{running} of {len(planned)} hosts would run, {context.config.backup.concurrency} at a time")
+
+    def show() -> None:
+        for entry, commands in entries:
+            prose(f"{entry.host.name}: {'would run' if entry.runs else 'would not run'}: {printable(entry.reason)}", "    ")
+            for words in commands:
+                click.echo("    " + printable(paste_line(words)))
+        running = sum(entry.runs for entry in planned)
+        prose(f"{running} of {len(planned)} hosts would run, {context.config.backup.concurrency} at a time")
+
+    answer = [
+        {"host": entry.host.name, "runs": entry.runs, "reason": entry.reason, "commands": commands} for entry, commands in entries
+    ]
+    print_answer(answer, show, as_json=as_json)
 
 
 def _commands(context: PoolContext, entry: PlannedHost) -> list[tuple[str, ...]]:

@@ -34,7 +34,7 @@ from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHis
 from backupd.run.importing.rsnapshot_conf import BackupPoint, RsnapshotConf, read_conf
 from backupd.run.importing.run import ImportedBackup, import_tree
 from backupd.run.importing.takeover import subvolumes_left_out, take_over
-from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli import complain, json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.progress import has_live_terminal, prose
 from btrkeep.config.sources import name_fault
@@ -151,18 +151,14 @@ def command(ctx: click.Context, **options: Any) -> int:
 
 def _tell(done: "_Import", here: int, left_out: Mapping[str, str]) -> None:
     """Says what was imported; `here`: how many backups were before."""
-    if done.given.as_json:
-        result: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
-        echo_json(result | {"not_imported": done.not_imported, "compared": done.compared})
-    else:
-        more = f", {here:,} were here already" if here else ""
-        prose(f"{counted(len(done.backups), 'backup')} imported{more}")
-        if lost := done.not_imported:
-            prose(f"{counted(len(lost), 'tree')} not imported; {_AGAIN}")
-        if strange := sorted({backup["host"] for backup in done.backups} - done.context.config.every_host.keys()):
-            prose(
-                f"not configured yet: {names_in_words(strange)}. `backupd host add` has the next night go on from what was imported"
-            )
+    answer: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
+    text = [f"{counted(len(done.backups), 'backup')} imported" + (f", {here:,} were here already" if here else "")]
+    if lost := done.not_imported:
+        text.append(f"{counted(len(lost), 'tree')} not imported; {_AGAIN}")
+    if strange := sorted({backup["host"] for backup in done.backups} - done.context.config.every_host.keys()):
+        names = names_in_words(strange)
+        text.append(f"not configured yet: {names}. `backupd host add` has the next night go on from what was imported")
+    print_answer(answer | {"not_imported": done.not_imported, "compared": done.compared}, text, as_json=done.given.as_json)
 
 
 def _below(history: OldHistory, given: ImportOptions) -> OldHistory:

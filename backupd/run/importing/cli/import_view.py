@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import click
@@ -13,9 +15,10 @@ from backupd.run.importing.context import TreeProgress, named
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.tree_links import look_at
 from backupd.run.importing.tree_walk import UnprovenTree
-from btrkeep.cli import echo_json, table
+from btrkeep.cli import print_answer
 from btrkeep.cli.live import LiveDisplay
 from btrkeep.cli.progress import prose
+from btrkeep.cli.tables import Column, listing
 from btrkeep.errors import UsageError
 from btrkeep.process.progress import Cancellation
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
@@ -55,26 +58,24 @@ def say_plan(
     plans: list[dict[str, Any]], here: int, left_out: Mapping[str, str], suggestion: str | None, *, reads: bool, as_json: bool
 ) -> None:
     """Prints it. `suggestion`: TOML; None if the history has no configuration. Without `reads` files and data are not known."""
-    if as_json:
-        more = {} if suggestion is None else {"suggested_configuration": suggestion}
-        echo_json({"hosts": plans, "here_already": here, "left_out": left_out} | more)
-        return
+    more = {} if suggestion is None else {"suggested_configuration": suggestion}
+    text = partial(_show_plan, plans, here, suggestion, reads=reads)
+    print_answer({"hosts": plans, "here_already": here, "left_out": left_out} | more, text, as_json=as_json)
+
+
+def _show_plan(plans: list[dict[str, Any]], here: int, suggestion: str | None, *, reads: bool) -> None:
     if not plans and not here:
         raise UsageError("there is nothing to import")
-    rows = [
-        (
-            printable(plan["host"]),
-            f"{plan['backups']:,}",
-            plan["first"],
-            plan["last"],
-            f"{plan['files']:,}" if reads else "-",
-            format_size(plan["bytes"]) if reads else "-",
-        )
-        for plan in plans
-    ]
-    if rows:
-        headers = ["HOST", "TREES", "OLDEST", "NEWEST", "FILES", "DATA"]
-        click.echo(table(rows, headers, right=["TREES", "FILES", "DATA"], spare=["FILES"]))
+    columns: tuple[Column[dict[str, Any]], ...] = (
+        Column("", itemgetter("host"), "HOST"),
+        Column("", itemgetter("backups"), "TREES", "{:,}".format, right=True),
+        Column("", itemgetter("first"), "OLDEST"),
+        Column("", itemgetter("last"), "NEWEST"),
+        Column("", itemgetter("files"), "FILES", lambda files: f"{files:,}" if reads else "-", right=True, spare=True),
+        Column("", itemgetter("bytes"), "DATA", lambda size: format_size(size) if reads else "-", right=True),
+    )
+    if plans:
+        click.echo(listing(columns, plans))
     if here:
         prose(f"{counted(here, 'tree')} more {'is' if here == 1 else 'are'} here already")
     if suggestion:
