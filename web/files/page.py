@@ -207,7 +207,7 @@ _TITLES = {"name": "Name", "kind": "Kind", "size": "Size", "mode": "Mode", "owne
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class FolderColumn:
     """A column of a folder's table."""
 
     title: str
@@ -308,14 +308,14 @@ def _sort(text: str) -> str:
     return text
 
 
-def _column(title: str, name: str, sort: str) -> Column:
+def _column(title: str, name: str, sort: str) -> FolderColumn:
     """Returns the sort order for a click on a column: a second click reverses it; sizes and times begin with the greatest."""
     is_number = name in ("size", "owner")
     first = f"-{name}" if name in ("size", "time") else name
     if sort.removeprefix("-") != name:
-        return Column(title, first, None, is_number)
+        return FolderColumn(title, first, None, is_number)
     turned = name if sort.startswith("-") else f"-{name}"
-    return Column(title, turned, "descending" if sort.startswith("-") else "ascending", is_number)
+    return FolderColumn(title, turned, "descending" if sort.startswith("-") else "ascending", is_number)
 
 
 def _starts(listing: data.Listing) -> list[int | None]:
