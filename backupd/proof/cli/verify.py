@@ -311,7 +311,7 @@ class _VerifyRun:
 def _say_in_doubt(context: PoolContext, as_json: bool) -> int:
     record = boot_record(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
     backups = [{"host": host, "name": name} for host, name in sorted(record.unread)]
-    text = (f"{printable(one['host'])} {one['name']}: written last before a crash, and not read since" for one in backups)
+    text = (f"{printable(backup['host'])} {backup['name']}: written last before a crash, and not read since" for backup in backups)
     print_answer(backups, text, as_json=as_json)
     return int(Exit.OK)
 
