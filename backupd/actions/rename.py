@@ -13,9 +13,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 
-from backupd.proof.after_crash import doubt_under_both_names, end_doubt_of, has_backups_in_doubt
+from backupd.proof.after_crash import doubt_under_both_names, end_doubt_of
 from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.actions_log import UserAction
+from backupd.repo.boot_json import has_backups_in_doubt
 from backupd.repo.common_backups import rename_common
 from backupd.repo.damages import recall_looks
 from backupd.repo.final_backups import point_latest

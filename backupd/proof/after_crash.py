@@ -15,7 +15,7 @@ from backupd.files.backup_selector import Restorable, find
 from backupd.files.tree import DataUnreadable
 from backupd.proof.verify import Verifier
 from backupd.proof.verify_pass import ReadCount, ReadScope
-from backupd.repo.boot_json import BootRecord, read_boot, write_boot
+from backupd.repo.boot_json import BootRecord, has_backups_in_doubt, read_boot, write_boot
 from backupd.repo.context import PoolContext
 from backupd.repo.reconcile import reconcile
 from backupd.repo.synced import remove_mark
@@ -33,14 +33,6 @@ from btrkeep.units import counted, format_time, printable
 
 _log = logging.getLogger(__name__)
 _SAMPLES_OF = timedelta(days=2)  # before this boot
-
-
-def has_backups_in_doubt(pool: Pool, hosts: Collection[str] | None = None) -> bool:
-    """True if this boot was not examined yet, or a backup of these hosts (None: of any) is in doubt. A rehearsal has no boots."""
-    if pool.rehearsal:
-        return False
-    previous = read_boot(pool)
-    return previous is None or previous.boot != boot_id() or any(hosts is None or host in hosts for host, _ in previous.unread)
 
 
 def boot_record(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:

@@ -8,7 +8,7 @@ It is stored in the pool, because a crash that undoes changes in the pool undoes
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +41,14 @@ class BootRecord:
 def read_boot(pool: Pool) -> BootRecord | None:
     """Reads the record; None if it is missing or invalid, which is treated as a crash."""
     return read_json_file(_path(pool), _boot_record, None)
+
+
+def has_backups_in_doubt(pool: Pool, hosts: Collection[str] | None = None) -> bool:
+    """True if this boot was not examined yet, or a backup of these hosts (None: of any) is in doubt. A rehearsal has no boots."""
+    if pool.rehearsal:
+        return False
+    previous = read_boot(pool)
+    return previous is None or previous.boot != boot_id() or any(hosts is None or host in hosts for host, _ in previous.unread)
 
 
 def _boot_record(fields: Mapping[str, Any]) -> BootRecord:

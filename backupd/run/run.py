@@ -29,8 +29,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from backupd.health.trust import check_trust
-from backupd.proof.after_crash import has_backups_in_doubt, read_last_written
+from backupd.proof.after_crash import read_last_written
 from backupd.proof.against_source import SourceComparison, SourceScope
+from backupd.repo.boot_json import has_backups_in_doubt
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import keep_names
 from backupd.repo.history_copy import bring_back, keep_history

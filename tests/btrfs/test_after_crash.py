@@ -17,7 +17,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.proof.after_crash import has_backups_in_doubt, in_doubt_verifier, read_in_doubt, read_last_written, record_boot
+from backupd.proof.after_crash import in_doubt_verifier, read_in_doubt, read_last_written, record_boot
+from backupd.repo.boot_json import has_backups_in_doubt
 from backupd.repo.context import PoolContext
 from backupd.run.run import due_now
 from btrkeep.catalogue import Catalogue

@@ -18,12 +18,13 @@ from backupd.cli.names import backups_argument
 from backupd.expire.clocks import clock_doubt
 from backupd.files.backup_selector import Restorable, named
 from backupd.files.tree import DataUnreadable
-from backupd.proof.after_crash import boot_record, has_backups_in_doubt, in_doubt_verifier, note_stop, read_in_doubt, record_boot
+from backupd.proof.after_crash import boot_record, in_doubt_verifier, note_stop, read_in_doubt, record_boot
 from backupd.proof.against_source import SourceScope
 from backupd.proof.cli.against_source import compare_hosts
 from backupd.proof.read_errors import OwnReads
 from backupd.proof.verify import Verifier, unreadable_backups
 from backupd.proof.verify_pass import ReadCount, ReadScope
+from backupd.repo.boot_json import has_backups_in_doubt
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
