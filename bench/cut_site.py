@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backupd.repo.damages import enter_damages
+from backupd.repo.verification_files import enter_damages
 from bench import cut_truth
 from bench.cut_disks import CutDisks
 from btrkeep.catalogue import Catalogue, Damage

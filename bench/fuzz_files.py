@@ -118,8 +118,18 @@ def _look_seeds() -> Seeds:
 
 def _look() -> Callable[[bytes], object]:
     """The input is one of the three files. What it says is entered, read by path, and written and read again."""
-    from backupd.repo.damages import DAMAGED, enter_damages, read_damaged, recall_looks
-    from backupd.repo.verified import COMPARED, VERIFIED, read_compared, read_verified, write_compared, write_verified
+    from backupd.repo.verification_files import (
+        COMPARED,
+        DAMAGED,
+        VERIFIED,
+        enter_damages,
+        read_compared,
+        read_damaged,
+        read_verified,
+        recall_looks,
+        write_compared,
+        write_verified,
+    )
     from btrkeep.catalogue import Catalogue
     from btrkeep.pool.marker import Pool
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from backupd.repo.final_backups import unfinished
-from backupd.repo.listing import hosts_of
+from backupd.repo.pool_files import hosts_of
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import is_there

@@ -16,14 +16,13 @@ from datetime import datetime
 from backupd.proof.after_crash import doubt_under_both_names, end_doubt_of
 from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.actions_log import UserAction
-from backupd.repo.boot_json import has_backups_in_doubt
 from backupd.repo.common_backups import rename_common
-from backupd.repo.damages import recall_looks
 from backupd.repo.final_backups import point_latest
-from backupd.repo.listing import names_of
 from backupd.repo.notes_json import read_notes, write_with_action
+from backupd.repo.pool_files import has_backups_in_doubt, names_of
 from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.reconcile import row_of
+from backupd.repo.verification_files import recall_looks
 from btrkeep.catalogue import Catalogue
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.sources import require_host_name

@@ -15,8 +15,8 @@ import click
 from backupd.cli.context import no_host, opened
 from backupd.repo.context import PoolContext, open_configured, writing
 from backupd.repo.final_backups import LATEST
-from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import HOLD, read_notes
+from backupd.repo.pool_files import hosts_of, names_of
 from btrkeep.backup_states import EXPIRED
 from btrkeep.cli.arguments import Parsed
 from btrkeep.config import Config, load_usable

@@ -18,7 +18,7 @@ from backupd.dedupe.work import Deduper, Pacer, SharedBackup, SharingPlan
 from backupd.files.backup_selector import named
 from backupd.proof.after_crash import read_before_waiting
 from backupd.repo.context import PoolContext, writing
-from backupd.repo.listing import hosts_of
+from backupd.repo.pool_files import hosts_of
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import json_option, print_answer

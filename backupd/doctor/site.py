@@ -18,7 +18,7 @@ from backupd.expire.clocks import clock_doubt
 from backupd.expire.report import expiry_words
 from backupd.health.pool_facts import read_catalogue, read_pool_schedule
 from backupd.repo.backup_json import read
-from backupd.repo.listing import hosts_of, names_of
+from backupd.repo.pool_files import hosts_of, names_of
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.decisions.pool_health import HealthLimits

@@ -16,7 +16,7 @@ from backupd.files.backup_selector import NEWEST, Restorable, expand_which, find
 from backupd.files.cli.opened_backup import reading
 from backupd.files.cli.restore_view import RestoreProgressPrinter
 from backupd.repo.context import PoolContext
-from backupd.repo.listing import hosts_of
+from backupd.repo.pool_files import hosts_of
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import Parsed

@@ -15,8 +15,8 @@ from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.common_backups import common_backups
 from backupd.repo.final_backups import FinalBackup, own_backup, own_final, sealed_without_record
-from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ASKED, BY, HOLD, Notes, accepted_state, hold_of, read_notes
+from backupd.repo.pool_files import hosts_of
 from backupd.repo.seals import Seals, SealState, check_seal, read_seals
 from btrkeep.backup_states import ALTERED, COMPLETE, EXPIRED, FINISHED, SUSPECT
 from btrkeep.catalogue import BackupState, Catalogue

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.final_backups import LATEST, is_meant, name_meant, own_final
-from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
+from backupd.repo.pool_files import hosts_of, names_of
 from btrkeep.backup_states import COMPLETE
 from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError, UsageError, did_you_mean, quoted

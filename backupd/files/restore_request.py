@@ -17,7 +17,7 @@ from backupd.files.suggestions import entry_at
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree, require_nothing_mounted
 from backupd.files.words import shown
-from backupd.repo.damages import forgotten_damages
+from backupd.repo.verification_files import forgotten_damages
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, is_on

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from backupd.expire.clocks import clock_doubt
 from backupd.expire.report import expiry_words
-from backupd.repo.listing import hosts_of, names_of
+from backupd.repo.pool_files import hosts_of, names_of
 from backupd.repo.reconcile import row_of
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.published import CLOCK, LOST

@@ -24,8 +24,8 @@ from backupd.repo.backup_json import DATA, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import own_final
 from backupd.repo.leftovers import remove_tree
-from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import Notes, read_notes, write_notes
+from backupd.repo.pool_files import hosts_of
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.sources import name_fault

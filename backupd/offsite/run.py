@@ -27,8 +27,8 @@ from backupd.offsite.repository import (
 from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, limit_words
 from backupd.replicate.outcome import HostFailed
 from backupd.repo.final_backups import bases, find_base
-from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
+from backupd.repo.pool_files import hosts_of
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import elapsed

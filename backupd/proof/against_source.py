@@ -22,11 +22,18 @@ from backupd.files.walking import walk
 from backupd.proof.damaged_files import FoundDamage, backups_that_share
 from backupd.repo.backup_json import DATA
 from backupd.repo.checksums import key_of
-from backupd.repo.damages import enter_damages
 from backupd.repo.final_backups import LATEST
-from backupd.repo.listing import names_of
+from backupd.repo.pool_files import names_of
 from backupd.repo.read_lock import lock_for_reading
-from backupd.repo.verified import Comparison, HostComparisons, NextSlice, compared_row, read_compared, write_compared
+from backupd.repo.verification_files import (
+    Comparison,
+    HostComparisons,
+    NextSlice,
+    compared_row,
+    enter_damages,
+    read_compared,
+    write_compared,
+)
 from backupd.rsync.bandwidth import make_buckets
 from backupd.rsync.comparing import ContentVerdict, HostFolder, HostSession, OutOfTime, compare, real_folders
 from btrkeep.catalogue import Catalogue, Damage

@@ -35,8 +35,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from backupd.repo.damages import enter_damages
-from backupd.repo.listing import hosts_of
+from backupd.repo.pool_files import hosts_of
+from backupd.repo.verification_files import enter_damages
 from btrkeep.decisions.scrub import SeenErrors, forget_own, forget_unnamed, grown, note_seen, read_seen, seen_now
 from btrkeep.decisions.verification import FinishedScrub, note_scrub, read_begin
 from btrkeep.pool.allocation import read_allocation

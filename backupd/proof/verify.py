@@ -18,10 +18,9 @@ from backupd.proof.backup_reader import BackupReader
 from backupd.proof.damaged_files import FoundDamage, backups_that_share
 from backupd.proof.verify_pass import ReadCount, ReadScope, VerifyPass
 from backupd.repo.backup_json import RECORD
-from backupd.repo.damages import enter_damages
-from backupd.repo.listing import names_of
+from backupd.repo.pool_files import names_of
 from backupd.repo.read_lock import lock_for_reading
-from backupd.repo.verified import NAMED, read_verified, verified_row, write_verified
+from backupd.repo.verification_files import NAMED, enter_damages, read_verified, verified_row, write_verified
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification

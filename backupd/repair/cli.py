@@ -20,8 +20,8 @@ from backupd.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner
 from backupd.repair.work import RepairDone, repair
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import is_unreadable
-from backupd.repo.listing import names_of
 from backupd.repo.notes_json import read_notes
+from backupd.repo.pool_files import names_of
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import WHOLE
 from btrkeep.cli import complain, json_option, print_answer

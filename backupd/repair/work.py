@@ -22,12 +22,12 @@ from backupd.repair.plan import DamagedCopy, GoodCopy, RecordedSums, RepairPlan,
 from backupd.repo.backup_json import Record
 from backupd.repo.backup_json import write as write_record
 from backupd.repo.catalogue_row import backup_row
-from backupd.repo.damages import enter_damages, forget_recorded
 from backupd.repo.final_backups import FinalBackup, discard, final_backups, own_backup, point_latest, recover, require_own
-from backupd.repo.listing import names_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, hold_of, read_notes, write_notes
+from backupd.repo.pool_files import names_of
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import row_of
+from backupd.repo.verification_files import enter_damages, forget_recorded
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.interrupted import discardable, settings_of

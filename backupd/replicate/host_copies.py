@@ -18,12 +18,12 @@ from backupd.replicate.receiver import Receiving, newest_received
 from backupd.replicate.wire import Refused, UnreadableThere
 from backupd.repo.backup_json import Record
 from backupd.repo.context import require_room
-from backupd.repo.damages import forget_gone, forget_recorded, read_damaged
 from backupd.repo.final_backups import is_unreadable, own_backup, point_latest
 from backupd.repo.leftovers import discard_received, drop_empty_mark
 from backupd.repo.notes_json import read_notes
 from backupd.repo.reconcile import final_row
 from backupd.repo.seals import is_original, sealed_row
+from backupd.repo.verification_files import forget_gone, forget_recorded, read_damaged
 from btrkeep.catalogue import Backup, Damage
 from btrkeep.decisions.replication import (
     FarBackup,

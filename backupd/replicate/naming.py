@@ -30,13 +30,13 @@ from backupd.proof.damaged_files import FoundDamage, backups_that_share, recorde
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord, read
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.checksums import SUMS, key_of
-from backupd.repo.damages import forgotten_damages, replace_damaged
 from backupd.repo.final_backups import is_named, own_backup
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.leftovers import REPLACED, discard_replaced
 from backupd.repo.notes_json import ALTERED_NOTE, read_notes, write_notes
 from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.seals import altered_paths, seal_backup
+from backupd.repo.verification_files import forgotten_damages, replace_damaged
 from btrkeep.backup_states import FINAL
 from btrkeep.catalogue import WHOLE, Damage
 from btrkeep.checkpoints import Checkpoint

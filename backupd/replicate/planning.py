@@ -16,8 +16,8 @@ from backupd.replicate.outcome import (
 )
 from backupd.replicate.wire import Announced, FarHost
 from backupd.repo.final_backups import is_unreadable
-from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, NotesFull, has_room_for_foreign, read_notes, write_notes
+from backupd.repo.pool_files import hosts_of, names_of
 from btrkeep.backup_states import FINISHED
 from btrkeep.catalogue import WHOLE, Catalogue
 from btrkeep.config import Config

@@ -27,8 +27,8 @@ from backupd.replicate.outcome import (
 from backupd.replicate.planning import lacking_room
 from backupd.replicate.wire import FarHost
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
-from backupd.repo.damages import enter_damages
 from backupd.repo.leftovers import discard_received, has_received
+from backupd.repo.verification_files import enter_damages
 from btrkeep.catalogue import WHOLE, Backup, Damage
 from btrkeep.clock import elapsed
 from btrkeep.decisions.replication import (

@@ -34,8 +34,8 @@ from backupd.replicate.wire import (
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
 from backupd.repo.final_backups import FinalBackup, is_lost, is_unreadable, own_backup
-from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
+from backupd.repo.pool_files import hosts_of
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import all_rows
 from backupd.repo.seals import Seals, is_original, read_seals

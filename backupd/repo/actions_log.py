@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.json_file import NOT_UNDERSTOOD
+from backupd.repo.pool_files import NOT_UNDERSTOOD
 from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.locks import held_by

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.json_file import LARGEST_NUMBER, NOT_UNDERSTOOD, has_room, number_of, text_of_file
+from backupd.repo.pool_files import LARGEST_NUMBER, NOT_UNDERSTOOD, has_room, number_of, text_of_file
 from btrkeep.backup_states import Cause, Condition, ConditionKey, ConditionKind, cause_of, conditions_of, shortened
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError

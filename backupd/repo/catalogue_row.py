@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from backupd.repo.backup_json import Record
-from backupd.repo.json_file import LARGEST_NUMBER
 from backupd.repo.notes_json import HOLD, Notes, accepted_state, hold_of
+from backupd.repo.pool_files import LARGEST_NUMBER
 from btrkeep.backup_states import ALTERED, EXPIRED, FINAL, GOING, RUNNING, SUSPECT
 from btrkeep.catalogue import Backup, StateFromNotes
 from btrkeep.decisions.retention import Hold

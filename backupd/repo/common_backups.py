@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.json_file import NOT_UNDERSTOOD, has_room, text_of_file
+from backupd.repo.pool_files import NOT_UNDERSTOOD, has_room, text_of_file
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import write_atomically

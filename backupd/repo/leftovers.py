@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from backupd.repo.listing import names_of
 from backupd.repo.notes_json import DEMOTED, read_notes, write_notes
+from backupd.repo.pool_files import names_of
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import LockHeld
 from btrkeep.fs.openat import is_there

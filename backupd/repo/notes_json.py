@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from backupd.repo.actions_log import UserAction, record_action
 from backupd.repo.backup_json import Record, UnreadableRecord
-from backupd.repo.json_file import LARGEST, NOT_UNDERSTOOD, has_room, text_of_file
+from backupd.repo.pool_files import LARGEST, NOT_UNDERSTOOD, has_room, text_of_file
 from btrkeep.backup_states import ALTERED, COMPLETE, EXPIRED, SUSPECT
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import write_atomically

@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.common_backups import common_of_all, copied_text, told_by_all
-from backupd.repo.json_file import NOT_UNDERSTOOD
-from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
+from backupd.repo.pool_files import NOT_UNDERSTOOD, hosts_of
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.clock import Clock
 from btrkeep.config import Config, point, publish

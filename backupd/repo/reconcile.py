@@ -15,13 +15,13 @@ from pathlib import Path
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord, read
 from backupd.repo.catalogue_row import agrees, backup_row, row_by_notes
 from backupd.repo.checksums import SUMS
-from backupd.repo.damages import recall_looks
 from backupd.repo.final_backups import own_backup, point_latest, recover
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.leftovers import clear_left_drills, remove_tree
-from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import ALTERED_NOTE, Notes, effective_state, read_notes, write_notes
+from backupd.repo.pool_files import hosts_of, names_of
 from backupd.repo.seals import SealState, check_seal, effective_seal, read_seals, remembered_seal, with_altered, write_seals
+from backupd.repo.verification_files import recall_looks
 from btrkeep.backup_states import FINAL, PARTIAL, Cause, CauseCode
 from btrkeep.catalogue import KILLED, Backup, BackupState, Catalogue, Run, StateFromNotes
 from btrkeep.checkpoints import Checkpoint

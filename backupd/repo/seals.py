@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.backup_json import read as read_record
-from backupd.repo.json_file import has_room, read_json_file
 from backupd.repo.notes_json import ACCEPTED, ALTERED_NOTE, Notes, read_notes
+from backupd.repo.pool_files import has_room, read_json_file
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.reserve import with_reserve

@@ -20,7 +20,7 @@ from pathlib import Path
 from backupd.files.tree import Entry, Tree, joined
 from backupd.files.walking import walk
 from backupd.repo.backup_json import DATA, PathResult, Record
-from backupd.repo.json_file import NOT_UNDERSTOOD
+from backupd.repo.pool_files import NOT_UNDERSTOOD
 from backupd.run.finishing import Prepared
 from backupd.run.interrupted import settings_of
 from btrkeep.backup_states import ConditionKey, ConditionKind, shortened

@@ -24,11 +24,11 @@ from backupd.files.tree import Tree, joined, open_plain
 from backupd.files.walking import WalkEntry, walk
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA, Record
-from backupd.repo.damages import forget_recorded
 from backupd.repo.final_backups import discard, find_base, take_name
 from backupd.repo.notes_json import ACCEPTED, read_notes, write_notes
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.synced import mark_synced
+from backupd.repo.verification_files import forget_recorded
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
 from btrkeep.backup_states import ALTERED, EXPIRED, FAILED, PARTIAL
 from btrkeep.checkpoints import Checkpoint

@@ -19,11 +19,11 @@ from typing import Any
 from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
-from backupd.repo.damages import forgotten_damages
 from backupd.repo.final_backups import FetchedHost, discard, require_own
 from backupd.repo.holes import WORTH_COUNTING, WORTH_PUNCHING, data_written, punch_written
-from backupd.repo.listing import names_of
+from backupd.repo.pool_files import names_of
 from backupd.repo.seals import sealed_row
+from backupd.repo.verification_files import forgotten_damages
 from backupd.rsync.confined import require_harmless
 from backupd.rsync.messages import tells_of_damage
 from backupd.rsync.process import RunCancellation

@@ -31,12 +31,12 @@ from functools import partial
 from backupd.health.trust import check_trust
 from backupd.proof.after_crash import read_last_written
 from backupd.proof.against_source import SourceComparison, SourceScope
-from backupd.repo.boot_json import has_backups_in_doubt
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import keep_names
 from backupd.repo.history_copy import bring_back, keep_history
+from backupd.repo.pool_files import has_backups_in_doubt
 from backupd.repo.reconcile import reconcile
-from backupd.repo.verified import HostComparisons, read_compared
+from backupd.repo.verification_files import HostComparisons, read_compared
 from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.run.context import HostResult, NightEnded, NightEvent

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from backupd.repo import json_file
-from backupd.repo.damages import DAMAGED, enter_damages, read_damaged, replace_damaged
-from backupd.repo.json_file import LARGEST
+from backupd.repo import pool_files
+from backupd.repo.pool_files import LARGEST
+from backupd.repo.verification_files import DAMAGED, enter_damages, read_damaged, replace_damaged
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.pool.marker import Pool
 from btrkeep.units import backup_name
@@ -46,7 +46,7 @@ TABLE, LONG = "/var/lib/postgresql/16/main/base/16384/table-{:06}.dat", "/" + "\
 def test_every_damaged_backup_is_read_again_however_much_is_damaged(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, count: int, files: int, path: str, largest: int
 ) -> None:
-    monkeypatch.setattr(json_file, "LARGEST", largest)
+    monkeypatch.setattr(pool_files, "LARGEST", largest)
     names = backups(pool, count)
     damages = [Damage("web1", name, path.format(number), 0, 4096, "scrub", NOW) for name in names for number in range(files)]
     with Catalogue.open(pool.path) as catalogue:

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from backupd.repo.damages import DAMAGED, recall_looks
-from backupd.repo.verified import (
+from backupd.repo.verification_files import (
     COMPARED,
+    DAMAGED,
     VERIFIED,
     Comparison,
     HostComparisons,
     read_compared,
     read_verified,
+    recall_looks,
     write_compared,
     write_verified,
 )

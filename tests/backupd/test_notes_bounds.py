@@ -9,10 +9,10 @@ import pytest
 
 from backupd.replicate.planning import take_notes
 from backupd.replicate.wire import Announced
-from backupd.repo import json_file, notes_json
+from backupd.repo import notes_json, pool_files
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.json_file import LARGEST
 from backupd.repo.notes_json import HOLD, NOTES, RULES, Notes, NotesFull, hold_of, read_notes, write_notes
+from backupd.repo.pool_files import LARGEST
 from btrkeep.backup_states import EXPIRED
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.retention import Hold
@@ -36,7 +36,7 @@ def test_notes_of_another_pool_leave_half_of_the_file_to_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
     largest = LARGEST // part
-    monkeypatch.setattr(json_file, "LARGEST", largest)
+    monkeypatch.setattr(pool_files, "LARGEST", largest)
     monkeypatch.setattr(notes_json, "LARGEST", largest)
     here = pool(tmp_path)
     folder = here.host("web1")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backupd.repo.verified import Comparison, HostComparisons, write_compared
+from backupd.repo.verification_files import Comparison, HostComparisons, write_compared
 from backupd.run import run as module
 from backupd.run.context import HostResult
 from backupd.run.run import LONGEST, compare_share

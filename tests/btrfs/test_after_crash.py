@@ -18,8 +18,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from backupd.proof.after_crash import in_doubt_verifier, read_in_doubt, read_last_written, record_boot
-from backupd.repo.boot_json import has_backups_in_doubt
 from backupd.repo.context import PoolContext
+from backupd.repo.pool_files import has_backups_in_doubt
 from backupd.run.run import due_now
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock

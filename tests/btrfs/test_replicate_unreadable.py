@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from backupd.replicate.naming import inherited_damages
-from backupd.repo.damages import replace_damaged
+from backupd.repo.verification_files import replace_damaged
 from btrkeep.catalogue import Damage
 from btrkeep.pool.marker import open_pool
 from btrkeep.units import parse_time

@@ -8,11 +8,11 @@ from backupd.cli.context import clock_for, load_config, pass_context
 from backupd.health.trust import check_trust
 from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.context import open_configured, require_writable
-from backupd.repo.damages import enter_damages, recall_looks
 from backupd.repo.history_copy import BroughtBack, bring_back
-from backupd.repo.listing import hosts_of, names_of
+from backupd.repo.pool_files import hosts_of, names_of
 from backupd.repo.publish import tell_copies, tell_dashboard
 from backupd.repo.reconcile import all_rows, check_seals, point_all, reconcile
+from backupd.repo.verification_files import enter_damages, recall_looks
 from btrkeep.catalogue import WHOLE, Catalogue, CatalogueDamaged, Damage
 from btrkeep.catalogue.history import COLUMNS
 from btrkeep.cli import json_option, print_answer

@@ -17,7 +17,7 @@ from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.context import PoolContext
 from backupd.repo.notes_json import Notes, hold_of, read_notes
-from backupd.repo.verified import comparison_fields, read_verified, verification_fields
+from backupd.repo.verification_files import comparison_fields, read_verified, verification_fields
 from btrkeep.backup_states import ALTERED, PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
 from btrkeep.cli import json_option, stream_json

@@ -11,8 +11,8 @@ from backupd.cli.context import complete_host, opened, pass_context, require_hos
 from backupd.expire.look import asked_of
 from backupd.repo.actions_log import UserAction, action_of, read_actions
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
+from backupd.repo.pool_files import hosts_of
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import KILLED, Run
 from btrkeep.cli import json_option, print_answer

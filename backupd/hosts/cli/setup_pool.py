@@ -18,7 +18,7 @@ from backupd.doctor.rules.mount import POWERLESS, powerless
 from backupd.hosts.cli.questions import Prompter, asked
 from backupd.hosts.edit import with_keys
 from backupd.hosts.files import Files
-from backupd.repo.boot_json import note_new_pool
+from backupd.repo.pool_files import note_new_pool
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath

@@ -5,8 +5,8 @@ from typing import Any
 
 from backupd.proof.against_source import SourceComparison, SourceFindings, SourceScope
 from backupd.repo.context import PoolContext, writing
-from backupd.repo.listing import hosts_of
-from backupd.repo.verified import comparison_fields
+from backupd.repo.pool_files import hosts_of
+from backupd.repo.verification_files import comparison_fields
 from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
 from btrkeep.cli import complain, print_answer

@@ -24,13 +24,12 @@ from backupd.proof.cli.against_source import compare_hosts
 from backupd.proof.read_errors import OwnReads
 from backupd.proof.verify import Verifier, unreadable_backups
 from backupd.proof.verify_pass import ReadCount, ReadScope
-from backupd.repo.boot_json import has_backups_in_doubt
 from backupd.repo.context import PoolContext, writing
-from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
+from backupd.repo.pool_files import has_backups_in_doubt, hosts_of
 from backupd.repo.reconcile import check_seals, reconcile
 from backupd.repo.seals import altered_paths
-from backupd.repo.verified import read_verified, verification_fields, verified_row
+from backupd.repo.verification_files import read_verified, verification_fields, verified_row
 from btrkeep.backup_states import ALTERED
 from btrkeep.cli import complain, json_option, print_answer
 from btrkeep.cli.arguments import Parsed

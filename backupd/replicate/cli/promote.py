@@ -18,8 +18,8 @@ from backupd.repo.common_backups import common_with, drop_common, write_common
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import final_backups
 from backupd.repo.leftovers import discard_received
-from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import DEMOTED, effective_state, read_notes, write_notes
+from backupd.repo.pool_files import hosts_of
 from backupd.repo.publish import tell_copies
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.progress import prose

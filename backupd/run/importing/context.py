@@ -14,7 +14,7 @@ from threading import Event
 from backupd.repo.backup_json import Record
 from backupd.repo.context import require_room
 from backupd.repo.final_backups import final_backups, require_own
-from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
+from backupd.repo.pool_files import NOT_UNDERSTOOD, text_of_file
 from backupd.rsync.command import Rsync
 from backupd.run.importing.copy_processes import CopyProcesses
 from backupd.run.importing.formats import OldTree

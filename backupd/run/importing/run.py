@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.backup_json import PathOutcome, PathResult, Record
-from backupd.repo.damages import forgotten_damages
 from backupd.repo.final_backups import discard
-from backupd.repo.listing import names_of
+from backupd.repo.pool_files import names_of
+from backupd.repo.verification_files import forgotten_damages
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.fresh_sums import NO_SUMS

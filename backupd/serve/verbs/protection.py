@@ -10,7 +10,7 @@ from backupd.actions.hold import accept as accept_it
 from backupd.actions.hold import hold as hold_it
 from backupd.actions.hold import release as release_it
 from backupd.repo.context import PoolContext, writing
-from backupd.repo.listing import hosts_of
+from backupd.repo.pool_files import hosts_of
 from backupd.serve.context import Call
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError

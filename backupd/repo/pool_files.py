@@ -1,0 +1,184 @@
+"""The folders of hosts and backups by their names, and files of JSON: read within bounds, since a pool may be carried here from
+elsewhere; replaced as a whole.
+
+One of them is here, POOL/.btrkeep/boot.json: the last boot of a server that used the pool, whether it ended with a shutdown, and
+the backups to be read. A crash that undoes changes in the pool undoes them in this file, too.
+
+    {"format": 1, "boot": ID, "seen": TIME, "stopped": BOOL, "unread": [[HOST, NAME], ...]}
+"""
+
+import errno
+import json
+import logging
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from btrkeep.descriptors import ClosingFd
+from btrkeep.pool.atomic import NO_ROOM, write_atomically
+from btrkeep.pool.marker import MARKER, WORKING, Pool
+from btrkeep.procfs import boot_id
+from btrkeep.units import format_time, parse_backup_name, parse_time
+
+
+def hosts_of(pool: Pool) -> list[str]:
+    """Returns the hosts that have a folder in the pool."""
+    return sorted(entry.name for entry in os.scandir(pool.hosts) if entry.is_dir(follow_symlinks=False))
+
+
+def names_of(pool: Pool, host: str, wanted: AbstractSet[str] = frozenset()) -> set[str]:
+    """The names in a host's folder that may be backups, `.working` among them.
+
+    Those that are `known` to be such are not taken apart, which is half of the time where there are many.
+    """
+    try:
+        names = [entry.name for entry in os.scandir(pool.host(host))]
+        return {name for name in names if name in wanted or name == WORKING or parse_backup_name(name)}
+    except FileNotFoundError:
+        return set()
+
+
+LARGEST = 16 << 20
+"""The maximum bytes of such a file, backup.json among them; real ones have some thousands."""
+LARGEST_NUMBER = (1 << 63) - 1  # what a database's column takes
+
+NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""The exceptions for invalid JSON, endless nesting, and unexpected values."""
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo may lie there
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def text_of_file(path: Path) -> str:
+    """Returns the text of a regular file of ours; follows no symlink, waits for no pipe.
+
+    Raises OSError if it is missing, or no file (EINVAL); ValueError if it is not text, or too large to be ours.
+    """
+    with ClosingFd(os.open(path, _READ)) as fd:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"it has more than {LARGEST >> 20} MiB")
+    return content.decode("utf-8")
+
+
+def read_json_file(path: Path, parse: Callable[[Any], T], nothing: T) -> T:
+    """Returns what `parse` makes of the file's fields; `nothing` if there is no file, or if it cannot be read, which is logged."""
+    try:
+        return parse(json.loads(text_of_file(path)))
+    except FileNotFoundError:
+        return nothing
+    except (OSError, *NOT_UNDERSTOOD) as error:
+        _log.warning("%s cannot be read: %s", path, error)
+        return nothing
+
+
+def has_room(text: str) -> bool:
+    """Returns True if text_of_file would read that."""
+    return len(text.encode("utf-8", "surrogateescape")) <= LARGEST
+
+
+def replace_json_file(path: Path, texts: Iterable[str], version: int) -> None:
+    """Replaces the file by the first of the texts that can be read again, or the last. `version`: their "format".
+
+    Leaves what a later version of btrkeep wrote: it may know more than we. Raises OSError.
+    """
+    with suppress(OSError, *NOT_UNDERSTOOD):
+        if int(json.loads(text_of_file(path))["format"]) > version:
+            _log.warning("%s is of a later version of btrkeep, and stays as it is", path)
+            return
+    text = ""
+    for text in texts:
+        if has_room(text):
+            break
+    write_atomically(path, text)
+
+
+def number_of(value: Any) -> int:
+    """Returns a number of a file as one that a column of the catalogue takes. Raises ValueError."""
+    if abs(number := int(value)) > LARGEST_NUMBER:
+        raise ValueError(f"{number} is too large")
+    return number
+
+
+def path_of(value: Any) -> str:
+    """Returns a path of a file. Raises ValueError if no file can have it."""
+    if b"\0" in os.fsencode(path := str(value)):
+        raise ValueError(f"{path!r} is the path of no file")
+    return path
+
+
+# --- boot.json
+
+
+BOOT = "boot.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BootRecord:
+    """`boot`: the id of the kernel's boot; `seen`: when it was recorded, or when it was `stopped`, shut down in order.
+
+    `unread`: host and name of the backups that a crash may have damaged and that have not been read since.
+    """
+
+    boot: str
+    seen: datetime
+    stopped: bool = False
+    unread: frozenset[tuple[str, str]] = field(default_factory=frozenset)
+
+
+def read_boot(pool: Pool) -> BootRecord | None:
+    """Reads the record; None if it is missing or invalid, which is treated as a crash."""
+    return read_json_file(_path(pool), _boot_record, None)
+
+
+def has_backups_in_doubt(pool: Pool, hosts: Collection[str] | None = None) -> bool:
+    """True if this boot was not examined yet, or a backup of these hosts (None: of any) is in doubt. A rehearsal has no boots."""
+    if pool.rehearsal:
+        return False
+    previous = read_boot(pool)
+    return previous is None or previous.boot != boot_id() or any(hosts is None or host in hosts for host, _ in previous.unread)
+
+
+def _boot_record(fields: Mapping[str, Any]) -> BootRecord:
+    if fields["format"] != _FORMAT:
+        raise ValueError(f"format {fields['format']}")
+    unread = frozenset((str(host), str(name)) for host, name in fields["unread"])
+    return BootRecord(str(fields["boot"]), parse_time(fields["seen"]), bool(fields["stopped"]), unread)
+
+
+def note_new_pool(pool: Pool) -> None:
+    """Records that no crash before this boot can have damaged anything: what is fetched is not read before the first run."""
+    write_boot(pool, BootRecord(boot_id(), datetime.now(UTC)))
+
+
+def write_boot(pool: Pool, record: BootRecord) -> None:
+    """Replaces the record. On a full pool it stays unchanged, so more than necessary is read. Raises OSError."""
+    fields = {
+        "format": _FORMAT,
+        "boot": record.boot,
+        "seen": format_time(record.seen),
+        "stopped": record.stopped,
+        "unread": sorted(record.unread),
+    }
+    try:
+        write_atomically(_path(pool), json.dumps(fields, indent=1) + "\n")
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        _log.warning("%s cannot be replaced: %s", _path(pool), error.strerror)
+
+
+def _path(pool: Pool) -> Path:
+    return pool.path / MARKER / BOOT
