@@ -67,8 +67,7 @@ def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
         restic = _restic(context, _chosen(context, name)[0])
         make(restic)
     text = [f"{name}: made. Keep its password where a fire does not reach it: without it nothing there can be read"]
-    print_answer({"offsite": name, "made": True}, text, as_json=as_json)
-    return Exit.OK
+    return print_answer({"offsite": name, "made": True}, text, as_json=as_json)
 
 
 @command.command("run", short_help="send the newest backup of each host")

@@ -160,8 +160,8 @@ def complain(error: OperatorError) -> None:
         click.echo(printable(note), err=True)
 
 
-def print_answer(answer: object, text: Iterable[str] | Callable[[], object], *, as_json: bool) -> None:
-    """Prints the answer of a command: as JSON, or as `text`: paragraphs, or a function that prints it.
+def print_answer(answer: object, text: Iterable[str] | Callable[[], object], *, as_json: bool) -> Exit:
+    """Prints the answer of a command: as JSON, or as `text`: paragraphs, or a function that prints it. Returns Exit.OK.
 
     `answer`: or a function that returns it, if that takes time.
     """
@@ -172,9 +172,10 @@ def print_answer(answer: object, text: Iterable[str] | Callable[[], object], *, 
     else:
         for paragraph in text:
             prose(paragraph)
+    return Exit.OK
 
 
-def print_listing(columns: Sequence[Column[Row]], rows: Sequence[Row], *, as_json: bool, empty: str = "") -> None:
+def print_listing(columns: Sequence[Column[Row]], rows: Sequence[Row], *, as_json: bool = False, empty: str = "") -> None:
     """Prints the rows: as a JSON list, or as a table. `empty`: the text if there are none."""
     if as_json:
         echo_json(list(objects(columns, rows)))

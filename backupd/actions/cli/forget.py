@@ -48,8 +48,7 @@ def command(ctx: click.Context, host: str, undo: bool, dry_run: bool, yes: bool,
         grace = policy_of(context.config, host, read_notes(context.pool.host(host))).grace
     text = f"{host} is forgotten: `backupd expire` marks its backups and deletes them {format_duration(grace)} later"
     undo_hint = f"until then `backupd forget {host} --undo` takes it back"
-    print_answer(_answer(host, since, remaining, dry_run=False), [text, undo_hint], as_json=as_json)
-    return 0
+    return print_answer(_answer(host, since, remaining, dry_run=False), [text, undo_hint], as_json=as_json)
 
 
 def _show(ctx: click.Context, host: str, as_json: bool) -> int:
@@ -59,8 +58,7 @@ def _show(ctx: click.Context, host: str, as_json: bool) -> int:
         require_forgettable(context.config, context.pool, host, context.clock.now())
         remaining = remaining_backups(context.catalogue, host)
     text = f"{host} has {remaining}: all of them would expire"
-    print_answer(_answer(host, None, remaining, dry_run=True), [text], as_json=as_json)
-    return 0
+    return print_answer(_answer(host, None, remaining, dry_run=True), [text], as_json=as_json)
 
 
 def _answer(host: str, since: datetime | None, remaining: RemainingBackups, *, dry_run: bool) -> dict[str, Any]:
@@ -77,8 +75,7 @@ def _undo(ctx: click.Context, host: str, as_json: bool) -> int:
     text = [f"{host} is no longer forgotten; it has {remaining}"]
     if back:
         text.append(f"{counted(len(back), 'backup')} that had expired {'is' if len(back) == 1 else 'are'} taken back")
-    print_answer(answer, [*text, rules], as_json=as_json)
-    return 0
+    return print_answer(answer, [*text, rules], as_json=as_json)
 
 
 def _rules(context: PoolContext, host: str) -> str:

@@ -47,8 +47,7 @@ def hold_command(ctx: click.Context, host: str, name: str, until: date | None, w
     if done.unexpired:
         text.append("it had expired, and is taken back")
     answer = {**held, **(hold_fields(new) or {}), "unexpired": done.unexpired}
-    print_answer(answer, [*text, *unreadable_lines(host, done)], as_json=as_json)
-    return 0
+    return print_answer(answer, [*text, *unreadable_lines(host, done)], as_json=as_json)
 
 
 @click.command("release")
@@ -66,8 +65,7 @@ def release_command(ctx: click.Context, host: str, name: str, as_json: bool) -> 
         done = release(context.pool, context.catalogue, host, name, moment, by=login_name())
     answer = {"host": host, "name": done.name, "state": done.state, "released": hold_fields(done.hold)}
     text = f"{host} {done.name} is no longer held: the retention decides about it again"
-    print_answer(answer, [text, *unreadable_lines(host, done)], as_json=as_json)
-    return 0
+    return print_answer(answer, [text, *unreadable_lines(host, done)], as_json=as_json)
 
 
 @click.command("unexpire")
@@ -87,8 +85,7 @@ def unexpire_command(ctx: click.Context, host: str, name: str, why: str, as_json
     taken = {"host": host, "name": done.name, "state": done.state, "at": moment}
     assert done.hold.until is not None
     text = f"{host} {done.name} is no longer expired; it is held until {local_time(done.hold.until)}"
-    print_answer({**taken, **(hold_fields(done.hold) or {})}, [text, *unreadable_lines(host, done)], as_json=as_json)
-    return 0
+    return print_answer({**taken, **(hold_fields(done.hold) or {})}, [text, *unreadable_lines(host, done)], as_json=as_json)
 
 
 def _end(day: date, zone: ZoneInfo, now: datetime) -> datetime:
@@ -121,5 +118,4 @@ def accept_command(ctx: click.Context, host: str, name: str, why: str, as_json: 
     text = f"{host} {accepted} now counts as complete"
     if state != COMPLETE:
         text = f"the changes of {host} {accepted} are accepted; it is {state}: `backupd list {host}` shows why"
-    print_answer({"host": host, "name": accepted, "state": state, "at": moment, "why": why}, [text], as_json=as_json)
-    return 0
+    return print_answer({"host": host, "name": accepted, "state": state, "at": moment, "why": why}, [text], as_json=as_json)

@@ -9,10 +9,9 @@ from backupd.actions.quota import QuotaState, costs, enable, look, programs, req
 from backupd.cli.context import clock_for, dry_run_option, load_config, pass_context, yes_option
 from backupd.cli.names import confirmed
 from backupd.repo.context import open_configured, require_writable
-from btrkeep.cli import json_option, print_answer
+from btrkeep.cli import json_option, print_answer, print_listing
 from btrkeep.cli.progress import prose
-from btrkeep.cli.tables import Column, listing, objects
-from btrkeep.errors import Exit
+from btrkeep.cli.tables import Column, objects
 from btrkeep.pool import quota
 from btrkeep.units import format_share, format_size, local_time
 
@@ -37,13 +36,11 @@ def show_command(ctx: click.Context, as_json: bool) -> int:
     """Show how much space each host's backups use, and its quota."""
     config = load_config(ctx)
     quota_state = look(config, open_configured(config))
-    print_answer(_answer(quota_state), lambda: _show(quota_state), as_json=as_json)
-    return Exit.OK
+    return print_answer(_answer(quota_state), lambda: _show(quota_state), as_json=as_json)
 
 
 def _show(quota_state: QuotaState) -> None:
-    if hosts := _hosts(quota_state):
-        click.echo(listing(_columns(quota_state), hosts))
+    print_listing(_columns(quota_state), _hosts(quota_state))
     prose(_state_words(quota_state))
 
 
@@ -102,8 +99,7 @@ def _tell(state: QuotaState, as_json: bool, dry_run: bool, *, changed: bool) -> 
     answer = {"dry_run": dry_run, "changed": changed and not dry_run, **_answer(state)}
     wanted = "on" if state.mode == quota.OFF else "off"
     would = f"simple quotas would be switched {wanted}; nothing was changed"
-    print_answer(answer, [would if dry_run and changed else _state_words(state)], as_json=as_json)
-    return Exit.OK
+    return print_answer(answer, [would if dry_run and changed else _state_words(state)], as_json=as_json)
 
 
 def _hosts(state: QuotaState) -> list[str]:

@@ -68,8 +68,7 @@ def _show(ctx: click.Context, host: str, new: str, as_json: bool) -> int:
 def _tell(host: str, new: str, count: int, todo: list[str], *, as_json: bool, dry_run: bool) -> int:
     now = "would become" if dry_run else "is now" if count == 1 else "are now"
     text = [f"{counted(count, 'backup')} of {host} {now} {new}'s", *todo]
-    print_answer({"dry_run": dry_run, "host": new, "was": host, "backups": count, "todo": todo}, text, as_json=as_json)
-    return 0
+    return print_answer({"dry_run": dry_run, "host": new, "was": host, "backups": count, "todo": todo}, text, as_json=as_json)
 
 
 def _todo(context: PoolContext, old: str, new: str) -> list[str]:

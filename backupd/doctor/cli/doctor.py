@@ -224,8 +224,7 @@ def fix_room(config: Config, now: Callable[[], datetime], named: Sequence[Path],
     text = "room: --dry-run: nothing was done" if dry_run else ""
     if fixed.devices and not dry_run:
         text = f"room: done: {format_size(fixed.unallocated)} are unallocated, and the temporary device is removed"
-    print_answer(_room_fields(fixed, dry_run=dry_run), partial(_say, text), as_json=as_json)
-    return Exit.OK
+    return print_answer(_room_fields(fixed, dry_run=dry_run), partial(_say, text), as_json=as_json)
 
 
 def _room_fields(fixed: RoomFixed, *, dry_run: bool) -> dict[str, object]:

@@ -15,7 +15,7 @@ from backupd.expire.report import expiry_words, left_out_words
 from backupd.files.cli.opened_backup import end_of
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.context import PoolContext
-from btrkeep.cli import complain, json_option, stream_json
+from btrkeep.cli import complain, json_option, print_listing, stream_json
 from btrkeep.cli.progress import prose, text_width
 from btrkeep.cli.tables import Column, listing
 from btrkeep.config import Retention
@@ -213,8 +213,7 @@ def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> No
         Column("", lambda host: host[0].oldest or "-", "OLDEST KEPT"),
         Column("", lambda host: ", ".join(_notes(*host, limits.left_out)), "NOTE"),
     )
-    if hosts:
-        click.echo(listing(columns, hosts))
+    print_listing(columns, hosts)
     going, today = sum(explained.going for explained, _ in hosts), sum(explained.today for explained, _ in hosts)
     kept = sum(len(explained.decisions) for explained, _ in hosts) - going
     prose(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")

@@ -295,8 +295,8 @@ def _left_out(done: "Archived") -> None:
 
 def _say_tar(opened: OpenedBackup, as_json: bool, fields: dict[str, object], words: str) -> int:
     answer = {"host": opened.backup.host, **backup_object(opened.backup), **fields}
-    print_answer(answer, lambda: say(f"from {opened.where}, {opened.backup.state}: {fields['tar']} {words}"), as_json=as_json)
-    return Exit.OK
+    text = f"from {opened.where}, {opened.backup.state}: {fields['tar']} {words}"
+    return print_answer(answer, lambda: say(text), as_json=as_json)
 
 
 class _Watch:

@@ -61,8 +61,7 @@ def command(ctx: click.Context, host: str | None, limit: int, actions: bool, as_
         if not runs:
             click.echo("no run is known" if context.lost else "no runs yet")
 
-    print_answer([_fields(run, deleted.get((run.host, run.backup))) for run in runs], show, as_json=as_json)
-    return 0
+    return print_answer([_fields(run, deleted.get((run.host, run.backup))) for run in runs], show, as_json=as_json)
 
 
 def _actions(pool: Pool, host: str | None) -> list[UserAction]:
@@ -81,8 +80,7 @@ def _show_actions(actions: Sequence[UserAction], as_json: bool) -> int:
         if not actions:
             click.echo("no action of a user is recorded")
 
-    print_answer([action.as_json() for action in actions], text, as_json=as_json)
-    return 0
+    return print_answer([action.as_json() for action in actions], text, as_json=as_json)
 
 
 def _action_line(action: UserAction) -> str:

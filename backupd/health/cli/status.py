@@ -18,27 +18,7 @@ from backupd.cli import colours
 from backupd.cli.context import complete_group, complete_host, given_now, load_reporting, opened, pass_context, require_host
 from backupd.cli.names import expand_hosts, is_pattern
 from backupd.expire.clocks import clock_synchronised
-from backupd.health.cli.status_view import (
-    copy_as_json,
-    dedupe_as_json,
-    drill_as_json,
-    failed_job_as_json,
-    host_as_json,
-    in_doubt_as_json,
-    progress_as_json,
-    show_all,
-    show_altered,
-    show_copies,
-    show_damaged,
-    show_drills,
-    show_failed_jobs,
-    show_lags,
-    show_one,
-    show_pool,
-    show_unconfigured,
-    show_unverified,
-    show_verification,
-)
+from backupd.health.cli import status_view as view
 from backupd.health.status_report import StatusReport, is_alive, read_report
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.migrate import FILE
@@ -283,15 +263,15 @@ class _Status:
         """`alive`: the bytes of each host by simple quotas."""
         report = self.report
         hosts = [
-            {**host_as_json(host), "verified": report.looks.get(host.host), "alive_bytes": alive.get(host.host)}
+            {**view.host_as_json(host), "verified": report.looks.get(host.host), "alive_bytes": alive.get(host.host)}
             for host in report.hosts
         ]
         return {
             "hosts": hosts,
             "unconfigured": [{"host": name, "backups": count} for name, count in self.unconfigured.items()],
-            "running": [progress_as_json(entry) for entry in report.running],
-            "copies": [copy_as_json(copy, self.fetching.get(copy.replica.name)) for copy in report.copies],
-            "drill": drill_as_json(report.drills) if report.drills else None,
+            "running": [view.progress_as_json(entry) for entry in report.running],
+            "copies": view.copies_as_json(report.copies, self.fetching),
+            "drill": view.drill_as_json(report.drills) if report.drills else None,
             "verification": {
                 "max_age": round(self.context.config.verify.oldest),
                 "unverified": list(report.unverified),
@@ -301,10 +281,10 @@ class _Status:
                 ],
             },
             "altered": [{"host": name, "name": backup} for name, backup in report.altered],
-            "in_doubt": in_doubt_as_json(report.in_doubt),
-            "dedupe": dedupe_as_json(report.dedupe) if report.dedupe else None,
+            "in_doubt": view.in_doubt_as_json(report.in_doubt),
+            "dedupe": view.dedupe_as_json(report.dedupe) if report.dedupe else None,
             "repeated": [repeated_object(failure) for failure in report.repeated],
-            "failed": [failed_job_as_json(alarm) for alarm in self.failed_jobs],
+            "failed": [view.failed_job_as_json(alarm) for alarm in self.failed_jobs],
             "pool": health.as_json(report.verdict),
             "lost": self.context.lost,
             "clock": self.context.clock_doubt,
@@ -315,36 +295,36 @@ class _Status:
         """Prints it, at length for one host; with `chosen` the table of hosts only, and what is wrong with the pool."""
         report = self.report
         if chosen is not None:
-            show_all(report.hosts, report.running, report.now, has_copies=True, each=True)
-            show_unconfigured(self.unconfigured)
+            view.show_all(report.hosts, report.running, report.now, has_copies=True, each=True)
+            view.show_unconfigured(self.unconfigured)
             if not report.hosts and not self.unconfigured:
                 click.echo("no host is in that state" if chosen else "no host is in that group")
-            show_damaged(report.damaged)
-            show_altered(report.altered, self.command)
+            view.show_damaged(report.damaged)
+            view.show_altered(report.altered, self.command)
         elif host:
             if report.hosts:
-                show_one(report.hosts[0], report.running, report.now, report.looks.get(host))
+                view.show_one(report.hosts[0], report.running, report.now, report.looks.get(host))
             else:
                 has = counted(self.unconfigured[host], "backup") if host in self.unconfigured else "backups"
                 click.echo(f"{printable(host)} has {has} but is not configured")
-            show_damaged({name: damage for name, damage in report.damaged.items() if name == host})
-            show_altered([backup for backup in report.altered if backup[0] == host], self.command)
-            show_lags(report.copies, host)
+            view.show_damaged({name: damage for name, damage in report.damaged.items() if name == host})
+            view.show_altered([backup for backup in report.altered if backup[0] == host], self.command)
+            view.show_lags(report.copies, host)
         else:
-            show_all(report.hosts, report.running, report.now, has_copies=bool(report.copies))
-            show_unconfigured(self.unconfigured)
-            show_copies(report.copies, self.fetching)
+            view.show_all(report.hosts, report.running, report.now, has_copies=bool(report.copies))
+            view.show_unconfigured(self.unconfigured)
+            view.show_copies(report.copies, self.fetching)
             if with_copies:
-                show_lags(report.copies)
+                view.show_lags(report.copies)
             if report.drills:
-                show_drills(report.drills)
-            show_verification(report.verifications)
-            show_damaged(report.damaged)
-            show_altered(report.altered, self.command)
-            show_unverified(report.unverified, self.context.config.verify.oldest)
+                view.show_drills(report.drills)
+            view.show_verification(report.verifications)
+            view.show_damaged(report.damaged)
+            view.show_altered(report.altered, self.command)
+            view.show_unverified(report.unverified, self.context.config.verify.oldest)
             for failure in report.repeated:
                 click.echo(click.style("repeated: ", fg="yellow") + repeated_words(failure))
-            show_failed_jobs(self.failed_jobs)
+            view.show_failed_jobs(self.failed_jobs)
             if report.dedupe:
                 click.echo(f"last dedupe: {local_time(report.dedupe.started)}, {dedupe_words(report.dedupe)}")
             if report.in_doubt:
@@ -352,7 +332,7 @@ class _Status:
                 prose(click.style("in doubt: ", fg="yellow") + words)
         for clock_finding in clock_findings(self.context.clock_doubt, self.synchronised):
             click.echo(click.style("clock: ", fg=colours.LEVEL[clock_finding.level]) + printable(clock_finding.text))
-        show_pool(report.verdict)
+        view.show_pool(report.verdict)
 
 
 def _chosen(context: _Opened, hosts: Sequence[str], group: str | None) -> frozenset[str]:

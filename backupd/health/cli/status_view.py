@@ -1,6 +1,7 @@
 """`backupd status` as text and as JSON: hosts, copies, and what else has to be reported."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -9,12 +10,13 @@ import click
 from backupd.cli import colours
 from backupd.expire.report import names_in_words
 from btrkeep.catalogue import KILLED, Dedupe, Progress, StoredAlarm
+from btrkeep.cli import print_listing
 from btrkeep.cli.progress import prose
-from btrkeep.cli.tables import Column, listing, table
+from btrkeep.cli.tables import Column, objects, table
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.cause_words import altered_hint, altered_words, grouped_alike, without_host
-from btrkeep.decisions.copies import FETCHED_BY, CopyStatus, HostLag, RunningFetch, running_words
+from btrkeep.decisions.copies import FETCHED_BY, CopyStatus, HostLag, ReplicaSession, RunningFetch, running_words
 from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
 from btrkeep.decisions.verification import BackupsInDoubt, VerificationState
@@ -39,8 +41,7 @@ def show_all(
         ),
         Column(header="REMARK", cell=_group_remark),
     )
-    if groups:
-        click.echo(listing(columns, groups))
+    print_listing(columns, groups)
     for state in dict.fromkeys(group[0].state for group in groups if len(group) > 1):
         prose(f"`backupd status --state {state}` lists each of these hosts")  # below the table: its cells are folded anywhere
     for entry in running:
@@ -80,16 +81,7 @@ def show_unconfigured(hosts: Mapping[str, int]) -> None:
 
 def show_copies(copies: Sequence[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> None:
     """Prints a line for each copy, one for its running update, and one for each host that is not completely copied."""
-    columns: tuple[Column[CopyStatus[CopySettings]], ...] = (
-        Column("", lambda copy: copy.replica.name, "COPY"),
-        Column("", lambda copy: copy.state, "STATE", lambda state: click.style(state, fg=colours.HOST[state])),
-        Column("", lambda copy: copy.age, "AGE", format_duration, right=True),
-        Column(header="HOSTS", cell=lambda copy: f"{copy.session.hosts:,}" if copy.session else "-", right=True),
-        Column(header="LAST TIME", cell=_last_time),
-        Column(header="REMARK", cell=_copy_remark),
-    )
-    if copies:
-        click.echo(listing(columns, copies))
+    print_listing(_copy_columns(fetching), copies)
     for name, running in fetching.items():
         click.echo(f"fetching: {name}: {running_words(running)}")
     for copy in copies:
@@ -119,8 +111,7 @@ def show_lags(copies: Sequence[CopyStatus[CopySettings]], host: str | None = Non
         Column("", lambda row: row[1].age, "AGE", format_duration, right=True),
         Column("", lambda row: row[1].gone, "REMARK", lambda is_gone: "not listed any more" if is_gone else ""),
     )
-    if rows := [(copy.replica.name, lag) for copy in copies for lag in copy.lags if host in (None, lag.host)]:
-        click.echo(listing(columns, rows))
+    print_listing(columns, [(copy.replica.name, lag) for copy in copies for lag in copy.lags if host in (None, lag.host)])
 
 
 def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
@@ -238,38 +229,55 @@ def host_as_json(status: HostStatus) -> dict[str, Any]:
         "host": status.host,
         "state": status.state,
         "last_complete": status.last_complete,
-        "age": round(status.age) if status.age is not None else None,
+        "age": _rounded(status.age),
         "next_due": status.next_due,
         "error": status.error,
         "warnings": status.warnings,
     }
 
 
-def copy_as_json(copy: CopyStatus[CopySettings], running: RunningFetch | None) -> dict[str, Any]:
-    """A copy, as `status --json` has it."""
-    session = copy.session
-    return {
-        "replica": copy.replica.name,
-        "kind": copy.replica.kind,
-        "from": copy.replica.source,
-        "state": copy.state,
-        "age": round(copy.age) if copy.age is not None else None,
-        "max_age": round(copy.replica.oldest),
-        "fetched_at": session.at if session else None,
-        "tried_at": session.tried if session else None,
-        "error": copy.error or None,
-        "hosts": session.hosts if session else 0,
-        "backups": session.fetched if session else 0,
-        "bytes": session.bytes if session else 0,
-        "seconds": session.seconds if session else None,
-        "newest": session.newest if session else None,
-        "behind": [
-            {"host": host_behind.host, "there": host_behind.there, "here": host_behind.here, "error": host_behind.error}
-            for host_behind in copy.behind
-        ],
-        "lag": [{"host": lag.host, "newest": lag.newest, "age": round(lag.age), "listed": not lag.gone} for lag in copy.lags],
-        "running": fetch_as_json(running) if running else None,
-    }
+def copies_as_json(copies: Sequence[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> list[dict[str, Any]]:
+    return list(objects(_copy_columns(fetching), copies))
+
+
+def _copy_columns(fetching: Mapping[str, RunningFetch]) -> tuple[Column[CopyStatus[CopySettings]], ...]:
+    def running(copy: CopyStatus[CopySettings]) -> dict[str, Any] | None:
+        fetch = fetching.get(copy.replica.name)
+        return fetch_as_json(fetch) if fetch else None
+
+    return (
+        Column("replica", lambda copy: copy.replica.name, "COPY"),
+        Column("kind", lambda copy: copy.replica.kind),
+        Column("from", lambda copy: copy.replica.source),
+        Column("state", lambda copy: copy.state, "STATE", lambda state: click.style(state, fg=colours.HOST[state])),
+        Column("age", lambda copy: copy.age, "AGE", format_duration, _rounded, right=True),
+        Column("max_age", lambda copy: round(copy.replica.oldest)),
+        Column("fetched_at", lambda copy: copy.session.at if copy.session else None),
+        Column("tried_at", lambda copy: copy.session.tried if copy.session else None),
+        Column("error", lambda copy: copy.error or None),
+        Column("hosts", lambda copy: copy.session, "HOSTS", _hosts, lambda session: session.hosts if session else 0, right=True),
+        Column("backups", lambda copy: copy.session.fetched if copy.session else 0),
+        Column("bytes", lambda copy: copy.session.bytes if copy.session else 0),
+        Column("seconds", lambda copy: copy.session.seconds if copy.session else None),
+        Column("newest", lambda copy: copy.session.newest if copy.session else None),
+        Column("behind", lambda copy: [asdict(host_behind) for host_behind in copy.behind]),
+        Column("lag", lambda copy: [_lag_fields(lag) for lag in copy.lags]),
+        Column("running", running),
+        Column(header="LAST TIME", cell=_last_time),
+        Column(header="REMARK", cell=_copy_remark),
+    )
+
+
+def _hosts(session: ReplicaSession | None) -> str:
+    return f"{session.hosts:,}" if session else "-"
+
+
+def _lag_fields(lag: HostLag) -> dict[str, Any]:
+    return {"host": lag.host, "newest": lag.newest, "age": round(lag.age), "listed": not lag.gone}
+
+
+def _rounded(number: float | None) -> int | None:
+    return round(number) if number is not None else None
 
 
 def fetch_as_json(running: RunningFetch) -> dict[str, Any]:
@@ -281,8 +289,8 @@ def fetch_as_json(running: RunningFetch) -> dict[str, Any]:
         "backups_planned": running.planned,
         "bytes": running.bytes,
         "bytes_announced": running.announced or None,
-        "rate": round(running.rate) if running.rate is not None else None,
-        "left": round(running.left) if running.left is not None else None,
+        "rate": _rounded(running.rate),
+        "left": _rounded(running.left),
         "hosts": list(running.hosts),
     }
 
@@ -295,7 +303,7 @@ def progress_as_json(entry: Progress) -> dict[str, Any]:
         "files": entry.files_done,
         "files_total": entry.files_total,
         "bytes": entry.bytes,
-        "rate": round(entry.rate) if entry.rate is not None else None,
+        "rate": _rounded(entry.rate),
         "share": entry.share,
         "updated": entry.updated,
     }
@@ -330,7 +338,7 @@ def dedupe_as_json(dedupe: Dedupe) -> dict[str, Any]:
 def drill_as_json(drills: DrillStatus) -> dict[str, Any]:
     return {
         "state": drills.state,
-        "age": round(drills.age) if drills.age is not None else None,
+        "age": _rounded(drills.age),
         "max_age": round(drills.oldest),
         "last": drill_object(drills.last) if drills.last else None,
         "failed": [drill_object(drill) for drill in drills.failed],

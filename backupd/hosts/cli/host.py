@@ -120,8 +120,7 @@ def _add_list(files: Files, source: str, common: dict[str, Any], *, as_json: boo
         record_change(config, datetime.now(UTC), "host add", name, f"from {source}")
     answer = [{"host": name, "file": str(path)} for name, path in paths.items()]
     added = f"{counted(len(paths), 'host')} added, a file for each in {files.folder}"
-    print_answer(answer, (added, "next: `backupd check --connect` tests them"), as_json=as_json)
-    return Exit.OK
+    return print_answer(answer, (added, "next: `backupd check --connect` tests them"), as_json=as_json)
 
 
 def _located_in(source: str, files: Files, listed: Mapping[str, ListedHost], error: ConfigError) -> ConfigError:
@@ -174,8 +173,7 @@ def remove_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) ->
         record_change(config, datetime.now(UTC), "host remove", name)
     rows = [{"host": name, "file": str(path), "file_removed": not path.exists()} for name, path in paths.items()]
     is_list = len(names) > 1 or is_pattern(names[0])
-    print_answer(rows if is_list else rows[0], _removed_lines(paths), as_json=as_json)
-    return Exit.OK
+    return print_answer(rows if is_list else rows[0], _removed_lines(paths), as_json=as_json)
 
 
 def _removed_lines(paths: Mapping[str, Path]) -> Iterator[str]:
@@ -348,8 +346,7 @@ def set_command(ctx: click.Context, words: tuple[str, ...], unset: tuple[str, ..
         for notice in done.notices:
             prose(f"note: {notice}", "  ", err=True)
 
-    print_answer(answers[0] if is_one else answers, show, as_json=as_json)
-    return Exit.OK
+    return print_answer(answers[0] if is_one else answers, show, as_json=as_json)
 
 
 def _split(words: Sequence[str], *, unset: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -10,7 +10,6 @@ from backupd.cli.context import opened, pass_context
 from backupd.observe.cli.trend import width
 from btrkeep.cli import json_option, print_answer
 from btrkeep.decisions.trend import FullForecast, TooLittleHistory, bounded, forecast, points
-from btrkeep.errors import Exit
 from btrkeep.units import format_size, local_day
 
 _DAY = timedelta(days=1)
@@ -42,8 +41,7 @@ def command(ctx: click.Context, days: int, as_json: bool) -> int:
     first, last = (moments[0], moments[-1]) if moments else (None, None)
     head = {"since": first, "until": last, "size": size if daily else None}
     fields = head | {name: _fields(answer) for name, answer in answers.items()}
-    print_answer(fields, lambda: click.echo("\n".join(lines(answers, moments, size))), as_json=as_json)
-    return Exit.OK
+    return print_answer(fields, lambda: click.echo("\n".join(lines(answers, moments, size))), as_json=as_json)
 
 
 def _fields(answer: FullForecast | TooLittleHistory) -> dict[str, Any]:

@@ -54,8 +54,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
         except CatalogueBusy as error:
             complain(OperatorError(f"left out this sample: {error.message}", error.hint))
             return Exit.OK
-    print_answer(_fields(sample), lambda: click.echo(line(sample)), as_json=as_json)
-    return Exit.OK
+    return print_answer(_fields(sample), lambda: click.echo(line(sample)), as_json=as_json)
 
 
 def _keep(context: PoolContext, now: datetime, sample_facts: Any) -> Sample:

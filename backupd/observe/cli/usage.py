@@ -18,9 +18,9 @@ from backupd.observe.usage import (
     by_writing,
     listed,
 )
-from btrkeep.cli import json_option, print_answer
+from btrkeep.cli import json_option, print_answer, print_listing
 from btrkeep.cli.arguments import Parsed
-from btrkeep.cli.tables import Column, listing, objects
+from btrkeep.cli.tables import Column, objects
 from btrkeep.pool import quota
 from btrkeep.units import counted, format_duration, format_size, local_time, parse_duration, printable
 
@@ -74,8 +74,7 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
                 f"{printable(host or '')}: {format_size(alive)} that it wrote are alive, by simple quotas, with metadata{more}"
             )
 
-    print_answer({**_fields(use, host), "alive": alive}, show, as_json=as_json)
-    return 0
+    return print_answer({**_fields(use, host), "alive": alive}, show, as_json=as_json)
 
 
 def _fields(use: PoolUse, host: str | None) -> dict[str, Any]:
@@ -133,10 +132,9 @@ _BACKUPS: tuple[Column[BackupUse], ...] = (
 
 def _show(use: PoolUse, host: str | None) -> None:
     if host:
-        text = listing(_BACKUPS, backups) if (backups := [backup for backup in use.backups if backup.host == host]) else ""
+        print_listing(_BACKUPS, [backup for backup in use.backups if backup.host == host], empty="no backups yet")
     else:
-        text = listing(_HOSTS, sorted(use.hosts, key=_weight, reverse=True)) if use.hosts else ""
-    click.echo(text or "no backups yet")
+        print_listing(_HOSTS, sorted(use.hosts, key=_weight, reverse=True), empty="no backups yet")
     for host_use in use.hosts if host else ():
         if host_use.host == host and host_use.measured:
             click.echo(f"{printable(host)}: {_words(host_use.measured.referenced)} on disk, all backups together")

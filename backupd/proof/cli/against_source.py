@@ -81,8 +81,7 @@ def _hosts(context: PoolContext, which: tuple[str, ...]) -> list[HostConfig]:
 
 
 def _say_plan(hosts: list[HostConfig], as_json: bool) -> int:
-    print_answer([{"host": host.name} for host in hosts], [printable(host.name) for host in hosts], as_json=as_json)
-    return int(Exit.OK)
+    return print_answer([{"host": host.name} for host in hosts], [printable(host.name) for host in hosts], as_json=as_json)
 
 
 def _fields(findings: SourceFindings) -> dict[str, Any]:

@@ -312,8 +312,7 @@ def _say_in_doubt(context: PoolContext, as_json: bool) -> int:
     record = boot_record(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
     backups = [{"host": host, "name": name} for host, name in sorted(record.unread)]
     text = (f"{printable(backup['host'])} {backup['name']}: written last before a crash, and not read since" for backup in backups)
-    print_answer(backups, text, as_json=as_json)
-    return int(Exit.OK)
+    return print_answer(backups, text, as_json=as_json)
 
 
 def _chosen(context: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable, Verification | None]]:
@@ -350,8 +349,7 @@ def _say_plan(chosen: list[tuple[Restorable, Verification | None]], as_json: boo
             last = f"last read {local_time(verification.at)}" if verification else "never read"
             yield f"{printable(backup.host)} {backup.name}: {last}"
 
-    print_answer([_fields(*pair) for pair in chosen], text(), as_json=as_json)
-    return int(Exit.OK)
+    return print_answer([_fields(*pair) for pair in chosen], text(), as_json=as_json)
 
 
 def _say(backup: Restorable, verification: Verification) -> None:

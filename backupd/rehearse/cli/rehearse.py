@@ -134,8 +134,9 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 def _show_plan(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", *, as_json: bool) -> int:
     from backupd.rehearse.cli.view import plan_fields, plan_lines
 
-    print_answer(plan_fields(plan, place, facts), lambda: click.echo("\n".join(plan_lines(plan, place, facts))), as_json=as_json)
-    return Exit.OK
+    return print_answer(
+        plan_fields(plan, place, facts), lambda: click.echo("\n".join(plan_lines(plan, place, facts))), as_json=as_json
+    )
 
 
 def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", question: str | None) -> "tuple[RehearsalResult, int]":

@@ -82,8 +82,7 @@ def _print_promoted(chosen: list[str], missing: list[str], outcome: str, *, as_j
     text = [f"{counted(len(chosen), 'host')} {outcome}: {', '.join(chosen)}"]
     if missing:
         text.append(f"not configured yet: {', '.join(missing)}. `backupd host add` or the first server's files bring them back")
-    print_answer({"dry_run": dry_run, "hosts": chosen, "unconfigured": missing}, text, as_json=as_json)
-    return 0
+    return print_answer({"dry_run": dry_run, "hosts": chosen, "unconfigured": missing}, text, as_json=as_json)
 
 
 @click.command("demote")
@@ -173,8 +172,7 @@ def _print_demoted(
             yield f"still configured: {', '.join(configured)}; nothing is backed up here until `promote` takes them back"
 
     answer = {"dry_run": dry_run, "hosts": chosen, "configured": configured, "only_here": only_here, "stay": stay}
-    print_answer(answer, text(), as_json=as_json)
-    return 0
+    return print_answer(answer, text(), as_json=as_json)
 
 
 def _not_theirs(host: str, far: FarHost | None) -> str:

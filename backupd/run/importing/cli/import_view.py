@@ -15,10 +15,10 @@ from backupd.run.importing.context import TreeProgress, named
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.tree_links import look_at
 from backupd.run.importing.tree_walk import UnprovenTree
-from btrkeep.cli import print_answer
+from btrkeep.cli import print_answer, print_listing
 from btrkeep.cli.live import LiveDisplay
 from btrkeep.cli.progress import prose
-from btrkeep.cli.tables import Column, listing
+from btrkeep.cli.tables import Column
 from btrkeep.errors import UsageError
 from btrkeep.process.progress import Cancellation
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
@@ -74,8 +74,7 @@ def _show_plan(plans: list[dict[str, Any]], here: int, suggestion: str | None, *
         Column("", itemgetter("files"), "FILES", lambda files: f"{files:,}" if reads else "-", right=True, spare=True),
         Column("", itemgetter("bytes"), "DATA", lambda size: format_size(size) if reads else "-", right=True),
     )
-    if plans:
-        click.echo(listing(columns, plans))
+    print_listing(columns, plans)
     if here:
         prose(f"{counted(here, 'tree')} more {'is' if here == 1 else 'are'} here already")
     if suggestion:
