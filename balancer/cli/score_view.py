@@ -111,12 +111,12 @@ def _histogram(survey: Survey) -> list[str]:
     if not classes:
         return []
     whole = sum(size_class["bytes"] for size_class in classes)
-    columns = (
+    columns: tuple[Column[Mapping[str, Any]], ...] = (
         _column("at_least", "FROM", format_size),
         _column("extents", "FREE EXTENTS", "{:,}".format),
         _column("bytes", "BYTES", format_size),
         _column("bytes", "SHARE", lambda size: format_share(size / whole)),
-        Column[Mapping[str, Any]]("", itemgetter("bytes"), "", lambda size: bar(size / whole, _BAR, blocks=blocks)),
+        Column("", itemgetter("bytes"), "", lambda size: bar(size / whole, _BAR, blocks=blocks)),
     )
     return ["", listing(columns, classes)]
 
