@@ -22,7 +22,7 @@ from backupd.repo import backup_json as records
 from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.repo.notes_json import Notes, write_notes
 from btrkeep.backup_states import COMPLETE, EXPIRED
-from btrkeep.pool.orphans import orphans, wait_for
+from btrkeep.pool.orphans import dead_roots, wait_for
 from btrkeep.pool.subvolume import commit, create, delete, describe, set_read_only, snapshot
 from btrkeep.units import backup_name, format_time
 from tests.beds import TOP, work
@@ -207,6 +207,6 @@ def _thin_out(hosts: list[_Host], night: int, shape: Shape) -> None:
 def _wait_for_the_cleaner(mount: Path) -> None:
     """The cleaner sleeps until it is woken, which a commit does."""
     commit(mount)
-    for id_ in orphans(mount):
-        assert wait_for(mount, id_, _LONG)
+    for dead in dead_roots(mount):
+        assert wait_for(mount, dead.id, _LONG)
     commit(mount)

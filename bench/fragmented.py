@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from btrkeep.pool.orphans import orphans, wait_for
+from btrkeep.pool.orphans import dead_roots, wait_for
 from btrkeep.pool.subvolume import commit, create, delete, describe, snapshot
 
 DAILY, WEEKS = 10, 4
@@ -91,8 +91,8 @@ class Builder:
                 self._expire(host, day)
             commit(self._mount)
             self._each_day(day)
-        for id_ in orphans(self._mount):
-            assert wait_for(self._mount, id_, _LONG)
+        for dead in dead_roots(self._mount):
+            assert wait_for(self._mount, dead.id, _LONG)
         commit(self._mount)
 
     def _backup(self, host: _Host, day: int) -> None:

@@ -124,7 +124,7 @@ def drawn(image: Image.Image, edge: int, true_colour: bool) -> Iterator[str]:
     pixels = np.asarray(image.resize((edge, height), way).convert("RGB"))
     if height % 2:
         pixels = np.concatenate((pixels, np.zeros((1, edge, 3), np.uint8)))
-    codes = _true(pixels) if true_colour else _of_256(pixels)
+    codes = [[f"2;{red};{green};{blue}" for red, green, blue in row] for row in pixels.tolist()] if true_colour else _of_256(pixels)
     for upper, lower in zip(codes[0::2], codes[1::2], strict=True):
         yield _line(upper, lower)
 
@@ -138,10 +138,6 @@ def _line(upper: list[str], lower: list[str]) -> str:
             last_colours = (top, two)
         parts.append(_UPPER)
     return "".join(parts) + _RESET + "\n"
-
-
-def _true(pixels: Array) -> list[list[str]]:
-    return [[f"2;{red};{green};{blue}" for red, green, blue in row] for row in pixels.tolist()]
 
 
 def _of_256(pixels: Array) -> list[list[str]]:

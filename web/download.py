@@ -120,10 +120,6 @@ def disposition(name: bytes) -> str:
 
     Bytes that are not valid UTF-8 become U+FFFD, because the header cannot carry them; unprintable characters become underscores.
     """
-    seen = "".join(_harmless(char) for char in name.decode("utf-8", "replace")) or "_"
+    seen = "".join((char if char.isprintable() and char not in '/\\"' else "_") for char in name.decode("utf-8", "replace")) or "_"
     plain = "".join(char if " " <= char <= "~" and char != "%" else "_" for char in seen)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(seen, safe='')}"
-
-
-def _harmless(char: str) -> str:
-    return char if char.isprintable() and char not in '/\\"' else "_"

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from backupd.alarms.words import Message
 from btrkeep.config import Url
 
-log = logging.getLogger(__name__)
-
 _LOGGERS = ("apprise", "requests", "urllib3", "asyncio", "oauthlib", "requests_oauthlib", "markdown", "MARKDOWN", "slixmpp", "paho")
 _STATUS = re.compile(r"\berror=(\d{3})\b|\bHTTP (?:error )?(\d{3})\b|\((\d{3}), b?'", re.ASCII)
 _REASONS = (

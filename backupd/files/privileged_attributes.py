@@ -11,7 +11,6 @@ from dataclasses import replace
 from backupd.files.attributes import LABEL, attribute_names, attributes, is_power
 from backupd.files.placing import AnyVisit, FolderVisits, PlainVisits, Visit, place_path
 from backupd.files.restore_types import Withheld
-from backupd.files.tree import Entry
 
 _SETS = stat.S_ISUID | stat.S_ISGID
 
@@ -31,7 +30,7 @@ def harmless(visits: Iterable[AnyVisit], withheld: Withheld, to: str) -> Iterato
             continue
         if entry.kind == "file":
             _count(visit, withheld, to)
-            entry = _without_sets(entry)
+            entry = replace(entry, mode=entry.mode & ~_SETS) if entry.mode & _SETS else entry
         yield visit._replace(entry=entry, privileged=False)
 
 
@@ -59,10 +58,6 @@ def _powers(folder: int, name: bytes) -> str:
         if attribute_list
         else ""
     )
-
-
-def _without_sets(entry: Entry) -> Entry:
-    return replace(entry, mode=entry.mode & ~_SETS) if entry.mode & _SETS else entry
 
 
 def given_attributes(visit: Visit) -> dict[str, bytes]:

@@ -358,16 +358,12 @@ def _absence(tree: Tree, backup: Restorable, path: bytes) -> str:
 def absence(backup: Restorable, path: bytes) -> str:
     """Returns why a backup lacks that path. The host lacked it only where its source path was looked through."""
     sources = [source.encode("utf-8", "surrogateescape") for source in backup.record.settings.get("paths", ())]
-    covering = [source for source in sources if _is_within(path, source)]
+    covering = [source for source in sources if path == source or path.startswith(source.rstrip(b"/") + b"/")]
     if sources and not covering:
         return LEFT_OUT
     done = [backup.record.path(source.decode("utf-8", "surrogateescape")) for source in covering]
     looked_through = (None, PathOutcome.COMPLETE, PathOutcome.SUSPECT)
     return MISSING if all((path_result and path_result.outcome) in looked_through for path_result in done) else UNFINISHED
-
-
-def _is_within(path: bytes, source: bytes) -> bool:
-    return path == source or path.startswith(source.rstrip(b"/") + b"/")
 
 
 def _history(

@@ -4,7 +4,6 @@ threads.
 It waits for a night, an expiry and a balance, and holds the backup that it reads, so that no expiry deletes it.
 """
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,8 +40,6 @@ from btrkeep.pool.locks import at_work
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Cancellation, Cancelled, Notice, ProgressSinks, Waiting
 from btrkeep.units import format_duration, format_time
-
-log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 _UNREAD = "could not read {names} from the disk, so an older backup counts as the newest: see dmesg, `backupd damaged`"

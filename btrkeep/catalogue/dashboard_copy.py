@@ -40,9 +40,6 @@ _RATE = 84 << 10  # bytes a second: 7.4 GB a day; 96,000 backups are 133 MB, so 
 _SHORTEST = 2.0  # seconds
 _SELDOM_RATE = 56 << 10  # bytes a second: 5 GB a day
 _SMALL = 4 << 20  # bytes: 288 samples a day and as many checks for alarms are 2.4 GB
-MOST_A_DAY = 10 * 10**9
-"""Bytes a day of the copies that runs, samples and checks for alarms make. Each command that writes makes one more."""
-_TIMERS_A_DAY = 2 * 288  # samples and checks for alarms
 _HOUR, _LATE = 3600.0, 900.0  # seconds: after the first the pages warn of an old copy; the second is for what is late
 _PATIENCE = 10.0  # seconds to wait for another program's copy, which takes about one
 _PAUSE = 0.02
@@ -62,12 +59,6 @@ def interval(size: int) -> float:
 def seldom_interval(size: int) -> float:
     """Returns the same for programs that a timer starts all day long."""
     return interval(size) if size <= _SMALL else size / _SELDOM_RATE
-
-
-def most_a_day(size: int) -> float:
-    """Returns the bytes a day of the copies of a catalogue of `size` bytes, if a run writes to it all day long."""
-    copies = 86400 / interval(size) + (_TIMERS_A_DAY if size <= _SMALL else 0)
-    return copies * size
 
 
 def old_after(size: int) -> float:

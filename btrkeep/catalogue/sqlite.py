@@ -132,15 +132,11 @@ def text_out(raw: bytes) -> str:
     return unescape(raw.decode())
 
 
-def _rows_out(raw: bytes) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(row) for row in json.loads(raw))
-
-
 OUT: Mapping[str, Callable[[bytes], Any]] = {
     "moment": lambda raw: datetime.fromisoformat(raw.decode()),
     "lines": lambda raw: tuple(json.loads(raw)) if raw != b"[]" else (),
     "document": json.loads,
-    "rows": _rows_out,
+    "rows": lambda raw: tuple(map(tuple, json.loads(raw))),
     "flag": lambda raw: raw != b"0",
     "cause": cause_out,
     "conditions": _conditions_out,

@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import time
 from enum import Enum
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,10 +18,6 @@ from btrkeep.choices import ALARM_EVENTS, ALLOCATORS, BALANCE_POLICIES, SERVICE_
 from btrkeep.config.problems import InvalidValue, RefusedItems, nearest, show
 from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_patterns, parse_sources, parse_ssh_file
 from btrkeep.config.values import (
-    FileSample,
-    Listen,
-    MinFree,
-    Pace,
     Url,
     Window,
     parse_host_name,
@@ -140,14 +135,6 @@ def _rate(value: Any) -> int:
     return rate
 
 
-def _share(value: Any) -> float:
-    return parse_share(_text(value))
-
-
-def _min_free(value: Any) -> MinFree:
-    return parse_min_free(_text(value))
-
-
 def _window(value: Any) -> Window | None:
     window = parse_window(_text(value))
     if window and window.start == window.end:
@@ -166,26 +153,6 @@ def _size_limit(value: Any) -> int | None:
 
 def _count_limit(value: Any) -> int | None:
     return None if value == "none" else _count(value)
-
-
-def _time_limit(value: Any) -> float | None:
-    return None if _text(value).strip() == "none" else _duration(value)
-
-
-def _pressure(value: Any) -> float | None:
-    return None if _text(value).strip() == "none" else parse_share(value)
-
-
-def _pace(value: Any) -> Pace | None:
-    return parse_pace(_text(value))
-
-
-def _sample(value: Any) -> FileSample:
-    return parse_sample(_text(value))
-
-
-def _sample_or_none(value: Any) -> FileSample | None:
-    return None if _text(value).strip() == "none" else _sample(value)
 
 
 def _urls(value: Any) -> tuple[Url, ...]:
@@ -212,8 +179,14 @@ def _events(value: Any) -> tuple[str, ...]:
     return tuple(event for event in EVENT_WORDS if event in value)
 
 
-def _listen(value: Any) -> Listen:
-    return parse_listen(_text(value))
+def _text_as(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """Returns a parser of values that must be texts."""
+    return lambda value: parse(_text(value))
+
+
+def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a parser that also takes "none", for no limit."""
+    return lambda value: None if _text(value).strip() == "none" else parse(value)
 
 
 def _list_of(parse: Callable[[str], str], expected: str) -> Callable[[Any], tuple[str, ...]]:
@@ -258,14 +231,6 @@ _MOST_REQUESTS = 1_000_000
 
 def _ip(text: str) -> str:
     return str(ip_address(text))
-
-
-def _time_of_day(value: Any) -> time | None:
-    return parse_time_of_day(_text(value))
-
-
-def _ping(value: Any) -> Url:
-    return parse_ping(_text(value))
 
 
 def _one_of(words: tuple[str, ...]) -> ValueKind:
@@ -349,18 +314,20 @@ COUNT_LIMIT = ValueKind("whole number", 'a whole number from 1, such as 1000000,
 DURATION = ValueKind("duration", 'a duration such as "30m", "6h", "1d" or "2w"', _duration)
 EVENTS = ValueKind("list of events", 'a list of events such as ["failure", "suspect"]', _events)
 FLAG = ValueKind("true or false", "true or false, without quotes", _flag)
-LISTEN = ValueKind("address and port", 'an address and a port such as "127.0.0.1:8765" or "[::1]:8765"', _listen)
+LISTEN = ValueKind("address and port", 'an address and a port such as "127.0.0.1:8765" or "[::1]:8765"', _text_as(parse_listen))
 NAMES = ValueKind(
     "list of names", 'a list of names such as ["backup.example.org"]', _list_of(parse_host_name, "expected a host's name")
 )
-FLOOR = ValueKind("share or size", 'a percentage up to "100%" such as "5%", or a size such as "20GiB"', _min_free)
+FLOOR = ValueKind("share or size", 'a percentage up to "100%" such as "5%", or a size such as "20GiB"', _text_as(parse_min_free))
 NUMBER = ValueKind("whole number", "a whole number from 0, such as 14, without quotes", _number)
 MOUNT_OPTION = _one_of((*ALLOCATORS, "none"))
-PACE = ValueKind("pace", 'a latency up to "60s" such as "50ms", a share of I/O pressure such as "10%", or "off"', _pace)
+PACE = ValueKind(
+    "pace", 'a latency up to "60s" such as "50ms", a share of I/O pressure such as "10%", or "off"', _text_as(parse_pace)
+)
 POLICY = _one_of(tuple(BALANCE_POLICIES))
-PRESSURE = ValueKind("share", 'a percentage from "0%" to "100%" such as "40%", or "none"', _pressure)
+PRESSURE = ValueKind("share", 'a percentage from "0%" to "100%" such as "40%", or "none"', _or_none(parse_share))
 SIZE_LIMIT = ValueKind("size", 'a size above zero such as "20GiB", or "none"', _size_limit)
-TIME_LIMIT = ValueKind("duration", 'a duration such as "2h", or "none"', _time_limit)
+TIME_LIMIT = ValueKind("duration", 'a duration such as "2h", or "none"', _or_none(_duration))
 PATH = ValueKind("path", 'an absolute path such as "/srv/backup"', parse_path)
 GROUP = ValueKind("name of a group", 'the name of a group, such as "debian"', _group)
 HOST_NAME = ValueKind("name of a host", 'the name of a host, such as "web1"', _group)
@@ -382,16 +349,16 @@ RESTIC_REPOSITORY = ValueKind(
 CONFINE = _one_of(("auto", "always", "never"))
 IN_PLACE = _one_of(choices.IN_PLACE)
 PATTERNS = ValueKind("list of exclude patterns", 'a list of patterns such as ["/var/cache/*", "*.tmp"]', parse_patterns)
-PING = ValueKind("URL", 'a URL such as "https://hc-ping.com/UUID", http or https, without ? and #', _ping)
+PING = ValueKind("URL", 'a URL such as "https://hc-ping.com/UUID", http or https, without ? and #', _text_as(parse_ping))
 PORT = ValueKind("whole number", "a port from 1 to 65535, such as 22, without quotes", _port)
 RATE = ValueKind("size per second", 'bytes per second, such as "16MB"', _rate)
-SAMPLE = ValueKind("sample", 'a number of names such as "1000", a share of them such as "5%", or "all"', _sample)
-SAMPLE_OR_NONE = ValueKind("sample", 'a number such as "200", a share such as "1%", "all", or "none"', _sample_or_none)
-SHARE = ValueKind("share", 'a percentage from "0%" to "100%", such as "50%"', _share)
+SAMPLE = ValueKind("sample", 'a number of names such as "1000", a share of them such as "5%", or "all"', _text_as(parse_sample))
+SAMPLE_OR_NONE = ValueKind("sample", 'a number such as "200", a share such as "1%", "all", or "none"', _or_none(parse_sample))
+SHARE = ValueKind("share", 'a percentage from "0%" to "100%", such as "50%"', _text_as(parse_share))
 SOURCES = ValueKind("list of absolute paths", 'a list of one absolute path or more, such as ["/etc", "/srv"]', parse_sources)
 SSH_FILE = ValueKind("path", 'an absolute path such as "/etc/btrkeep/id_ed25519"', parse_ssh_file)
 SSH_OPTIONS = ValueKind("list of NAME=VALUE", f"a list of ssh's options such as [{_JUMP}]", _ssh_options)
-TIME_OF_DAY = ValueKind("time of the day", 'a time such as "08:00", or "none"', _time_of_day)
+TIME_OF_DAY = ValueKind("time of the day", 'a time such as "08:00", or "none"', _text_as(parse_time_of_day))
 URLS = ValueKind("list of URLs", f"a list of URLs such as [{_SERVICE}]", _urls)
 VERB_COUNTS = ValueKind("list of verbs and numbers", 'a list of verbs, each with a number, such as ["download 60"]', _verb_counts)
 WINDOW = ValueKind("window of the day", 'a window such as "22:00-06:00", or "none"', _window)

@@ -90,15 +90,10 @@ def _anywhere(path: Path) -> ClosingFd:
     return ClosingFd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
 
 
-def orphans(path: Path) -> list[int]:
-    """The ids of deleted subvolumes that are not gone yet, in the order in which they were made. Raises OSError."""
-    return [dead.id for dead in dead_roots(path)]
-
-
 def orphan_items(path: Path) -> list[int]:
-    """Returns the numbers of all ORPHAN items of the root tree: `orphans`, and occasionally an inode of the free space cache v1.
+    """Returns the numbers of all ORPHAN items of the root tree: `dead_roots`, and occasionally an inode of free space cache v1.
 
-    For callers that poll and may count one too many: takes a tenth of the time of `orphans`. Raises OSError.
+    For callers that poll and may count one too many: takes a tenth of the time of `dead_roots`. Raises OSError.
     """
     with _anywhere(path) as fd:
         return _orphan_items(fd)
@@ -112,17 +107,6 @@ def count_orphans(path: Path) -> int | None:
         return len(orphan_items(path))
     except PermissionError:
         return None
-
-
-def dropping(path: Path, waiting: Sequence[int] | None = None) -> Drop | None:
-    """Returns the subvolume that is being dropped, if the kernel tells; None also while small trees are dropped. Raises OSError.
-
-    `waiting`: a fresh result of `orphans`. After an interrupted drop (a read-only remount) several may have progress, because the
-    kernel queues the interrupted one again; this is the first of them by id. Only a second look tells which one moves.
-    """
-    with _anywhere(path) as fd:
-        ids = _orphan_items(fd) if waiting is None else waiting
-        return next((dead.drop for id_ in ids if (dead := _dead_root(fd, id_)) and dead.drop), None)
 
 
 def dead_roots(path: Path) -> list[DeadRoot]:
@@ -180,7 +164,7 @@ def _has_orphan(fd: int, id_: int) -> bool:
 def queued(path: Path) -> int | None:
     """Counts the cleaner's list, without the one that it is dropping; None where the kernel cannot tell. Raises OSError.
 
-    Asked of BTRFS_IOC_SUBVOL_SYNC_WAIT (Linux 6.13) itself. Those that `orphans` has beyond it and the one in hand are held: a
+    Asked of BTRFS_IOC_SUBVOL_SYNC_WAIT (Linux 6.13) itself. Those that `dead_roots` has beyond it and the one in hand are held: a
     process has a file of theirs open, and the cleaner gets them only when that is closed.
     """
     arguments = bytearray(_SUBVOL_WAIT.pack(0, _SYNC_COUNT, 0))

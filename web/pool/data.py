@@ -15,8 +15,6 @@ from web.running import is_alive
 from web.same_names import of_row
 from web.source import RequestContext, stale_after
 
-ERRORS = ("writing", "reading", "flushing", "corruption", "generation")
-
 
 @dataclass(frozen=True, slots=True)
 class SpaceRow:
@@ -48,7 +46,7 @@ class DeviceRow:
     allocated: int
     """Bytes in block groups."""
     errors: tuple[int, ...] | None
-    """Counts since the last reset, in the order of ERRORS; null: not known."""
+    """Counts since the last reset, of writing, reading, flushing, corruption and generation; null: not known."""
 
     @property
     def has_errors(self) -> bool:
