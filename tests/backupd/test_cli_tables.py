@@ -1,13 +1,16 @@
 """Tables: columns by their width on a terminal, and what gives way when it is narrow."""
 
+import json
 import os
 import shutil
 import sys
+from datetime import datetime, timedelta, timezone
 
 import click
 import pytest
 
-from btrkeep.cli.tables import table
+from btrkeep.cli import print_answer, print_listing, stream_json
+from btrkeep.cli.tables import Column, listing, objects, table
 
 HEADERS = ["HOST", "AGE", "STARTED", "REMARK"]
 ROWS = [
@@ -120,3 +123,48 @@ def test_where_the_numbers_have_no_room_the_names_stand_above_them_once(terminal
         "lab",
         "  -                   failed              0 B",
     ]
+
+
+LATE = datetime(2026, 11, 20, 23, 0, 3, 500, tzinfo=timezone(timedelta(hours=1)))
+NIGHT = "2026-11-20T22:00:03Z"
+COLUMNS: tuple[Column[dict[str, object]], ...] = (
+    Column("host", lambda row: row["host"], "HOST"),
+    Column("bytes", lambda row: row["bytes"], "SIZE", "{:,}".format, lambda size: size // 10, right=True),
+    Column("at", lambda row: row["at"]),
+    Column(header="REMARK", cell=lambda row: click.style(f"of {row['host']!a}", fg="red")),
+)
+HOSTS: list[dict[str, object]] = [{"host": "web\x1b[2J", "bytes": 12345, "at": LATE}, {"host": "db", "bytes": 7, "at": None}]
+
+
+def test_a_column_has_its_value_in_json_and_its_cell_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    print_listing(COLUMNS, HOSTS, as_json=True)
+    assert json.loads(capsys.readouterr().out) == [
+        {"host": "web\x1b[2J", "bytes": 1234, "at": NIGHT},
+        {"host": "db", "bytes": 0, "at": None},
+    ]
+    assert click.unstyle(listing(COLUMNS, HOSTS)).splitlines() == [
+        "HOST          SIZE  REMARK",
+        "web\\x1b[2J  12,345  of 'web\\x1b[2J'",
+        "db               7  of 'db'",
+    ]
+
+
+def test_a_cell_without_a_format_of_its_own_obeys_no_escape_of_a_host() -> None:
+    assert "\x1b[2J" not in listing(COLUMNS, HOSTS)
+
+
+def test_a_moment_is_the_same_text_in_one_document_and_in_a_stream(capsys: pytest.CaptureFixture[str]) -> None:
+    stream_json(objects(COLUMNS, HOSTS))
+    assert json.loads(capsys.readouterr().out)[0]["at"] == NIGHT
+    stream_json([{"at": LATE, "path": "caf\udce9"}])  # which the fast encoder refuses
+    assert json.loads(capsys.readouterr().out)[0]["at"] == NIGHT
+
+
+def test_an_answer_is_made_in_the_form_that_is_printed_only(capsys: pytest.CaptureFixture[str]) -> None:
+    print_answer({"done": True}, iter(["done"]), as_json=False)
+    assert capsys.readouterr().out == "done\n"
+    print_answer(lambda: {"done": True}, lambda: pytest.fail("the text is made"), as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"done": True}
+    print_answer(lambda: pytest.fail("the JSON is made"), ["done"], as_json=False)
+    print_listing(COLUMNS, [], empty="no hosts")
+    assert capsys.readouterr().out == "done\nno hosts\n"
