@@ -139,11 +139,11 @@ def _notes(context: PoolContext, host: str) -> Notes:
 
 
 def _columns(context: PoolContext) -> tuple[Column[Backup], ...]:
-    notes = _BackupNotes(context)
+    notes, pool = _BackupNotes(context), str(context.pool.path)
     return (
         Column("host", lambda backup: backup.host, "HOST"),
         Column("name", lambda backup: backup.name, "NAME", lambda name: name or "(.working)"),
-        Column("path", lambda backup: f"{context.pool.path}/{backup.path}"),
+        Column("path", lambda backup: f"{pool}/{backup.path}"),
         Column("state", lambda backup: backup.state, "STATE", lambda state: click.style(state, fg=colours.BACKUP.get(state))),
         Column("started", lambda backup: backup.started, "STARTED", local_time, spare=True),
         Column("finished", lambda backup: backup.finished),
