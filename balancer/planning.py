@@ -88,7 +88,7 @@ class FilesystemReading:
         )
 
 
-def look(fd: int, path: Path) -> FilesystemReading:
+def read_filesystem(fd: int, path: Path) -> FilesystemReading:
     """Reads the filesystem that `fd` and `path` are on. Raises OSError."""
     return FilesystemReading(survey(fd), read_room(path))
 
@@ -119,7 +119,7 @@ class BestBlockGroup:
     """
 
     index: int | None
-    worth: int
+    candidates: int
     beyond: int = 0
     no_place: str = ""
 
@@ -145,7 +145,7 @@ def choose(
     return BestBlockGroup(None, len(ranked), beyond, no_place)
 
 
-def look_again(
+def recheck_group(
     fd: int, seen: FilesystemReading, best: BestBlockGroup, settings: RunSettings, model: Model, done: Sequence[StepDone]
 ) -> PlannedBlockGroup | None:
     """Reads the chosen block group again, right before it is balanced.
@@ -166,7 +166,7 @@ def look_again(
     now, by_vaddr = _with(groups, index, data_block_groups), {vaddr: explained.cost}
     if index not in rank(now, settings.policy, settings.floors, by_vaddr, (), seen.room.unallocated, settings.by_device):
         return None
-    planned = _planned(data_block_groups, 0, int(flags[0]), explained.cost, model, len(done) + 1, moved, best.worth, left)
+    planned = _planned(data_block_groups, 0, int(flags[0]), explained.cost, model, len(done) + 1, moved, best.candidates, left)
     return replace(planned, shares=explained.shares)
 
 
@@ -251,6 +251,6 @@ def _planned(
         cost=cost,
         estimate=model.estimate(cost),
         moved_so_far=moved + used,
-        worth=worth,
+        candidates=worth,
         left=left,
     )

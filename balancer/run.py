@@ -14,7 +14,17 @@ from pathlib import Path
 from balancer import stop_rules as stops
 from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who, require_balanceable, under_way_error
 from balancer.cost_model import DEFAULT, Model
-from balancer.planning import BestBlockGroup, Costs, FilesystemReading, choose, elsewhere, is_filled, look, look_again, planned
+from balancer.planning import (
+    BestBlockGroup,
+    Costs,
+    FilesystemReading,
+    choose,
+    elsewhere,
+    is_filled,
+    planned,
+    read_filesystem,
+    recheck_group,
+)
 from balancer.relocation import Attempt, RunSoFar, attempt
 from balancer.run_types import (
     BalanceEvent,
@@ -194,7 +204,7 @@ class Balancing:
         """Commits earlier changes, so that they are visible, then reads the filesystem."""
         with suppress(OSError):  # an error made it read-only: it can still be read
             commit(self._folder)
-        reading = look(self._fd, self._folder)
+        reading = read_filesystem(self._fd, self._folder)
         addresses = set(reading.survey.groups.vaddr.tolist())
         self._originals = addresses if self._originals is None else self._originals & addresses
         return reading
@@ -216,7 +226,7 @@ class Balancing:
             choice = choose(self._seen, self._settings, self._costs, excluded, self._left)
             if choice.index is None:
                 return self._nothing(choice)
-            group = look_again(self._fd, self._seen, choice, self._settings, self._model, self._steps)
+            group = recheck_group(self._fd, self._seen, choice, self._settings, self._model, self._steps)
             if group:
                 return stops.too_long(self._settings, self._light_facts(None), group.estimate.seconds) or group
             dropped.add(int(self._seen.survey.groups.vaddr[choice.index]))
@@ -226,7 +236,7 @@ class Balancing:
 
     def _nothing(self, choice: BestBlockGroup) -> Stop:
         if choice.no_place:
-            count = counted(choice.worth - choice.beyond, "block group")
+            count = counted(choice.candidates - choice.beyond, "block group")
             return Stop(StopReason.NO_SPACE, f"{count} worth it cannot be moved: {choice.no_place}")
         if worth := choice.beyond:
             rest = "the only other one worth it does not fit" if worth == 1 else f"none of {worth:,} others worth it fits"

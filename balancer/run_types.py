@@ -138,7 +138,7 @@ class PlannedBlockGroup:
     """What is expected of it."""
     moved_so_far: int
     """Bytes of the plan or run, this one included."""
-    worth: int
+    candidates: int
     """How many block groups were worth balancing when it was chosen, this one included."""
     left: int | None
     """The budget before it; None: no limit."""

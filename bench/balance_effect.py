@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from balancer.cost_model import DEFAULT, MeasuredBalance, Model, fit
-from balancer.planning import FilesystemReading, look
+from balancer.planning import FilesystemReading, read_filesystem
 from balancer.run_types import SpaceNumbers
 from balancer.survey import Cost
 from bench import common
@@ -82,7 +82,7 @@ def _run(
 def seen_at(mounted: Mounted) -> FilesystemReading:
     """The pool as it is now."""
     with open_btrfs(mounted.point) as fd:
-        return look(fd, mounted.point)
+        return read_filesystem(fd, mounted.point)
 
 
 def told(before: SpaceNumbers, reached: Reached, note: str) -> dict[str, Any]:

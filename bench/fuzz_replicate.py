@@ -33,20 +33,20 @@ def _answer_seeds() -> Seeds:
 
 def _answers() -> Callable[[bytes], object]:
     """The input is all that another server answers. It is understood, or refused as OperatorError."""
-    from backupd.replicate.far_pool import FarPool, OwnStreams
+    from backupd.replicate.far_pool import OwnStreams, RemotePool
     from btrkeep.config.sources import name_fault
-    from btrkeep.decisions.replication import FarBackup, Fetch
+    from btrkeep.decisions.replication import Fetch, RemoteBackup
     from btrkeep.units import parse_backup_name
 
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    fetch = Fetch(FarBackup(_NAME, _OURS, "complete"), None)
+    fetch = Fetch(RemoteBackup(_NAME, _OURS, "complete"), None)
 
     def run(data: bytes) -> None:
         reading, writing = os.pipe()
         os.write(writing, data)
         os.close(writing)
         try:
-            far = FarPool(OwnStreams(nowhere, reading), lambda: None)
+            far = RemotePool(OwnStreams(nowhere, reading), lambda: None)
             for host in far.hosts():
                 assert not name_fault(host.name)
                 assert all(parse_backup_name(backup.name) for backup in host.backups)
@@ -128,7 +128,7 @@ def _stream() -> Callable[[bytes], object]:
         guard, out = StreamGuard(_OURS, parent, b"backup", 1), b""
         try:
             for at in range(0, len(data), step):
-                out += b"".join(guard.pass_on(data[at : at + step]))
+                out += b"".join(guard.filter(data[at : at + step]))
         except BadStream:
             return out, guard.whole, True
         return out, guard.whole, False

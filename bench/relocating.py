@@ -11,7 +11,7 @@ import numpy as np
 
 from balancer.choose import FLOORS, Floors
 from balancer.cost_model import MeasuredBalance
-from balancer.planning import Costs, FilesystemReading, choose, look
+from balancer.planning import Costs, FilesystemReading, choose, read_filesystem
 from balancer.run_types import RunSettings, SpaceNumbers
 from balancer.score import Array
 from bench.images import Mounted
@@ -54,7 +54,7 @@ class Way:
         fd = os.open(self._mounted.point, os.O_RDONLY | os.O_CLOEXEC)
         try:
             costs = Costs(fd)
-            seen = look(fd, self._mounted.point)
+            seen = read_filesystem(fd, self._mounted.point)
             self.before = seen.numbers()
             last = int(seen.survey.groups.vaddr.max())
             before, begun = self._mounted.writes().bytes, time.monotonic()
@@ -62,7 +62,7 @@ class Way:
                 while (after := self._step(fd, seen, costs, budget - self.moved, last)) is not None:
                     seen = after
                 self._mounted.sync()
-                now = look(fd, self._mounted.point).numbers()
+                now = read_filesystem(fd, self._mounted.point).numbers()
                 seconds = time.monotonic() - begun
                 yield Reached(now, len(self.measured), self.moved, self._mounted.writes().bytes - before, seconds)
         finally:
@@ -82,7 +82,7 @@ class Way:
         self.moved += int(groups.used[index])
         written = self._mounted.writes().bytes - before
         self.measured.append(MeasuredBalance(cost.moves, cost.extents, cost.references, written, seconds))
-        after = look(fd, self._mounted.point)
+        after = read_filesystem(fd, self._mounted.point)
         self.gained.append((float(groups.score[index]), seen.score - after.score))
         return after
 
@@ -93,13 +93,13 @@ def by_usage_filter(mounted: Mounted, budgets: Sequence[int]) -> Iterator[tuple[
     try:
         steps, moved, begun, before = 0, 0, time.monotonic(), mounted.writes().bytes
         for budget in budgets:
-            groups = look(fd, mounted.point).survey.groups
+            groups = read_filesystem(fd, mounted.point).survey.groups
             share = highest_usage(groups.used, groups.length, budget - moved)
             moved += int(groups.used[groups.used * 100 < groups.length * np.uint64(share)].sum())
             told = work("btrfs", "balance", "start", f"-dusage={share}", mounted.point, timeout=_LONG).stdout
             steps += int(re.findall(r"relocate (\d+) out of", told)[0])
             mounted.sync()
-            now = look(fd, mounted.point).numbers()
+            now = read_filesystem(fd, mounted.point).numbers()
             yield share, Reached(now, steps, moved, mounted.writes().bytes - before, time.monotonic() - begun)
     finally:
         os.close(fd)
@@ -128,7 +128,7 @@ def by_kernel(mounted: Mounted, patience: float) -> Reached:
             if _number(knobs / "reclaim_count") != count:
                 count, since = _number(knobs / "reclaim_count"), time.monotonic()
         written, seconds = mounted.writes().bytes - before, time.monotonic() - begun
-        return Reached(look(fd, mounted.point).numbers(), count, _number(knobs / "reclaim_bytes"), written, seconds)
+        return Reached(read_filesystem(fd, mounted.point).numbers(), count, _number(knobs / "reclaim_bytes"), written, seconds)
     finally:
         os.close(fd)
 

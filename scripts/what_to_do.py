@@ -16,7 +16,7 @@ from backupd.expire.report import expiry_words
 from btrkeep.backup_states import Cause, CauseCode, Condition, ConditionKey, ConditionKind
 from btrkeep.catalogue import model_alarm as kinds
 from btrkeep.catalogue.sqlite import _FULL
-from btrkeep.config.values import MinFree
+from btrkeep.config.values import SizeOrShare
 from btrkeep.decisions import findings as checks
 from btrkeep.decisions.alarm_advice import ANY, TABLE
 from btrkeep.decisions.cause_words import altered_words, cause_words
@@ -31,7 +31,7 @@ from btrkeep.pool.model import Room
 GIB, DAY = 1 << 30, 86400.0
 STATE, TIMER = "/var/lib/btrkeep/main", "btrkeep-backup@main.timer"
 SINCE = datetime(2026, 11, 20, 22, tzinfo=UTC)
-LIMITS = HealthLimits(Path("/srv/backup"), Path(STATE), MinFree("5%", 0.05), 0.9)
+LIMITS = HealthLimits(Path("/srv/backup"), Path(STATE), SizeOrShare("5%", 0.05), 0.9)
 NAMES = {
     **dict.fromkeys((kinds.HOST, kinds.DAMAGED, kinds.CONDITION, kinds.HOST_KEY), "web1"),
     **dict.fromkeys((kinds.REPLICA, kinds.PUSH, kinds.FETCHED_BY), "second"),

@@ -10,7 +10,7 @@ from btrkeep.decisions.alarm_advice import Advice, AlarmPatience, advice
 from btrkeep.serving.viewer import Viewer
 from web.api import STATE, ApiRequest, Endpoint
 from web.redaction import host_alarm
-from web.same_names import of_row
+from web.same_names import from_row
 from web.source import RequestContext
 
 _BAD = (DEVICES, ROOM, FAILURE)
@@ -96,7 +96,7 @@ def _place(event: str) -> int:
 def _alarm(row: StoredAlarm, pool: str, call: str) -> OpenAlarm:
     host = row.host
     text, tone = row.text if host is None else host_alarm(row, host), "bad" if row.what in _BAD else "warn"
-    return of_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row, pool, call))
+    return from_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row, pool, call))
 
 
 @dataclass(frozen=True, slots=True)

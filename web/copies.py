@@ -166,7 +166,7 @@ def _offsite(source: RequestContext) -> dict[str, dict[str, str]]:
     """Returns, for each offsite repository, the newest backup of each host in it."""
     return {
         name: offsite_newest(source.catalogue, name)
-        for name, published_replica in source.site.replicas.items()
+        for name, published_replica in source.site.copies.items()
         if published_replica.kind == OFFSITE
     }
 
@@ -178,7 +178,7 @@ def copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
 
 def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
     known_copies, site = copies_of(source.catalogue.get_fact(COPIES)), source.site
-    gone = {name: session.gone for name in site.replicas if (session := read_session(source.catalogue, name))}
+    gone = {name: session.gone for name in site.copies if (session := read_session(source.catalogue, name))}
     host_copies = tuple(
         HostCopy(host, replica, here, name, _age(name, source.now), here and host in gone.get(replica, ()))
         for replica, of in sorted({**known_copies.common, **_offsite(source)}.items())
@@ -188,7 +188,7 @@ def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
     )
     covered = {host_copy.host for host_copy in host_copies}
     ours = sorted(name for name in site.hosts if viewer.may_see(name) and name not in known_copies.fetched)
-    names = {host_copy.replica for host_copy in host_copies} if viewer.limited else {*known_copies.common, *site.replicas}
+    names = {host_copy.replica for host_copy in host_copies} if viewer.limited else {*known_copies.common, *site.copies}
     return CopiesPage(
         tuple(_replica(source, name, host_copies, viewer) for name in sorted(names)),
         host_copies,
@@ -197,7 +197,7 @@ def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
 
 
 def _replica(source: RequestContext, name: str, host_copies: tuple[HostCopy, ...], viewer: Viewer) -> ReplicaView:
-    terms = source.site.replicas.get(name)
+    terms = source.site.copies.get(name)
     session = read_session(source.catalogue, name, terms.kind) if terms else None
     newest = offsite_newest(source.catalogue, name) if terms and terms.kind == OFFSITE else {}
     status = copy_status(terms, session, source.now, newest) if terms else None

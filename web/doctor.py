@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response
 
 from web.access import needs_all_hosts
 from web.api import STATE, ApiRequest, Endpoint
-from web.service_client import agent, answers
+from web.service_client import answers, root_service
 
 GRADES = ("error", "warning", "note")
 """The worst first. An error is to be acted on now, a warning soon, a note may stay as it is."""
@@ -105,7 +105,7 @@ _VERB = "doctor"
 def index() -> str:
     """Shows the findings of the last examination."""
     last = answers().last(_VERB)
-    current = examination(last.said, last.at) if last and last.said is not None else None
+    current = examination(last.content, last.at) if last and last.content is not None else None
     return render_template("doctor/doctor.html", found=current, last=last, grades=GRADES)
 
 
@@ -119,7 +119,7 @@ def look() -> Response:
 
 def doctor(asked: ApiRequest) -> Examination:
     """Returns what the root service finds wrong now."""
-    return examination(agent().ask("doctor"), asked.source.now)
+    return examination(root_service().ask("doctor"), asked.source.now)
 
 
 ENDPOINTS = (
@@ -132,6 +132,6 @@ ENDPOINTS = (
         Examination,
         doctor,
         pool_wide=True,
-        agent=True,
+        needs_root_service=True,
     ),
 )

@@ -34,7 +34,7 @@ _HEADERS = {
 _log = logging.getLogger(__name__)
 
 
-class AgentStream(Protocol):
+class ServiceStream(Protocol):
     """The interface of `RootServiceClient.stream`: bytes in pieces; raises OperatorError if it fails midway."""
 
     @property
@@ -57,7 +57,7 @@ PLACES = Places(AT_ONCE, OF_ONE)
 class _Body:
     """The response's body. Its `close` is called whatever happens, also when not one piece was asked for (HEAD, a client gone)."""
 
-    def __init__(self, stream: AgentStream, viewer: Viewer, content: str, places: Places) -> None:
+    def __init__(self, stream: ServiceStream, viewer: Viewer, content: str, places: Places) -> None:
         self._stream, self._viewer, self._what, self._places = stream, viewer, content, places
         self._pieces = iter(stream)
         self._closed = False
@@ -95,7 +95,7 @@ def place(viewer: Viewer, places: Places = PLACES) -> Iterator[Places]:
         raise
 
 
-def sent(stream: AgentStream, name: bytes, viewer: Viewer, places: Places) -> Response:
+def sent(stream: ServiceStream, name: bytes, viewer: Viewer, places: Places) -> Response:
     """Returns the stream as a response that browsers save under `name`. The caller has taken a place; the response returns it."""
     response = Response(_Body(stream, viewer, printable(name), places), mimetype="application/octet-stream", headers=_HEADERS)
     response.headers["Content-Disposition"] = disposition(name)

@@ -14,7 +14,7 @@ from btrkeep.units import format_size
 from web import alarms, copies, doctor, log, overview, running
 from web import redaction as telling
 from web.access import public, require_visible_host, viewer
-from web.api import LONGEST_BODY, ApiRequest, Endpoint, answers, of_body, of_query
+from web.api import LONGEST_BODY, ApiRequest, Endpoint, answers, parse_body, parse_query
 from web.api.answers import dumped
 from web.api.document import document
 from web.files import api as files
@@ -36,7 +36,7 @@ def _view(endpoint: Endpoint) -> Callable[..., Response]:
         try:
             return _answered(endpoint, in_path)
         except OperatorError as error:
-            return answers.of_operator(telling.told(error))
+            return answers.operator_error_answer(telling.redact_error(error))
 
     return view
 
@@ -47,8 +47,8 @@ def _answered(endpoint: Endpoint, in_path: dict[str, str]) -> Response:
         abort(403)
     if endpoint.of_host:
         require_visible_host(in_path["host"])
-    body = of_body(endpoint.body, _read_body(), request.mimetype) if endpoint.body else None
-    given = of_query(endpoint.takes, request.query_string, in_path)
+    body = parse_body(endpoint.body, _read_body(), request.mimetype) if endpoint.body else None
+    given = parse_query(endpoint.takes, request.query_string, in_path)
     result = endpoint.act(ApiRequest(source(), who, given, body))
     if isinstance(result, Response):
         return result

@@ -40,19 +40,19 @@ _STATUSES = {**api.STATUSES, "busy": 503}  # of pages only 503 has a Retry-After
 
 def register(app: Flask) -> None:
     """Registers the handlers of all exceptions."""
-    app.register_error_handler(HTTPException, of_http)
-    app.register_error_handler(OperatorError, of_operator)
-    app.register_error_handler(CSRFError, of_csrf)
+    app.register_error_handler(HTTPException, http_error_page)
+    app.register_error_handler(OperatorError, operator_error_page)
+    app.register_error_handler(CSRFError, csrf_error_page)
 
 
-def of_http(error: HTTPException) -> Response:
+def http_error_page(error: HTTPException) -> Response:
     """Returns the response for an exception of Flask or of a page. A user who is not logged in is sent to the login; a page that
     refreshes itself gets the status. What a damaged catalogue brought about is told as that.
     """
     if isinstance(error, InternalServerError) and (damage := _damage()):
-        return of_operator(damage)
+        return operator_error_page(damage)
     if request.path.startswith("/api/"):
-        return api.of_http(error)
+        return api.http_error_answer(error)
     if isinstance(request.routing_exception, BadHost):  # for a name that none can be Flask makes no address, and a page has some
         return Response(f"{error.description}\n", error.code, content_type="text/plain; charset=utf-8")
     if error.code == 401 and "X-Live" not in request.headers:
@@ -76,24 +76,24 @@ def _damage() -> CatalogueDamaged | None:
     return None
 
 
-def of_csrf(error: CSRFError) -> Response:
+def csrf_error_page(error: CSRFError) -> Response:
     """Handles a form without a valid token: sent from elsewhere, or so old that its session has ended."""
     if request.path.startswith("/api/"):
-        return api.of_http(error)
+        return api.http_error_answer(error)
     return page(
         400, "This form is too old, or was not sent from here. Nothing was done.", "Load the page again, and submit the form again."
     )
 
 
-def of_operator(error: OperatorError) -> Response:
+def operator_error_page(error: OperatorError) -> Response:
     """Returns the response for an error that the operator can solve."""
     if isinstance(error, RequestRefused | Absent | CatalogueBusy):
         log.info("%s %s: %s", request.method, printable(request.path), printable(error.message))
     else:
         log.warning("%s %s: %s", request.method, printable(request.path), printable(error.message))
-    error = telling.told(error)
+    error = telling.redact_error(error)
     if request.path.startswith("/api/"):
-        return api.of_operator(error)
+        return api.operator_error_answer(error)
     status = _status(error)
     lines = [printable(line) for line in error.message.splitlines()]  # all that is wrong with a configuration
     response = page(status, "; ".join(lines), printable(error.hint))

@@ -15,11 +15,11 @@ from btrkeep.errors import UsageError
 from btrkeep.serving.viewer import AnswerSize
 from btrkeep.units import parse_time, seconds_between
 from web.access import viewer, visible_hosts
-from web.api import JOBS, ApiRequest, Endpoint, Moment, OfNumber, OneOf
+from web.api import JOBS, ApiRequest, Endpoint, IdParameter, Moment, OneOf
 from web.redaction import host_error, host_line
 from web.request_values import choice, moment, number
 from web.running import is_alive
-from web.same_names import of_row
+from web.same_names import from_row
 from web.source import source
 
 OUTCOMES = (*RUN_OUTCOMES, "unfinished")
@@ -103,7 +103,7 @@ def log_run(run: Run, now: datetime) -> LogRun:
 
 def as_shown(run: Run, runs: bool) -> LogRun:
     """Returns the run as the viewer may read it; `runs`: whether it is still running, if it has no outcome."""
-    return of_row(
+    return from_row(
         LogRun,
         run,
         seconds=seconds_between(run.started, run.finished),
@@ -192,5 +192,5 @@ def _moment(text: str | None) -> datetime | None:
 
 ENDPOINTS = (
     Endpoint("GET", "/runs", "runs", JOBS, "Runs of hosts, newest first", LogPage, runs, RunsParameters),
-    Endpoint("GET", "/runs/<number>", "run", JOBS, "One run, with the last lines of rsync", LogRun, one_run, OfNumber),
+    Endpoint("GET", "/runs/<number>", "run", JOBS, "One run, with the last lines of rsync", LogRun, one_run, IdParameter),
 )

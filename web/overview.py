@@ -26,7 +26,7 @@ from web.hosts.night_sum import NightSum
 from web.pool.data import Outlook, PoolHealth, outlooks, pool_health, trend
 from web.pool.page import painter
 from web.running import RunningNow, alive_runs, running
-from web.same_names import of_row
+from web.same_names import from_row
 from web.source import RequestContext, source, stale_after
 
 
@@ -216,7 +216,7 @@ def pool_summary(source: RequestContext) -> PoolSummary | None:
     allocated, used = source.cached_for_the_hour(
         ("outlooks", filesystem), lambda: outlooks(source.catalogue, filesystem, source.now)
     )
-    return of_row(
+    return from_row(
         PoolSummary,
         sample,
         unused=max(sample.allocated - sample.used, 0),
@@ -314,7 +314,7 @@ class OverviewAnswer(Overview):
 def _answer(asked: ApiRequest) -> OverviewAnswer:
     current = overview(asked.source, asked.viewer)
     sentence = current.nights[0].sentence if current.nights else None
-    return of_row(OverviewAnswer, current, sentence=sentence)
+    return from_row(OverviewAnswer, current, sentence=sentence)
 
 
 ENDPOINTS = (

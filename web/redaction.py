@@ -41,7 +41,7 @@ _PLACES = ("/etc/btrkeep", "/run/btrkeep", "/var/lib/btrkeep")
 _BETWEEN = re.compile(r"([\s\"']+)")
 
 
-def of_host_itself(line: str, host: str, pool: object = None) -> str:
+def without_server_paths(line: str, host: str, pool: object = None) -> str:
     """Returns a line that rsync printed for a host's backup: removes the beginning of paths up to the folder hosts/HOST.
 
     ssh may name usual places of this machine; such a line is withheld.
@@ -54,7 +54,7 @@ def of_host_itself(line: str, host: str, pool: object = None) -> str:
     return "".join(_from(word, below) for word in _BETWEEN.split(line))
 
 
-def of_cause(cause: Cause | None, host: str, pool: object = None) -> str:
+def redacted_cause_words(cause: Cause | None, host: str, pool: object = None) -> str:
     """Returns why a run or a backup is not complete: numbers, and a line of rsync's as `of_host_itself` returns it.
 
     An error without a cause (a hook's output, an error of this machine) may name anything and is withheld.
@@ -62,7 +62,7 @@ def of_cause(cause: Cause | None, host: str, pool: object = None) -> str:
     if cause is None or cause.code is CauseCode.POOL:
         return WITHHELD
     line = cause.facts.get("line")
-    shown_cause = cause if line is None else replace(cause, facts={**cause.facts, "line": of_host_itself(line, host, pool)})
+    shown_cause = cause if line is None else replace(cause, facts={**cause.facts, "line": without_server_paths(line, host, pool)})
     return cause_words(shown_cause)
 
 
@@ -99,7 +99,7 @@ class _WithheldAbsent(Absent):
     """An Absent whose message is the general one."""
 
 
-def told(error: OperatorError) -> OperatorError:
+def redact_error(error: OperatorError) -> OperatorError:
     """Returns the error as the viewer may see it: itself, or one of the same kind with a general sentence."""
     if not _is_limited(logged_in_viewer()) or isinstance(error, _OURS) or (isinstance(error, RequestRefused) and error.own):
         return error
@@ -115,7 +115,7 @@ def told(error: OperatorError) -> OperatorError:
     return LockHeld(_OF_KIND["locked"], hint) if isinstance(error, LockHeld) else PoolUnusable(_CATALOGUE, hint)
 
 
-def answer(verb: str, result: Any) -> Any:
+def redact_answer(verb: str, result: Any) -> Any:
     """Returns the root service's answer as the viewer may see it: without the output of a job, and without the number of other jobs
     that wait.
     """
@@ -130,14 +130,14 @@ def answer(verb: str, result: Any) -> Any:
 
 def host_line(line: str, host: str) -> str:
     """Returns a line of the host's own output (rsync's) as the viewer may see it. The viewer may see the host."""
-    return of_host_itself(line, host, source().site.path) if _is_of_limited() else line
+    return without_server_paths(line, host, source().site.path) if _is_of_limited() else line
 
 
 def host_error(text: str | None, cause: Cause | None, host: str) -> str | None:
     """Returns the error of a run or a backup of a host that the viewer may see."""
     if text is None or not _is_of_limited():
         return error_words(text, cause)
-    return of_cause(cause, host, source().site.path)
+    return redacted_cause_words(cause, host, source().site.path)
 
 
 def host_alarm(alarm: StoredAlarm, host: str) -> str:
@@ -154,11 +154,11 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
     if alarm.what == SUSPECT:
         if facts and facts.newest_state == "suspect":  # else it is over, and told as such by the next look
             cause = facts.newest_cause
-        return f"{host}: the newest backup is suspect: {of_cause(cause, host, place)}"
+        return f"{host}: the newest backup is suspect: {redacted_cause_words(cause, host, place)}"
     outcome = "failed"
     if facts and facts.last_run_outcome in ("failed", "partial"):
         outcome, cause = facts.last_run_outcome, facts.last_run_cause
-    return f"{host}: the backup {'failed' if outcome == 'failed' else f'is {outcome}'}: {of_cause(cause, host, place)}"
+    return f"{host}: the backup {'failed' if outcome == 'failed' else f'is {outcome}'}: {redacted_cause_words(cause, host, place)}"
 
 
 def _is_of_limited() -> bool:

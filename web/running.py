@@ -12,7 +12,7 @@ from btrkeep.catalogue import Catalogue, Expiry, Progress, Run
 from btrkeep.process.proc import start_time
 from btrkeep.serving.viewer import Viewer
 from web.api import STATE, ApiRequest, Endpoint
-from web.same_names import of_row
+from web.same_names import from_row
 from web.source import RequestContext
 
 _SILENT = timedelta(minutes=10)
@@ -149,7 +149,7 @@ def transfer(entry: Progress, run: Run | None, now: datetime) -> Transfer:
     """Returns one transfer, with an estimate of its remaining time."""
     started = run.started if run else None
     left, night = _left(entry.share, started, now), run.night if run else False
-    return of_row(Transfer, entry, files=entry.files_done, started=started, left=left, night=night)
+    return from_row(Transfer, entry, files=entry.files_done, started=started, left=left, night=night)
 
 
 def _left(share: float | None, started: datetime | None, now: datetime) -> float | None:
@@ -160,7 +160,7 @@ def _left(share: float | None, started: datetime | None, now: datetime) -> float
 
 def _expiries(catalogue: Catalogue, now: datetime) -> tuple[ExpiryNow, ...]:
     rows = [row for row in catalogue.unfinished_expiries() if is_alive(row.pid, row.pid_started, row.updated, now)]
-    return tuple(of_row(ExpiryNow, row, left=_left_of(row, now)) for row in rows)
+    return tuple(from_row(ExpiryNow, row, left=_left_of(row, now)) for row in rows)
 
 
 def _left_of(row: Expiry, now: datetime) -> float | None:
@@ -170,7 +170,7 @@ def _left_of(row: Expiry, now: datetime) -> float | None:
 
 def _balances(catalogue: Catalogue, now: datetime) -> tuple[BalanceRow, ...]:
     rows = [row for row in catalogue.unfinished_balances() if is_alive(row.pid, row.pid_started, row.updated, now)]
-    return tuple(of_row(BalanceRow, row) for row in rows)
+    return tuple(from_row(BalanceRow, row) for row in rows)
 
 
 def _orphans(source: RequestContext, expiries: Sequence[ExpiryNow]) -> tuple[int | None, datetime | None]:

@@ -12,13 +12,13 @@ from btrkeep.units import parse_time
 Shown = TypeVar("Shown")
 
 
-def of_row(kind: type[Shown], row: object, /, **others: Any) -> Shown:
+def from_row(kind: type[Shown], row: object, /, **others: Any) -> Shown:
     """Returns a dataclass whose fields are the attributes of the row, except `others`, which are given."""
     names = [name for name, _ in _fields(kind) if name not in others]  # type: ignore[arg-type]  # a class is hashable
     return kind(**{name: getattr(row, name) for name in names}, **others)
 
 
-def of_answer(kind: type[Shown], answer: Mapping[str, Any], /, **others: Any) -> Shown:
+def from_json(kind: type[Shown], answer: Mapping[str, Any], /, **others: Any) -> Shown:
     """Returns a dataclass whose fields are those of the answer, except `others`: texts become times, lists become tuples.
 
     Ignores fields that a newer service adds. Raises KeyError for a missing field, ValueError for an invalid time.

@@ -38,7 +38,7 @@ class BoundedServiceClient(RootServiceClient):
     def ask(self, verb: str, **arguments: Any) -> Any:
         """Asks like RootServiceClient."""
         with _place():
-            return telling.answer(verb, super().ask(verb, **arguments))
+            return telling.redact_answer(verb, super().ask(verb, **arguments))
 
     def stream(self, verb: str, **arguments: Any) -> Stream:
         """Streams like RootServiceClient; the reader has to limit the stream."""
@@ -58,12 +58,12 @@ def _place() -> Iterator[None]:
     try:
         yield
     except OperatorError as error:
-        raise telling.told(error) from error
+        raise telling.redact_error(error) from error
     finally:
         _PLACES.leave(who)
 
 
-def agent() -> RootServiceClient:
+def root_service() -> RootServiceClient:
     """Returns the root service for this request. It connects at the first question, and then raises Absent if the service does
     not listen.
     """
@@ -82,7 +82,7 @@ class ServiceAnswer:
 
     at: datetime
     """When it was received."""
-    said: Any
+    content: Any
     """The answer; None: the request failed."""
     problem: str = ""
     """Why it failed; "": it did not."""
@@ -138,7 +138,7 @@ def answers() -> Answers:
 
 def _answer(verb: str) -> ServiceAnswer:
     try:
-        result = agent().ask(verb)
+        result = root_service().ask(verb)
     except OperatorError as error:
         if isinstance(error, RequestRefused) and error.kind in _OF_WHO_ASKS:
             raise

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from backupd.actions.hold import DayMeaning, resolve_name
 from backupd.expire.clocks import judge_clock, read_clocks
 from backupd.expire.context import ExpiryContext
-from backupd.expire.look import HostOnPool, candidate_of, look_again
+from backupd.expire.look import HostOnPool, candidate_of, read_host_from_pool
 from backupd.expire.mark import write_many
 from backupd.repo.actions_log import UserAction, record_action
 from backupd.repo.backup_json import Record
@@ -81,7 +81,7 @@ def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: Dele
     Raises UsageError for an unknown name, StateConflict for a backup that must stay, UnreadableRecord if it cannot be determined.
     """
     rows = {backup.name: backup.state for backup in context.catalogue.backups(host) if backup.name}
-    seen = look_again(context.pool, context.config, host, rows)
+    seen = read_host_from_pool(context.pool, context.config, host, rows)
     if seen.facts.forgotten:
         raise StateConflict(
             f"{host} is forgotten: all its backups are due for deletion",

@@ -17,7 +17,7 @@ from typing import Any
 
 from backupd.repo.actions_log import UserAction
 from backupd.repo.backup_json import Record
-from backupd.repo.final_backups import LATEST, is_meant, name_meant, own_final, point_latest, records_newest_first
+from backupd.repo.final_backups import LATEST, is_meant, name_meant, point_latest, read_final_if_ours, records_newest_first
 from backupd.repo.notes_json import ACCEPTED, BY, HOLD, Notes, effective_state, hold_of, read_notes, write_with_action
 from backupd.repo.reconcile import follow_notes, noted_row
 from backupd.repo.seals import seal_backup, with_change_accepted
@@ -114,12 +114,12 @@ def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now:
 
     Raises UsageError for an unknown name, StateConflict if it is being deleted or its host is forgotten.
     """
-    work = _Work(pool, catalogue, host, now, by)
+    work = _HostNotes(pool, catalogue, host, now, by)
     chosen = work.choose(name, lambda record: effective_state(record, work.notes) == COMPLETE, "complete", day=DayMeaning.NEWEST)
     return _set(work, chosen, new, "hold")
 
 
-def _set(work: "_Work", name: str, new: Hold, action: str) -> HoldResult:
+def _set(work: "_HostNotes", name: str, new: Hold, action: str) -> HoldResult:
     _require_lasting(work, name)
     expired = work.is_expired(name)
     until = format_time(new.until) if new.until else None
@@ -128,7 +128,7 @@ def _set(work: "_Work", name: str, new: Hold, action: str) -> HoldResult:
     return HoldResult(name, state, new, expired, is_unreadable=name in work.unread)
 
 
-def _require_lasting(work: "_Work", name: str) -> None:
+def _require_lasting(work: "_HostNotes", name: str) -> None:
     if work.notes.forgotten:
         raise StateConflict(
             f"{work.host} is forgotten: all its backups are due for deletion", f"`backupd forget {work.host} --undo` takes it back"
@@ -139,7 +139,7 @@ def _require_lasting(work: "_Work", name: str) -> None:
 
 def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetime, *, by: str) -> HoldResult:
     """Ends a backup's hold. `latest` is the newest one that is held. Raises UsageError, or StateConflict when it is not held."""
-    work = _Work(pool, catalogue, host, now, by)
+    work = _HostNotes(pool, catalogue, host, now, by)
     chosen = work.choose(name, lambda record: hold_of(work.notes, str(record.name)) is not None, "held", day=DayMeaning.ONLY)
     ended = hold_of(work.notes, chosen)
     if ended is None and not work.row_held(chosen):
@@ -153,7 +153,7 @@ def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, n
 
     Raises UsageError, or StateConflict when it has not expired or is being deleted already.
     """
-    work = _Work(pool, catalogue, host, now, by)
+    work = _HostNotes(pool, catalogue, host, now, by)
     chosen = work.choose(
         name, lambda record: work.notes.note(str(record.name), EXPIRED) is not None, EXPIRED, day=DayMeaning.NEWEST
     )
@@ -163,7 +163,7 @@ def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, n
     return _set(work, chosen, Hold(now + UNEXPIRED_FOR, why), "unexpire")
 
 
-class _Work:
+class _HostNotes:
     """The host that is worked on: its notes, its backups, its rows."""
 
     def __init__(self, pool: Pool, catalogue: Catalogue, host: str, now: datetime, by: str) -> None:
@@ -231,7 +231,7 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
     if name in waiting:  # else a run of this command was killed before the row
         if states[name] == ALTERED:
             path = pool.host(host) / name
-            final = own_final(path, host)
+            final = read_final_if_ours(path, host)
             if final and not final[0].read_only:
                 set_read_only(path)
             if not final:
@@ -247,5 +247,5 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
 
 def state_after(pool: Pool, host: str, name: str) -> str:
     """Returns the backup's state now: complete, or suspect if its changes alone were accepted. Raises UnreadableRecord."""
-    final = own_final(pool.host(host) / name, host)
+    final = read_final_if_ours(pool.host(host) / name, host)
     return effective_state(final[1], read_notes(pool.host(host))) if final else ""

@@ -32,18 +32,18 @@ class QuotaState:
     mode: str
     since: datetime | None
     ever_on: bool
-    alive: dict[str, int]
+    referenced_bytes: dict[str, int]
     limits: dict[str, int]
 
 
-def look(config: Config, pool: Pool) -> QuotaState:
+def read_state(config: Config, pool: Pool) -> QuotaState:
     """Raises OSError, OperatorError."""
     mode = quota.mode(pool.filesystem)
     return QuotaState(
         mode=mode,
         since=quota.since(pool) if mode == quota.SIMPLE else None,
         ever_on=quota.was_ever_on(pool.filesystem),
-        alive=quota.live_bytes(pool),
+        referenced_bytes=quota.live_bytes(pool),
         limits={host.name: host.quota for host in config.every_host.values() if host.quota is not None},
     )
 

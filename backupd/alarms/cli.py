@@ -12,20 +12,20 @@ from backupd.alarms.notifier import (
     NotifyReport,
     looked_at,
     notify,
+    notify_failure,
+    notify_test,
     read_failure,
     require_own_catalogue,
-    tell_failure,
-    tell_test,
     validate_unit,
 )
 from backupd.alarms.words import summarised
 from backupd.cli.context import complain_of_faults, load_reporting, pass_context, present
-from backupd.health.pool_facts import look_at_pool
+from backupd.health.pool_facts import read_pool_facts
 from backupd.health.status_report import StatusReport, opened_catalogue, status_without_catalogue, with_trouble
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.dashboard_copy import report_trouble
-from btrkeep.cli import complain, json_option, print_answer
-from btrkeep.cli.progress import prose
+from btrkeep.cli import json_option, print_answer, print_error
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.config import ReportingConfig, page
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.process.progress import is_service, tell
@@ -64,13 +64,13 @@ def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_
         raise UsageError("[notify] has no urls", f"{page('monitoring')} shows some")
     trouble: OperatorError | None = None
     if test:
-        notify_report = tell_test(config, dry_run=dry_run)
+        notify_report = notify_test(config, dry_run=dry_run)
     else:
         with _usable_catalogue(reporting) as (catalogue, error), alone(config, moment):
             trouble = error
             if failed:
                 memory = AlarmMemory(config, catalogue, trouble)
-                notify_report = tell_failure(memory, read_failure(failed), reporting.faults, moment, dry_run=dry_run)
+                notify_report = notify_failure(memory, read_failure(failed), reporting.faults, moment, dry_run=dry_run)
             else:
                 report, trouble = _report(reporting, catalogue, trouble, moment)
                 memory = AlarmMemory(config, catalogue if report.is_catalogue_read else None, trouble)
@@ -97,26 +97,26 @@ def _usable_catalogue(reporting: ReportingConfig) -> Iterator[tuple[Catalogue | 
     try:
         catalogue, trouble = opened_catalogue(config.pool.state)
     except OperatorError as error:
-        complain(error)
+        print_error(error)
         yield None, error
         return
     with catalogue:
         catalogue.copy_seldom()
         try:
-            require_own_catalogue(look_at_pool(config, catalogue), config)
+            require_own_catalogue(read_pool_facts(config, catalogue), config)
         except OperatorError as error:
-            complain(error)
+            print_error(error)
             yield None, error
             return
         if trouble:
-            complain(trouble)
+            print_error(trouble)
             yield catalogue, trouble
             return
         try:
             catalogue.wait_at_most(_PATIENCE)
             catalogue.set_fact(_BEGAN, format_time(datetime.now(UTC)))
         except OperatorError as error:
-            complain(error)
+            print_error(error)
             yield catalogue, error
             return
         yield catalogue, None
@@ -132,7 +132,7 @@ def _report(
             report = looked_at(config, catalogue, faults, now)
             return (with_trouble(report, trouble) if trouble else report), trouble
         except OperatorError as error:
-            complain(error)
+            print_error(error)
             trouble = error
     report = status_without_catalogue(config, now, faults=faults, is_bare=reporting.is_bare)
     return (with_trouble(report, trouble) if trouble else report), trouble
@@ -150,9 +150,9 @@ def _show(report: NotifyReport, *, dry_run: bool, test: bool) -> None:
     is_told = dry_run or bool(report.services)
     if not dry_run:  # which has printed the message with all of them
         for text in summarised(report.alarms if is_told else report.first):
-            prose(f"alarm: {text}", "  ")
+            print_wrapped(f"alarm: {text}", "  ")
         for row in report.recoveries if is_told else ():
-            prose(f"over: {printable(row.text)}", "  ")
+            print_wrapped(f"over: {printable(row.text)}", "  ")
     if report.first and not is_told:
         click.echo("recorded, but not sent: [notify] has no urls")
     elif not report.messages or not is_told:

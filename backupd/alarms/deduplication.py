@@ -75,13 +75,13 @@ def changes(recorded: Known, found_alarms: FoundAlarms, events: Collection[str],
         before = recorded.get(alarm.key)
         row = remembered(before, alarm)
         is_other = before is not None and row.known and any(topic not in before.text for topic in alarm.topics)
-        if alarm.ripe and alarm.what in events and (not row.known or alarm.grade > row.grade or is_other):
+        if alarm.is_due and alarm.event in events and (not row.known or alarm.grade > row.grade or is_other):
             alarms.append(replace(row, grade=alarm.grade))
         rows.append(replace(row, text=before.text) if before and is_other else row)  # the text that people have heard
     for key, old in recorded.items():
         if key in present:
             continue
-        left = old if not found_alarms.tells_of(key) else _gone(old, now)
+        left = old if not found_alarms.is_known(key) else _gone(old, now)
         if old.subject in found_alarms.dropped or left is None:
             gone.append(key)
             continue
@@ -91,14 +91,14 @@ def changes(recorded: Known, found_alarms: FoundAlarms, events: Collection[str],
     if "recovery" not in events:  # nobody asked for it: it is as if it had been told
         cleared_rows = {row.key: replace(row, cleared=now, times=0) for row in recoveries}
         rows, recoveries = [cleared_rows.get(row.key, row) for row in rows], []
-    waiting = frozenset(alarm.key for alarm in present.values() if not alarm.ripe)
+    waiting = frozenset(alarm.key for alarm in present.values() if not alarm.is_due)
     return AlarmChanges(tuple(alarms), tuple(recoveries), tuple(rows), tuple(gone), waiting)
 
 
 def remembered(before: StoredAlarm | None, alarm: Alarm) -> StoredAlarm:
     """The row of an alarm that holds now, with the grade that people know of."""
     if before is None:
-        return StoredAlarm(alarm.what, str(alarm.subject), alarm.text, 0, alarm.since, 1, None, None, None)
+        return StoredAlarm(alarm.event, str(alarm.subject), alarm.text, 0, alarm.since, 1, None, None, None)
     grade = before.grade if before.known else 0
     if before.recovered is None:
         return replace(before, text=alarm.text, grade=grade)

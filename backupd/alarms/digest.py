@@ -25,7 +25,7 @@ def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime
     return today <= now and (last is None or last < today or last > latest(now))
 
 
-def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[StoredAlarm]) -> Message:
+def digest_message(pool: str, machine: str, report: StatusReport, standing: Sequence[StoredAlarm]) -> Message:
     """Returns the digest: the state of all hosts, current alarms, and the last 24 hours."""
     unknown, call = _unknown(report), backupd_command(report.config.name, report.config.file)
     unwell = [

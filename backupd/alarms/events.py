@@ -52,7 +52,7 @@ Known = Mapping[Key, StoredAlarm]
 class Alarm:
     """A problem that an administrator is notified of."""
 
-    what: str
+    event: str
     """Its kind."""
     subject: AlarmSubject
     """What it is about, such as a host."""
@@ -62,14 +62,14 @@ class Alarm:
     """When it began."""
     grade: int = 0
     """If it rises, the alarm is sent again."""
-    ripe: bool = True
+    is_due: bool = True
     """True if it has lasted long enough to be sent; until then it is only recorded."""
     topics: tuple[str, ...] = ()
     """Parts of the text. If one of them is not in the text that was sent last, the alarm is sent again."""
 
     @property
     def key(self) -> Key:
-        return self.what, str(self.subject)
+        return self.event, str(self.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class FoundAlarms:
     unknown: frozenset[str | Key] = frozenset()
     dropped: frozenset[str] = field(default_factory=frozenset)
 
-    def tells_of(self, key: Key) -> bool:
+    def is_known(self, key: Key) -> bool:
         """Returns True if the report shows whether that alarm is current."""
         return key[0] not in self.unknown and key not in self.unknown
 
@@ -171,7 +171,7 @@ def _reporting(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
         before = recorded.get((FAILURE, str(subject)))
         since = before.since if before and before.recovered is None else report.now
         ripe = not report.is_catalogue_busy or report.now - since >= _BUSY
-        yield Alarm(FAILURE, subject, report.catalogue_fault, since, ripe=ripe)
+        yield Alarm(FAILURE, subject, report.catalogue_fault, since, is_due=ripe)
     if report.clock:
         yield Alarm(FAILURE, AlarmSubject(kinds.CLOCK), report.clock, report.now)
 
@@ -247,7 +247,7 @@ def _silent(host: HostConfig, status: HostStatus, report: StatusReport, recorded
     before = recorded.get((SILENT, str(subject)))
     since = before.since if before and before.recovered is None else report.now
     text = words.never_complete(host.name, seconds_between(since, report.now) or 0.0)
-    yield Alarm(SILENT, subject, text, since, ripe=report.now > message_from(since, host, zone, wait))
+    yield Alarm(SILENT, subject, text, since, is_due=report.now > message_from(since, host, zone, wait))
 
 
 def _copies(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
@@ -262,7 +262,7 @@ def _copies(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
             since = before.since if before and before.recovered is None else report.now
             waited = report.now - since
             ripe = waited > timedelta(seconds=copy.replica.oldest)
-            yield Alarm(SILENT, subject, words.never_copied(kind, name, waited.total_seconds()), since, ripe=ripe)
+            yield Alarm(SILENT, subject, words.never_copied(kind, name, waited.total_seconds()), since, is_due=ripe)
         elif copy.state == CopyState.FAILING and copy.session:
             text = words.copy_fails(kind, name, copy.error, [(host_behind.host, host_behind.error) for host_behind in copy.behind])
             yield Alarm(FAILURE, subject, text, copy.session.at or copy.session.tried, len(copy.behind))

@@ -72,13 +72,13 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     can_wait = not report.is_catalogue_read and report.is_catalogue_busy  # it may be readable in five minutes
     with_digest = want_digest or (is_due and bool(config.notify.urls) and not can_wait)
     messages = (
-        [words.of_changes(config.name, _machine(), alarm_changes.alarms, alarm_changes.recoveries, _call(config))]
+        [words.changes_message(config.name, _machine(), alarm_changes.alarms, alarm_changes.recoveries, _call(config))]
         if alarm_changes.any
         else []
     )
     if with_digest:
         broken = [row for row in every if row.what == SERVICE]
-        messages.append(digest.of_day(config.name, _machine(), report, [*alarm_changes.standing, *broken]))
+        messages.append(digest.digest_message(config.name, _machine(), report, [*alarm_changes.standing, *broken]))
     first = [row for row in alarm_changes.alarms if row.key not in stored or stored[row.key].recovered]
     notify_report = NotifyReport(
         alarm_changes.alarms, alarm_changes.recoveries, alarm_changes.standing, with_digest, messages, first=first
@@ -121,14 +121,14 @@ def _call(config: Config) -> str:
     return backupd_command(config.name, config.file)
 
 
-def tell_failure(
+def notify_failure(
     memory: AlarmMemory, failure: UnitFailure, faults: tuple[str, ...], now: datetime, *, dry_run: bool
 ) -> NotifyReport:
     """Reports a failed unit, unless that failure was reported already. `faults`: mistakes of the configuration, which it may fail
     for.
     """
     config = memory.config
-    message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines, now, faults, _call(config))
+    message = words.unit_message(config.name, _machine(), failure.unit, failure.result, failure.lines, now, faults, _call(config))
     alarm = unit_failed(failure, now)
     every = memory.rows()
     others = [row for row in every if row.what != SERVICE and row.key != alarm.key]
@@ -148,9 +148,9 @@ def tell_failure(
     return report
 
 
-def tell_test(config: Config, *, dry_run: bool) -> NotifyReport:
+def notify_test(config: Config, *, dry_run: bool) -> NotifyReport:
     """Sends a test message that says that nothing is wrong."""
-    message = words.of_test(config.name, _machine())
+    message = words.test_message(config.name, _machine())
     return NotifyReport(messages=[message], services=[] if dry_run else send(config.notify.urls, message))
 
 
@@ -170,7 +170,7 @@ def _deliver(memory: AlarmMemory, messages: Sequence[Message], every: Sequence[S
     begun = _log_what_is_new(deliveries, memory, {row.subject: row for row in every if row.what == SERVICE}, now)
     working = [config.notify.urls[delivery.number - 1] for delivery in deliveries if delivery.arrived]
     if begun and working and memory.writable:  # which remembers that it was told
-        send(working, words.of_broken_services(config.name, _machine(), begun))
+        send(working, words.broken_services_message(config.name, _machine(), begun))
     return deliveries
 
 

@@ -46,7 +46,7 @@ def harmless(text: str, longest: int = _LONGEST) -> str:
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
 
-def of_changes(
+def changes_message(
     pool: str, machine: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm], call: str = ""
 ) -> Message:
     """Returns one message for all new alarms and recoveries. `call`: how `backupd` is called for the pool, if not by its name."""
@@ -231,7 +231,7 @@ def service_broken(service: str, reason: str) -> str:
     return f"{service} does not work: {reason}"
 
 
-def of_broken_services(pool: str, machine: str, services: Sequence[StoredAlarm]) -> Message:
+def broken_services_message(pool: str, machine: str, services: Sequence[StoredAlarm]) -> Message:
     """The message, for the others, that services of [notify] urls take no messages."""
     lines = [f"- {harmless(row.text)}" for row in services]
     parts = [
@@ -256,7 +256,7 @@ def sender(machine: str) -> str:
     return f"From btrkeep on {harmless(machine)}."
 
 
-def of_unit(
+def unit_message(
     pool: str, machine: str, unit: str, result: str, lines: Sequence[str], at: datetime, faults: Sequence[str] = (), call: str = ""
 ) -> Message:
     """Formats how a unit of systemd failed, with its last lines, and what to do, after the mistakes of the configuration."""
@@ -274,6 +274,6 @@ def of_unit(
     return Message(f"btrkeep {pool}: {name} failed{why}", "\n\n".join([*body, sender(machine)]), "failure")
 
 
-def of_test(pool: str, machine: str) -> Message:
+def test_message(pool: str, machine: str) -> Message:
     """The message of `notify --test`."""
     return Message(f"btrkeep {pool}: a test", f"This is a test. Nothing is wrong.\n\n{sender(machine)}", "info")

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from btrkeep.cli import CONTEXT_SETTINGS, edge, version_words
+from btrkeep.cli import CONTEXT_SETTINGS, run_command_line, version_words
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 from btrkeep.cli.progress import print_commands_as
@@ -133,4 +133,4 @@ def _call(pool_name: str, config_file: str | None) -> str:
 def main() -> None:
     """The entry point of `backupd`."""
     gc.set_threshold(100_000, 10, 10)  # looking at what was imported and read, again and again, is a tenth of a command's time
-    sys.exit(edge(group, "backupd"))
+    sys.exit(run_command_line(group, "backupd"))

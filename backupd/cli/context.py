@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from backupd.repo.context import PoolContext, open_configured, require_catalogue_of, require_writable
-from btrkeep.cli import complain
-from btrkeep.cli.arguments import Parsed
-from btrkeep.cli.progress import outlive_readers
+from btrkeep.cli import print_error
+from btrkeep.cli.arguments import ParsedType
+from btrkeep.cli.progress import survive_closed_stdout
 from btrkeep.clock import Clock
 from btrkeep.config import Config, ReportingConfig, keep_valid, load_for_reports, load_usable
 from btrkeep.errors import OperatorError, UsageError, did_you_mean, quoted
@@ -33,16 +33,16 @@ def _parse_now(text: str) -> datetime:
     return moment
 
 
-TIME = Parsed("time", _parse_now)
+TIME = ParsedType("time", _parse_now)
 _NOW = "btrkeep.now"
 _MOST_FAULTS = 20
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 time_option = click.option(
-    "--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
+    "--time", "seconds", type=ParsedType("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
 )
 pace_option = click.option(
     "--pace",
-    type=Parsed("share", parse_share),
+    type=ParsedType("share", parse_share),
     metavar="P%",
     help="Pause while processes wait for I/O more than this share of the time.",
 )
@@ -109,9 +109,9 @@ def load_reporting(ctx: click.Context) -> ReportingConfig:
 def complain_of_faults(faults: Sequence[str]) -> None:
     """Prints the mistakes of the configuration that left out only some of it."""
     for fault in faults[:_MOST_FAULTS]:
-        complain(OperatorError(fault))
+        print_error(OperatorError(fault))
     if len(faults) > _MOST_FAULTS:
-        complain(OperatorError(f"and {len(faults) - _MOST_FAULTS:,} more: `backupd check`"))
+        print_error(OperatorError(f"and {len(faults) - _MOST_FAULTS:,} more: `backupd check`"))
 
 
 def clock_for(ctx: click.Context, pool: Pool) -> Clock:
@@ -154,16 +154,16 @@ def opened(
     pool = open_configured(config)
     if writes:
         require_writable(pool)
-        outlive_readers()
+        survive_closed_stdout()
     clock = clock_for(ctx, pool)
     if writes:
         keep_valid(config, clock.now())
     with ExitStack() as held:
         trouble = None
         if stand_in:
-            from backupd.run.ledger import catalogue_or_stand_in
+            from backupd.run.ledger import open_catalogue_or_memory
 
-            catalogue, trouble = held.enter_context(catalogue_or_stand_in(config.pool.state, pool.id))
+            catalogue, trouble = held.enter_context(open_catalogue_or_memory(config.pool.state, pool.id))
         else:
             try:
                 catalogue = held.enter_context(Catalogue.open(config.pool.state))
@@ -177,9 +177,9 @@ def opened(
         if clock.tells_nights(rehearsal=pool.rehearsal):
             catalogue.know_since(clock.now())
         if writes:
-            from backupd.repo.publish import tell_dashboard
+            from backupd.repo.publish import publish_to_dashboard
 
-            tell_dashboard(config, pool, catalogue, clock)
+            publish_to_dashboard(config, pool, catalogue, clock)
         if trouble:
             yield PoolContext(config, pool, catalogue, clock, trouble)
             return
@@ -187,7 +187,7 @@ def opened(
 
         trust_check = check_trust(pool, catalogue, clock.now())
         if trust_check.lost and not writes:
-            complain(lost(config.pool.state))
+            print_error(lost(config.pool.state))
         yield PoolContext(config, pool, catalogue, clock, None, trust_check.lost, trust_check.clock)
 
 
@@ -199,7 +199,7 @@ def fill_stand_in(context: PoolContext) -> None:
     from backupd.repo.reconcile import reconcile
 
     error = context.trouble
-    complain(OperatorError(f"{error.message}; this command reads the backups' own records instead", error.hint))
+    print_error(OperatorError(f"{error.message}; this command reads the backups' own records instead", error.hint))
     reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
     recall_clocks(context.catalogue, context.config.pool.state)
 

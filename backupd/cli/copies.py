@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import TypeVar
 
 from backupd.repo.context import PoolContext
-from btrkeep.cli import complain
-from btrkeep.cli.progress import prose
+from btrkeep.cli import print_error
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.config.model import OffsiteSettings, PushSettings, ReplicaSettings
 from btrkeep.decisions.copies import OFFSITE, CopyState, age_words, copy_statuses, note_failure, read_session
 from btrkeep.decisions.due import is_due, window_end
@@ -67,9 +67,9 @@ def report_unreached(context: PoolContext, copy: Copy, error: OperatorError, *, 
         note_failure(context.catalogue, copy.name, now, error.message, copy.kind, away=is_away)
     (status,) = copy_statuses({copy.name: copy}, context.catalogue, now)
     if is_away and status.state in (CopyState.OK, CopyState.LATE):
-        prose(f"{copy.name}: {error.message}: not there now", err=True)
+        print_wrapped(f"{copy.name}: {error.message}: not there now", err=True)
         return False
-    complain(OperatorError(f"{copy.name}: {error.message.rstrip('.')}; {age_words(copy.kind, status.age)}", error.hint))
+    print_error(OperatorError(f"{copy.name}: {error.message.rstrip('.')}; {age_words(copy.kind, status.age)}", error.hint))
     return True
 
 

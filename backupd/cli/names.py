@@ -18,7 +18,7 @@ from backupd.repo.final_backups import LATEST
 from backupd.repo.notes_json import HOLD, read_notes
 from backupd.repo.pool_files import hosts_of, names_of
 from btrkeep.backup_states import EXPIRED
-from btrkeep.cli.arguments import Parsed
+from btrkeep.cli.arguments import ParsedType
 from btrkeep.config import Config, load_usable
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
@@ -45,7 +45,7 @@ def _parse_day(text: str) -> date:
     return parse_time(text)
 
 
-DAY = Parsed("date", _parse_day)
+DAY = ParsedType("date", _parse_day)
 """A day; or a time, which is a datetime, without a zone if none was written: see `moment_of`."""
 
 

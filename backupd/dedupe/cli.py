@@ -22,8 +22,8 @@ from backupd.repo.pool_files import hosts_of
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.arguments import Parsed
-from btrkeep.cli.progress import prose
+from btrkeep.cli.arguments import ParsedType
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.config import HostConfig
 from btrkeep.pool.allocation import Space, read_allocation
 from btrkeep.pool.locks import Lock, take_lock
@@ -110,7 +110,7 @@ def _domain(host: str, config: HostConfig | None) -> tuple[str, str]:
 @backups_argument
 @click.option(
     "--min-size",
-    type=Parsed("size", parse_size),
+    type=ParsedType("size", parse_size),
     metavar="SIZE",
     help="Only files of at least this size. Without it: 32 KiB for each backup of a host, so that it saves more than it costs.",
 )
@@ -158,7 +158,7 @@ def command(
         if dry_run:
             _say_plan([deduper(lambda line: status.go_on(lambda: line)).plan(part) for part in parts if part], as_json=as_json)
             return cancellation.exit_status()
-        read_before_waiting(context, lambda line: prose(line, err=True), cancellation)
+        read_before_waiting(context, lambda line: print_wrapped(line, err=True), cancellation)
         locked("verify").release()  # while a verify reads, another time is better
         with locked("dedupe"), writing(context.pool), noted(context.catalogue, moment) as job:
 
@@ -192,7 +192,7 @@ def _told(backup: SharedBackup, as_json: bool) -> SharedBackup:
         words = f"{counted(backup.files, 'file')} share {format_size(backup.shared)}" + (
             f"; left: {backup.left}" if backup.left else ""
         )
-        prose(f"{printable(backup.backup.host)} {backup.backup.name}: {words}")
+        print_wrapped(f"{printable(backup.backup.host)} {backup.backup.name}: {words}")
     return backup
 
 

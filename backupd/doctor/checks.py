@@ -20,10 +20,10 @@ from backupd.doctor.rules.site import by_hand, known_hosts, ssh_key
 from backupd.doctor.rules.state import idle_quotas
 from backupd.doctor.site import read_key_file
 from backupd.expire.clocks import clock_synchronised
-from backupd.health.pool_facts import look_at_pool
+from backupd.health.pool_facts import read_pool_facts
 from backupd.health.trust import TrustCheck, check_trust
 from backupd.repo.context import open_configured
-from backupd.repo.publish import tell_dashboard
+from backupd.repo.publish import publish_to_dashboard
 from backupd.rsync.cell import confinement_hint
 from backupd.rsync.command import OLDEST, SAFE, rsync_version
 from backupd.rsync.confined import confinement, require_harmless
@@ -67,7 +67,7 @@ def _tell(config: Config) -> None:
         pool = open_configured(config)  # first: where there is no pool, no catalogue is made
         with Catalogue.open(config.pool.state) as catalogue:
             if catalogue.pool_id() in (None, pool.id):
-                tell_dashboard(config, pool, catalogue, Clock())
+                publish_to_dashboard(config, pool, catalogue, Clock())
 
 
 def _configuration(config: Config) -> Iterator[Finding]:
@@ -189,7 +189,7 @@ def _pool(config: Config) -> Iterator[Finding]:
 
 def _health(config: Config, pool: Pool) -> Iterator[Finding]:
     """Yields the pool's findings, without the catalogue, which has its own check."""
-    facts = look_at_pool(config)
+    facts = read_pool_facts(config)
     verdict = judge_pool(facts, HealthLimits.of(config))
     is_tight = any(verdict.of(check) for check in _OF_ROOM)
     unfinished = all_unfinished(pool) if is_tight else []

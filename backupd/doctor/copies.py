@@ -11,7 +11,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from backupd.health.status_report import looks_of
+from backupd.health.status_report import last_verified
 from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command, unreached_hint
 from backupd.replicate.planning import lacking_room, wants
 from backupd.replicate.push import RECEIVES_NOT
@@ -217,13 +217,13 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
         end = time.monotonic() + _SECONDS
         asked = next(request_lines(program.output, lambda: time.monotonic() > end), b"")
         program.end()
-        lines = program.said()
+        lines = program.error_lines()
     error = last_remote_error(lines)
     if b'"hello"' not in asked:
         why = printable(error)[:1000] if error else "it does not answer"
         yield Finding(_CHECK, "error", why, unreached_hint(lines) or RECEIVES_NOT, subject=subject)
         return
-    answer = _told(asked)
+    answer = _parse_answer(asked)
     version = printable(str(answer["version"]))[:40] if answer.get("version") else ""
     text = "reached, and it would take backups" + (f", btrkeep {version}" if version else "")
     text += _room_words(size_in(answer, "free"), size_in(answer, "used"))
@@ -233,7 +233,7 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
     yield from against or [Finding(_CHECK, "ok", text, subject=subject)]
 
 
-def _told(asked: bytes) -> dict[str, Any]:
+def _parse_answer(asked: bytes) -> dict[str, Any]:
     """Returns what the other server says of itself; empty if it is not understood."""
     try:
         return parse_object(asked)
@@ -278,7 +278,7 @@ def check_steps(config: Config, now: datetime) -> Iterator[Finding]:
             filesystem = open_configured(config).filesystem
         with Catalogue.open_readonly(config.pool.state) as catalogue:
             failures = repeated_failures(read_steps(catalogue, filesystem), now)
-            _, unverified = looks_of(config, catalogue, now)
+            _, unverified = last_verified(config, catalogue, now)
     except (OperatorError, OSError):
         return
     yield from repeated_findings(failures, command)

@@ -128,7 +128,7 @@ class Scrub:
     running: bool = False
     corrected: int = 0
     uncorrectable: int = 0
-    known: bool = True
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)

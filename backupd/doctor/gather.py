@@ -49,8 +49,10 @@ def read_scrub(uuid: str, devids: frozenset[int], *, running: bool, folder: Path
     except FileNotFoundError:
         return Scrub(running=running)
     except OSError:
-        return Scrub(running=running, known=False)
-    return of_devices({devid: fields for devid, fields in parse(text, uuid).items() if devid in devids}, devids, running=running)
+        return Scrub(running=running, is_known=False)
+    return scrub_of_devices(
+        {devid: fields for devid, fields in parse(text, uuid).items() if devid in devids}, devids, running=running
+    )
 
 
 def parse(text: str, uuid: str) -> Mapping[int, Mapping[str, int]]:
@@ -65,7 +67,7 @@ def parse(text: str, uuid: str) -> Mapping[int, Mapping[str, int]]:
     return by_devid
 
 
-def of_devices(by_devid: Mapping[int, Mapping[str, int]], devids: frozenset[int], *, running: bool) -> Scrub:
+def scrub_of_devices(by_devid: Mapping[int, Mapping[str, int]], devids: frozenset[int], *, running: bool) -> Scrub:
     """The scrubs of all devices as one, which is as old as the oldest of them."""
     complete = {devid: fields for devid, fields in by_devid.items() if fields.get("finished") and not fields.get("canceled")}
     all_complete = bool(devids) and devids <= set(complete)

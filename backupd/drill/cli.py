@@ -19,8 +19,8 @@ from backupd.repo.context import PoolContext
 from backupd.repo.pool_files import hosts_of
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.arguments import Parsed
-from btrkeep.cli.progress import prose
+from btrkeep.cli.arguments import ParsedType
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.config.values import FileSample, parse_sample
 from btrkeep.decisions.drills import (
     DrillKind,
@@ -53,7 +53,7 @@ def _time(text: str) -> float:
     return seconds
 
 
-SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
+SAMPLE, DURATION = ParsedType("sample", _sample), ParsedType("duration", _time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
                         say_drill(done)
             except Cancelled:
                 printer.clear()
-                prose("stopped; nothing of it is left", err=True)
+                print_wrapped("stopped; nothing of it is left", err=True)
                 return signal_status(drilling.cancellation.signal)
     print_answer(shown, (), as_json=given.as_json)
     return Exit.ATTENTION if failed else Exit.OK
@@ -161,7 +161,7 @@ def _boot(
     if given.dry_run:
         shown.append({"host": backup.host, "backup": backup.name, "boot_checks": list(drill.checks)})
         if not given.as_json:
-            prose(f"{where}: would be booted, and {counted(len(drill.checks), 'check')} run in it")
+            print_wrapped(f"{where}: would be booted, and {counted(len(drill.checks), 'check')} run in it")
         return False
     status.say(f"boot: {where}")
     done = run_boot_drill(drilling, drill)
@@ -205,9 +205,11 @@ def _planned(drilling: DrillContext, drill: RestoreDrill, printer: RestoreProgre
     printer.clear()
     where = f"{drill.backup.host}@{drill.backup.name}"
     if not as_json:
-        prose(f"{where}: {plan.names:,} of {counted(plan.of, 'name')}, {format_size(plan.needed)}, would be restored and compared")
+        print_wrapped(
+            f"{where}: {plan.names:,} of {counted(plan.of, 'name')}, {format_size(plan.needed)}, would be restored and compared"
+        )
         if plan.left_out:
-            prose(f"{counted(plan.left_out, 'file')} would be left out: the pool has {format_size(plan.room)} for it")
+            print_wrapped(f"{counted(plan.left_out, 'file')} would be left out: the pool has {format_size(plan.room)} for it")
     return {"host": drill.backup.host, "backup": drill.backup.name, "sample": str(drill.sample), **asdict(plan)}
 
 
@@ -216,15 +218,15 @@ def say_drill(done: DrillResult) -> None:
     where = f"{done.host}@{done.backup}"
     match done.outcome:
         case DrillOutcome.PROVEN if done.kind == DrillKind.BOOT:
-            prose(f"booted: {where}, {printable(done.text)}")
-            prose("what this does not prove: kernel, boot loader, hardware, network")
+            print_wrapped(f"booted: {where}, {printable(done.text)}")
+            print_wrapped("what this does not prove: kernel, boot loader, hardware, network")
         case DrillOutcome.PROVEN:
-            prose(f"proven: {proven_words(done)}")
-            prose("restored, and compared by rsync: content, owners, modes, times, ACLs, attributes, hard links")
+            print_wrapped(f"proven: {proven_words(done)}")
+            print_wrapped("restored, and compared by rsync: content, owners, modes, times, ACLs, attributes, hard links")
         case DrillOutcome.FAILED:
-            prose(click.style("failed: ", fg="red", bold=True) + printable(failure_words(done)))
+            print_wrapped(click.style("failed: ", fg="red", bold=True) + printable(failure_words(done)))
         case DrillOutcome.UNFINISHED:
-            prose(click.style("not finished: ", fg="yellow") + f"{where}: {printable(done.text)}")
+            print_wrapped(click.style("not finished: ", fg="yellow") + f"{where}: {printable(done.text)}")
     if done.left_out:
-        prose(f"{counted(done.left_out, 'file')} of the sample did not fit into the pool and were left out")
-    prose(f"{format_duration(done.seconds)} in all; nothing of it is left")
+        print_wrapped(f"{counted(done.left_out, 'file')} of the sample did not fit into the pool and were left out")
+    print_wrapped(f"{format_duration(done.seconds)} in all; nothing of it is left")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from backupd.expire.look import HostOnPool, asked_of, look_again
+from backupd.expire.look import HostOnPool, asked_of, read_host_from_pool
 from backupd.expire.report import ExpiryEvent, Summary
 from backupd.repo.reconcile import RECONCILING
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
@@ -103,9 +103,9 @@ class ExpiryContext:
             return False
         return True
 
-    def look_again(self, plan: HostPlan) -> tuple[HostOnPool, HostPlan]:
+    def recheck_under_lock(self, plan: HostPlan) -> tuple[HostOnPool, HostPlan]:
         """Returns the host as it is under its lock, and the actions that both the plan and this second look contain."""
-        on_pool = look_again(self.pool, self.config, plan.host, plan.rows)
+        on_pool = read_host_from_pool(self.pool, self.config, plan.host, plan.rows)
         again = plan_host(on_pool.facts, self.zone, self.now, clock_waits=self.clock_waits)
         for name in plan.names & on_pool.unreadable.keys():
             if asked_of(on_pool.notes, name):  # nothing more can be done about it, so no later run fails because of it
@@ -121,7 +121,7 @@ class ExpiryContext:
             self.sinks.notice(printable(text))
 
     @contextmanager
-    def spared(self, host: str) -> Iterator[None]:
+    def report_errors_of(self, host: str) -> Iterator[None]:
         """Reports an error of one host and goes on with the others; a bug has its traceback in the log.
 
         An unusable pool ends everything.

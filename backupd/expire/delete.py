@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from backupd.expire.context import ExpiryContext
-from backupd.expire.look import HostOnPool, is_still, look_again
+from backupd.expire.look import HostOnPool, is_still, read_host_from_pool
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import Deleted
 from backupd.repo.final_backups import FinalBackup, point_latest
@@ -78,7 +78,9 @@ class Deleter:
             first_names, count = names[:count], count - len(names[:count])
             new = [name for name in first_names if (plan.host, name) not in self._begun]
             with suppress(OSError, OperatorError):  # it is said when its turn comes
-                final_backups = look_again(self.context.pool, self.context.config, plan.host, plan.rows).backups if new else {}
+                final_backups = (
+                    read_host_from_pool(self.context.pool, self.context.config, plan.host, plan.rows).backups if new else {}
+                )
                 for name in (new_name for new_name in new if new_name in final_backups):
                     self.reader.can_be_dropped(final_backups[name], final_backups.values())
             self._begun.update((plan.host, name) for name in new)
@@ -122,8 +124,8 @@ class Deleter:
             if not self.context.locked(plan.host, held):
                 self.busy += len(names)
                 return ()
-            with self.context.spared(plan.host):
-                on_pool, todo = self.context.look_again(plan)
+            with self.context.report_errors_of(plan.host):
+                on_pool, todo = self.context.recheck_under_lock(plan)
                 due = {step.name for step in todo.delete}
                 left = (*self._delete(plan.host, [name for name in first_names if name in due], on_pool), *rest)
         return left

@@ -14,7 +14,7 @@ from pathlib import Path
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.common_backups import common_backups
-from backupd.repo.final_backups import FinalBackup, own_backup, own_final, sealed_without_record
+from backupd.repo.final_backups import FinalBackup, read_final_if_ours, read_if_ours, sealed_without_record
 from backupd.repo.notes_json import ASKED, BY, HOLD, Notes, accepted_state, hold_of, read_notes
 from backupd.repo.pool_files import hosts_of
 from backupd.repo.seals import Seals, SealState, check_seal, read_seals
@@ -39,7 +39,7 @@ def policy_of(config: Config, host: str, notes: Notes) -> Retention:
     return configured.retention if configured else Retention(grace=config.retention.grace)
 
 
-def look(pool: Pool, catalogue: Catalogue, config: Config, hosts: Container[str] | None = None) -> Iterator[HostBackups]:
+def read_hosts(pool: Pool, catalogue: Catalogue, config: Config, hosts: Container[str] | None = None) -> Iterator[HostBackups]:
     """Yields every host of the pool, or these, by name. Of backups whose row says enough only the name is read."""
     common = common_backups(pool, with_seeds=True)
     rows: dict[str, dict[str, BackupState]] = {}
@@ -126,7 +126,7 @@ def _from_pool(folder: Path, name: str, notes: Notes, base: str | None, unread: 
     the disk does not give it back.
     """
     try:
-        if final_backup := own_final(folder / name, folder.name):
+        if final_backup := read_final_if_ours(folder / name, folder.name):
             return candidate_of(final_backup[1], notes, base)
     except (UnreadableRecord, OSError) as error:
         if not isinstance(error, UnreadableRecord) and not is_damage(error):
@@ -186,7 +186,7 @@ def _with_common(candidates: Sequence[Candidate], common: Mapping[str, tuple[str
     ]
 
 
-def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -> HostOnPool:
+def read_host_from_pool(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -> HostOnPool:
     """Reads the host from the pool alone: notes, names, and every backup's own record. To be called under the host's lock.
 
     Raises UnreadableRecord if its notes cannot be read, OSError if the folder is gone.
@@ -199,7 +199,7 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
     candidates, backups, unreadable, seals = [], {}, {}, read_seals(folder)
     for name in _names(folder, {}):
         try:
-            final = own_final(folder / name, host)
+            final = read_final_if_ours(folder / name, host)
         except UnreadableRecord as error:
             backup = _to_be_deleted(folder / name, notes) if is_caused_by_damage(error) else None
             if backup is None:
@@ -232,7 +232,7 @@ def _with_seal(candidate: Candidate, backup: FinalBackup, seals: Seals) -> Candi
 
 def _base_of_working(folder: Path, host: str) -> str | None:
     with suppress(UnreadableRecord):  # then the next run discards it
-        working = own_backup(folder / WORKING, host)
+        working = read_if_ours(folder / WORKING, host)
         return working[1].base if working else None
     return None
 

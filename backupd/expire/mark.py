@@ -111,7 +111,7 @@ def mark(context: ExpiryContext, plans: Sequence[HostPlan]) -> None:
         with ExitStack() as held:
             for plan in host_plans:
                 if context.locked(plan.host, held):
-                    with context.spared(plan.host):
+                    with context.report_errors_of(plan.host):
                         _decide(context, plan, batch)
             write_many(context.pool.path, batch.notes)
             _write_rows(context, batch.rows)
@@ -134,7 +134,7 @@ def _batches(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 def _decide(context: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
-    on_pool, todo = context.look_again(plan)
+    on_pool, todo = context.recheck_under_lock(plan)
     notes = on_pool.notes
     for step in todo.mark:
         notes = notes.with_note(step.name, EXPIRED, _expired(on_pool.notes.note(step.name, EXPIRED), step, context.now))
@@ -164,7 +164,7 @@ def drop_stale_notes(context: ExpiryContext, hosts: Sequence[str]) -> None:
         with ExitStack() as held:
             for host in batch:
                 folder = context.pool.host(host)
-                with context.spared(host):
+                with context.report_errors_of(host):
                     if folder.is_dir() and context.locked(host, held):
                         _drop_stale(folder, left, format_time(context.now))
             write_many(context.pool.path, left, renamed_for_good=False)
@@ -194,7 +194,7 @@ def remove_hosts(context: ExpiryContext, queue: CleanerQueue, hosts: list[str]) 
             return
         if host in context.config.excluded:
             continue
-        with ExitStack() as held, context.spared(host):
+        with ExitStack() as held, context.report_errors_of(host):
             if context.locked(host, held):
                 _remove(context, queue, host)
     empty_gone(context.pool)

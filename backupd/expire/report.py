@@ -151,7 +151,7 @@ def expiry_words(why: DeletedShare | ClockBehind | ClockAhead, command: str = "e
             limits = _beyond(why, POOL_SHARE, POOL_COUNT)
             return f"of the pool {limits}: if that is right: `backupd {command} --force {POOL}`"
         case ClockBehind():
-            gone = f"the clock went back from {local_time(why.known)} to {local_time(why.now)}"
+            gone = f"the clock went back from {local_time(why.newest_known)} to {local_time(why.now)}"
             later = "expiry resumes after the next night's run"
             return f"{gone}; if it is right now, {later}, or `backupd {command} --force {CLOCK}` now"
         case ClockAhead():

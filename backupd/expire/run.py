@@ -16,7 +16,7 @@ from typing import Any
 from backupd.expire.clocks import judge_clock, keep_clocks, read_clocks
 from backupd.expire.context import ExpiryContext
 from backupd.expire.delete import Deleter
-from backupd.expire.look import look
+from backupd.expire.look import read_hosts
 from backupd.expire.mark import drop_stale_notes, empty_gone, mark, remove_hosts
 from backupd.expire.mount_option import MountOption
 from backupd.expire.queue import CleanerQueue, Governor, governor
@@ -82,7 +82,7 @@ def _plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
         forced = replace(forced, pool=True)
     if context.config.unread:  # it may have the retention, or a host whose backups are about to go
         raise ConfigError(context.config.unread, "nothing is deleted until that file can be read: correct it, or move it away")
-    facts = _named(context, look(context.pool, context.catalogue, context.config, scope.hosts))
+    facts = _named(context, read_hosts(context.pool, context.catalogue, context.config, scope.hosts))
     plan = make_plan(facts, context.zone, context.now, forced, clock_waits=context.clock_waits)
     return only(plan, scope.asked) if scope.asked else plan
 

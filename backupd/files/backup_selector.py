@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from backupd.repo.backup_json import Record, UnreadableRecord
-from backupd.repo.final_backups import LATEST, is_meant, name_meant, own_final
+from backupd.repo.final_backups import LATEST, is_meant, name_meant, read_final_if_ours
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from backupd.repo.pool_files import hosts_of, names_of
 from btrkeep.backup_states import COMPLETE
@@ -64,7 +64,7 @@ def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorabl
         if not is_meant(name, beginning, pool.zone):
             continue
         try:
-            final_backup = own_final(pool.host(host) / name, host)
+            final_backup = read_final_if_ours(pool.host(host) / name, host)
         except (OperatorError, OSError):  # a record that is damaged; a backup that is deleted meanwhile
             continue
         if final_backup:

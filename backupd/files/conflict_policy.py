@@ -22,7 +22,7 @@ def differs_words(fields: Sequence[str]) -> str:
 class RestoreStep:
     """The action for one name, and its reason."""
 
-    what: str
+    step: str
     """NEW, SAME (it is already the same), ENTERED (an existing folder), OVERWRITTEN, KEPT (the existing file stays) or REFUSED."""
     why: str = ""
     """Why it is refused; "" for other steps."""

@@ -340,12 +340,12 @@ class PreviewCounter:
         step, existing = (_NEW, None) if is_in_fresh(visit, self._folders) else self._comparer.step(visit)
         self._preview.count(entry)
         size = entry.size if entry.kind == "file" else 0
-        self._preview.counts[step.what].add_at(self._preview.to, visit.place, step.why, size)
+        self._preview.counts[step.step].add_at(self._preview.to, visit.place, step.why, size)
         self._place(visit, step, existing, size)
-        if step.what == ENTERED:
+        if step.step == ENTERED:
             self.add_unfinished(visit.place)
         if entry.kind == "folder":
-            self._folders.append(placed_folder(visit, step.what, to))
+            self._folders.append(placed_folder(visit, step.step, to))
 
     def add_unfinished(self, place: Names) -> None:
         """Counts what the restore deletes in a folder that is there."""
@@ -354,10 +354,10 @@ class PreviewCounter:
 
     def _place(self, visit: Visit, step: RestoreStep, entry: Entry | None, size: int) -> None:
         first = self._links.first(visit.entry)
-        if step.what in (NEW, OVERWRITTEN):
+        if step.step in (NEW, OVERWRITTEN):
             self._links.placed(visit.entry, visit.place, 0)
             if not first and size:
                 replaced = entry.allocated if entry and entry.links == 1 else 0
                 self._needed, self._largest = self._needed + visit.entry.allocated - replaced, max(self._largest, replaced)
-        elif step.what == SAME and entry:
+        elif step.step == SAME and entry:
             self._links.placed(visit.entry, visit.place, entry.identity)

@@ -273,22 +273,22 @@ class LocalRestore:
             return
         step, entry = comparer.step(visit)
         size = visit.entry.size if visit.entry.kind == "file" else 0
-        if step.what == REFUSED:  # it has come there since the preview
+        if step.step == REFUSED:  # it has come there since the preview
             raise OSError(errno.EEXIST, step.why)
-        if step.what in (NEW, OVERWRITTEN):
+        if step.step in (NEW, OVERWRITTEN):
             self._make(visit, entry, comparer.links, writer)
-        elif step.what == SAME and entry:
+        elif step.step == SAME and entry:
             comparer.links.placed(visit.entry, visit.place, entry.identity)
-        elif step.what == KEPT:
+        elif step.step == KEPT:
             self._left_alone.add(hash(visit.place))
-        if step.what == ENTERED:
+        if step.step == ENTERED:
             self._tidy(visit, comparer.to)
             # Now, for whoever goes on with it cannot know any more that we made it.
             if comparer.to.made and self._gives(visit) and not visit.place:
                 writer.finish(visit, all_of_it=True)
         if visit.entry.kind == "folder":
-            self._folders.append(placed_folder(visit, step.what, comparer.to))
-        self.result.counts[step.what].add_at(self.to, visit.place, step.why, size)
+            self._folders.append(placed_folder(visit, step.step, comparer.to))
+        self.result.counts[step.step].add_at(self.to, visit.place, step.why, size)
 
     def _makes_folder(self, visit: Visit, to: Destination) -> bool:
         """Makes a folder in one where nothing was; returns False if it has to be done by itself."""

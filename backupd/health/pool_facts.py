@@ -24,7 +24,7 @@ from btrkeep.pool.temporary_devices import left_devices
 _FULL = ("room", "used")  # the alarm that more than [notify] used_limit is used
 
 
-def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFacts:
+def read_pool_facts(config: Config, catalogue: Catalogue | None = None) -> PoolFacts:
     """The pool as it is now. Without an opened `catalogue` that in `state` is read, if there is one."""
     path = config.pool.path
     try:

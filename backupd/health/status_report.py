@@ -11,7 +11,7 @@ from pathlib import Path
 
 from backupd.expire.clocks import clock_doubt
 from backupd.expire.report import expiry_words
-from backupd.health.pool_facts import look_at_pool
+from backupd.health.pool_facts import read_pool_facts
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import (
     Balance,
@@ -91,7 +91,7 @@ class StatusReport:
     """Number of backups by state."""
     day: tuple[RunTotals, ...] = ()
     """The runs that ended in the last 24 hours."""
-    alive: Mapping[str, int] = field(default_factory=dict)
+    referenced_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes that each host wrote and that still exist; empty without simple quotas."""
     copies: tuple[CopyStatus[CopySettings], ...] = ()
     """The state of each copy."""
@@ -169,7 +169,7 @@ def with_trouble(report: StatusReport, trouble: OperatorError) -> StatusReport:
 
 def status_without_catalogue(config: Config, now: datetime, *, faults: tuple[str, ...], is_bare: bool = False) -> StatusReport:
     """Returns what is known without a catalogue: the state of the pool; nothing if `is_bare`, because its path is unknown."""
-    pool = PoolFacts() if is_bare else look_at_pool(config)
+    pool = PoolFacts() if is_bare else read_pool_facts(config)
     looked = None if is_bare or pool.fault else now
     return StatusReport(config, now, (), {}, pool, faults=faults, is_catalogue_read=False, pool_looked=looked)
 
@@ -183,14 +183,14 @@ def read_report(
     configuration. Raises OperatorError when the catalogue cannot be read.
     """
     facts = catalogue.host_facts(latest(now))
-    looks, unverified = looks_of(config, catalogue, now)
+    looks, unverified = last_verified(config, catalogue, now)
     return StatusReport(
         config=config,
         now=now,
         faults=faults,
         hosts=host_statuses(config, facts, copies_of(catalogue.get_fact(COPIES)).fetched, now),
         facts=facts,
-        pool=look_at_pool(config, catalogue),
+        pool=read_pool_facts(config, catalogue),
         running=tuple(progress for progress in catalogue.progress() if is_alive(progress)),
         dedupe=next((dedupe for dedupe in catalogue.dedupes(2) if _has_ended(dedupe)), None),
         copies=tuple(copy_statuses(config.copies, catalogue, now)),
@@ -237,7 +237,7 @@ def _drills(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatus:
     return drill_status(read_drills(catalogue), frozenset(hosts), config.drill.oldest, now, is_asked=is_asked)
 
 
-def looks_of(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[str, datetime | None], tuple[str, ...]]:
+def last_verified(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[str, datetime | None], tuple[str, ...]]:
     """Returns when data of each host was last read, and the hosts for which that is too long ago."""
     oldest = catalogue.oldest_backups()
     looks = last_reads(catalogue, oldest, now)
@@ -280,7 +280,7 @@ def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> Sta
         score=catalogue.newest_score(pool.filesystem),
         balance=next((balance for balance in catalogue.balances(pool.filesystem, 2) if _has_ended(balance)), None),
         balance_totals=catalogue.balance_totals(pool.filesystem),
-        alive=quota.live_bytes(pool),
+        referenced_bytes=quota.live_bytes(pool),
         repeated=repeated_failures(read_steps(catalogue, pool.filesystem), report.now),
     )
 

@@ -45,7 +45,7 @@ class PoolReading:
     """The kernel's operations, such as a balance."""
 
 
-def look(pool: Pool) -> PoolReading:
+def read_counters_and_room(pool: Pool) -> PoolReading:
     """Asks the kernel. It has everything but the orphans in memory. Raises OSError."""
     allocation = read_allocation(pool.path)
     return PoolReading(

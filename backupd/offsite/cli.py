@@ -16,9 +16,9 @@ from backupd.offsite.repository import KnownRepository, check_sample, make, note
 from backupd.offsite.restic import Restic, restic_of
 from backupd.offsite.run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
 from backupd.repo.context import PoolContext
-from btrkeep.cli import complain, json_option, print_answer, print_listing
-from btrkeep.cli.arguments import Parsed
-from btrkeep.cli.progress import ProgressLine, SaidOnce, notices_on_stderr, outlive_readers, prose, say_wait
+from btrkeep.cli import json_option, print_answer, print_error, print_listing
+from btrkeep.cli.arguments import ParsedType
+from btrkeep.cli.progress import ProgressLine, SaidOnce, notices_on_stderr, print_wrapped, say_wait, survive_closed_stdout
 from btrkeep.cli.tables import Column
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, note_session, read_session
@@ -101,7 +101,7 @@ def run_command(
     repository could not be reached; 3: another run to it is under way; 4: this pool is unusable.
     """
     results = []
-    outlive_readers()
+    survive_closed_stdout()
     with opened(ctx) as context:
         for settings in _chosen(context, name, is_asked=not due):
             if due and not is_copy_due(context, settings):
@@ -175,7 +175,7 @@ _COLUMNS: tuple[Column[_Listed], ...] = (
 @_some
 @click.option(
     "--sample",
-    type=Parsed("share", _share),
+    type=ParsedType("share", _share),
     default="1%",
     show_default=True,
     metavar="P%",
@@ -197,7 +197,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
     Exit status 0: all is well; 1: something is not; 3: a run to it is under way.
     """
     status, results = int(Exit.OK), []
-    outlive_readers()
+    survive_closed_stdout()
     cancellation = Cancellation()
     with opened(ctx) as context, cancellation.listening():
         for settings in _chosen(context, name):
@@ -216,14 +216,14 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
                 result |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
                 if not as_json:
                     compared = f"; {counted(done.files, 'file')} of {result['backup']} equal to the pool's" if done.host else ""
-                    prose(f"{settings.name}: in order, {sample} of it was read{compared}")
+                    print_wrapped(f"{settings.name}: in order, {sample} of it was read{compared}")
             except Cancelled:
                 return signal_status(cancellation.signal)
             except OperatorError as error:
                 if error.exit_code == Exit.LOCKED:
                     raise
                 result["error"], status = error.message, int(Exit.ATTENTION)
-                complain(OperatorError(f"{settings.name}: {error.message}", error.hint))
+                print_error(OperatorError(f"{settings.name}: {error.message}", error.hint))
             results.append(result)
     print_answer(results, (), as_json=as_json)
     return status
@@ -302,13 +302,13 @@ def _say_plan(run: OffsiteRun, hosts: tuple[str, ...], forced: Forced, as_json: 
     summary, in_repository, sendings = run.plan(hosts)
     going = run.removal(in_repository, forced).going if run.settings.retention else ()
     for failed in summary.failed:
-        complain(OperatorError(f"{failed.host}: {failed.error}"))
+        print_error(OperatorError(f"{failed.host}: {failed.error}"))
     if not as_json:
         for host, name in sendings:
-            prose(f"{host}@{name}: would be sent")
+            print_wrapped(f"{host}@{name}: would be sent")
         for snapshot in going:
-            prose(f"{snapshot.host}@{snapshot.name}: would be removed there")
-        prose(f"{summary.offsite}: {counted(len(sendings), 'backup')} of {counted(summary.hosts, 'host')} would be sent")
+            print_wrapped(f"{snapshot.host}@{snapshot.name}: would be removed there")
+        print_wrapped(f"{summary.offsite}: {counted(len(sendings), 'backup')} of {counted(summary.hosts, 'host')} would be sent")
     return {
         "offsite": summary.offsite,
         "sends": [{"host": host, "backup": name} for host, name in sendings],
@@ -319,23 +319,23 @@ def _say_plan(run: OffsiteRun, hosts: tuple[str, ...], forced: Forced, as_json: 
 
 def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) -> dict[str, Any]:
     for failed in summary.failed:
-        complain(OperatorError(f"{failed.host}: {failed.error}"))
+        print_error(OperatorError(f"{failed.host}: {failed.error}"))
     guarded, command = summary.removal.guarded if summary.removal else None, f"offsite run {summary.offsite}"
     kept_back = sorted(guarded.left_out.items()) if guarded else []
     if guarded and guarded.stop:
-        complain(OperatorError(f"{summary.offsite}: nothing was removed there: {expiry_words(guarded.stop, command)}"))
+        print_error(OperatorError(f"{summary.offsite}: nothing was removed there: {expiry_words(guarded.stop, command)}"))
     if summary.doubt:
         why = expiry_words(summary.doubt, command)
-        complain(OperatorError(f"{summary.offsite}: nothing was removed there: {why}", "`date` shows the time"))
+        print_error(OperatorError(f"{summary.offsite}: nothing was removed there: {why}", "`date` shows the time"))
     if summary.remove_error:
         error = summary.remove_error
-        complain(OperatorError(f"{summary.offsite}: nothing was removed there: {error.message}", error.hint))
+        print_error(OperatorError(f"{summary.offsite}: nothing was removed there: {error.message}", error.hint))
     for host, share in kept_back:
-        complain(OperatorError(f"{host}: nothing was removed there: {left_out_words(host, share, command)}"))
+        print_error(OperatorError(f"{host}: nothing was removed there: {left_out_words(host, share, command)}"))
     if not as_json:
         more = left_words(summary.planned - len(summary.sent), out_of_time=summary.out_of_time)
         gone = f"; {counted(summary.removed, 'backup')} removed there" if summary.removed else ""
-        prose(
+        print_wrapped(
             f"{summary.offsite}: {counted(len(summary.sent), 'backup')} sent, {format_size(summary.bytes)} added there{gone}{more}"
         )
     wrong = summary.failed or kept_back or summary.doubt or summary.remove_error or (guarded and guarded.stop)
@@ -367,14 +367,16 @@ class _Lines:
         match event:
             case OffsitePlan():
                 if event.sendings:
-                    prose(f"{counted(len(event.sendings), 'backup')} to send")
+                    print_wrapped(f"{counted(len(event.sendings), 'backup')} to send")
             case Sent():
                 took = format_duration(event.seconds)
-                prose(f"{event.host}@{event.name}: {counted(event.files, 'file')}, {format_size(event.bytes)} added in {took}")
+                print_wrapped(
+                    f"{event.host}@{event.name}: {counted(event.files, 'file')}, {format_size(event.bytes)} added in {took}"
+                )
             case OffsiteProgress():
                 words = f"{printable(event.host)}: {event.share:.0%}, {format_size(event.bytes)} read"
                 self._line.go_on(lambda: words)
             case Notice():
-                prose(printable(event.text), err=True)
+                print_wrapped(printable(event.text), err=True)
             case Waiting():
                 self._waits(event.why)

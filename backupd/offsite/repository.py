@@ -22,7 +22,7 @@ from backupd.files.walking import entries
 from backupd.offsite.restic import SHOWN, Restic, ResticFailed
 from backupd.repo.backup_json import DATA, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
-from backupd.repo.final_backups import own_final
+from backupd.repo.final_backups import read_final_if_ours
 from backupd.repo.leftovers import remove_tree
 from backupd.repo.notes_json import Notes, read_notes, write_notes
 from backupd.repo.pool_files import hosts_of
@@ -136,7 +136,7 @@ def _proven(pool: Pool, notes: Mapping[str, Notes], snapshot: OffsiteSnapshot) -
 def _is_of(path: Path, host: str, name: str) -> bool:
     """Returns True if that is a backup of the host, made when it had that name."""
     with suppress(UnreadableRecord):
-        if own_final(path, host) and (record := read_record(path)):
+        if read_final_if_ours(path, host) and (record := read_record(path)):
             return record.host == name
     return False
 

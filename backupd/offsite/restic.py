@@ -126,7 +126,7 @@ class Restic:
                     if words[0] != "backup" and silence.is_over():  # what a backup does is in its lines
                         waited = format_duration(self.settings.stall)
                         raise ResticFailed(f"restic: the repository has not answered for {waited}", "see that its server works")
-                    if why := "" if lines else opening.fails(program.said):
+                    if why := "" if lines else opening.fails(program.error_lines):
                         raise ResticFailed(f"restic: the repository is not reached: {self._clean(why)}", "is its server up?")
 
                 for line in _lines(program.output, look_at_all):
@@ -136,7 +136,7 @@ class Restic:
                             continue  # one each second, for days
                     lines.append(line)
                 status = program.wait(look_at_all)
-                output = program.said()
+                output = program.error_lines()
         except ProgramFailed as error:
             raise ResticFailed(self._clean(error.message), error.hint) from None
         if status not in (0, INCOMPLETE) or (status and words[0] != "backup"):

@@ -77,7 +77,7 @@ class SourceFindings:
 class _HostLook:
     """The progress of the comparison with one host."""
 
-    found: dict[bytes, ContentVerdict] = field(default_factory=dict)
+    verdicts: dict[bytes, ContentVerdict] = field(default_factory=dict)
     """The verdict on each file."""
     after: bytes | None = None
     """The last path that was compared; None: none was."""
@@ -151,12 +151,12 @@ class SourceComparison:
             if done is None:
                 return None
             differing = tuple(
-                sorted(path for path, content_verdict in done.found.items() if content_verdict is ContentVerdict.DIFFERS)
+                sorted(path for path, content_verdict in done.verdicts.items() if content_verdict is ContentVerdict.DIFFERS)
             )
             self._enter(backup, tree, differing, now)
-            kinds = Counter(done.found.values())
+            kinds = Counter(done.verdicts.values())
             alike, changed = kinds[ContentVerdict.ALIKE], kinds[ContentVerdict.CHANGED]
-            comparison = Comparison(now, len(done.found), alike, changed, len(differing), tuple(map(os.fsdecode, differing)))
+            comparison = Comparison(now, len(done.verdicts), alike, changed, len(differing), tuple(map(os.fsdecode, differing)))
             if slices:
                 to_come = NextSlice(following.number + 1) if done.is_over else NextSlice(following.number, done.after)
                 host_comparisons = replace(host_comparisons, slices={**host_comparisons.slices, slices: to_come})
@@ -197,7 +197,7 @@ class SourceComparison:
                     if self.scope.seconds is not None and left >= self.scope.seconds / 2:
                         done.after, done.passed_over = _joined(path, names[-1]), len(names)
                     return done
-                done.found |= {_joined(path, name): content_verdict for name, content_verdict in looked.items()}
+                done.verdicts |= {_joined(path, name): content_verdict for name, content_verdict in looked.items()}
                 done.after = _joined(path, names[-1])
                 self.files += len(names)
                 self.tell(self.files)

@@ -125,7 +125,7 @@ class BackupReader:
         self._other_names: dict[Key, list[bytes]] = {}
         """Of these, the names that were met meanwhile."""
 
-    def take(self, tree: Tree) -> None:
+    def verify(self, tree: Tree) -> None:
         """Reads. Raises OSError."""
         with closing(name_batches(tree, self._unreadable)) as batches, ThreadPoolExecutor(STREAMS) as streams:
             while not self.is_walked and not self._work.is_over:
@@ -310,7 +310,7 @@ class BackupReader:
         if before and self._since <= before.at <= self._until and not before.damaged:
             if key in self._summed or (self._sum_of(path, key) or before.digest) == before.digest:
                 return None  # else it was read where there is no sum of it
-        elif not self._is_drawn(path, key, status.st_ino) and not (before and before.damaged):
+        elif not self._is_sampled(path, key, status.st_ino) and not (before and before.damaged):
             self.is_whole = False
             return None
         if status.st_nlink > 1:
@@ -337,7 +337,7 @@ class BackupReader:
                             sums[key_of(status.st_ino, status.st_ctime_ns, status.st_size)] = self._sums[path]
         return sums
 
-    def _is_drawn(self, path: bytes, key: Key, inode: int) -> bool:
+    def _is_sampled(self, path: bytes, key: Key, inode: int) -> bool:
         is_meant = self._written is None or inode in self._written or self._sum_of(path, key) is not None
         share = self._work.scope.of_all
         return path in self._known_bad or (is_meant and (share >= 1.0 or self._chance.random() < share))

@@ -219,7 +219,7 @@ class ReadErrors:
     why: str = ""
 
 
-def look_at_read_errors(context: PoolContext, now: datetime, *, were_met: bool = False) -> ReadErrors:
+def check_read_errors(context: PoolContext, now: datetime, *, were_met: bool = False) -> ReadErrors:
     """Looks, if the devices have counted errors since the last look, and writes down what they damaged. Raises OSError.
 
     `were_met`: the caller has met what was counted since its own look a moment before, and has named the files, which the log may
@@ -275,7 +275,7 @@ class OwnReads:
     def __init__(self, context: PoolContext, moment: datetime) -> None:
         """Looks first, because what was counted until now somebody else has met. Raises OSError."""
         self._site, self._moment, self._errors = context, moment, 0
-        look_at_read_errors(context, moment)
+        check_read_errors(context, moment)
 
     @contextmanager
     def counting(self, met: Callable[[], int] | None = None) -> Iterator[None]:
@@ -294,7 +294,7 @@ class OwnReads:
 
         If the log cannot be read nothing is written down, so that the next look reads what this one could not.
         """
-        read_errors = look_at_read_errors(self._site, self._site.clock.now())
+        read_errors = check_read_errors(self._site, self._site.clock.now())
         if not read_errors.why:
             forget_own(self._site.catalogue, read_errors.seen, self._moment, max(0, self._errors - read_errors.lines))
 
@@ -327,7 +327,7 @@ def record_scrub_damage(context: PoolContext, done: "Scrubbed", now: datetime) -
     """
     begin = read_begin(context.catalogue)
     begun = begin.at if begin.at and begin.at <= now else None  # or the clock was put back since
-    look_at_read_errors(context, now)  # what the scrub counted, and what others met while it ran
+    check_read_errors(context, now)  # what the scrub counted, and what others met while it ran
     bad = done.errors.get("uncorrectable", 0)
     unnamed = max(0, bad - done.faults.lines)
     unread = done.errors.get("unverified", 0) + done.errors.get("malloc", 0)
@@ -343,7 +343,7 @@ def record_scrub_damage(context: PoolContext, done: "Scrubbed", now: datetime) -
     if done.outcome == "finished" and done.begun:
         is_whole = not (unnamed or unread or done.faults.trees)
         note_scrub(context.catalogue, FinishedScrub(done.begun, now, is_whole, begin.newest))
-    errors = look_at_read_errors(context, now, were_met=bool(done.faults.vaddrs))  # what was read here
+    errors = check_read_errors(context, now, were_met=bool(done.faults.vaddrs))  # what was read here
     if has_named_all:
         forget_unnamed(context.catalogue, errors.seen, begun, sum(done.errors.get(kind, 0) for kind in _COUNTED))
     return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_trouble)

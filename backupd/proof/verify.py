@@ -84,7 +84,7 @@ class Verifier(VerifyPass):
         damages = self.catalogue.damages(backup.host, backup.name)
         bad = {os.fsencode(damage.path) for damage in damages if damage.found_by == "verify" and damage.fate is None}
         look = BackupReader(self, backup, self.pool.host(backup.host), begun, bad, partial(self._enter_found, backup))
-        look.take(tree)
+        look.verify(tree)
         self._drop_mended(backup, look)
         has_looked = look.read or look.bad or look.is_whole
         verification = Verification(

@@ -16,7 +16,7 @@ from backupd.files.backup_selector import find, parse_which
 from backupd.health.trust import lost
 from backupd.proof.cli.damaged import ranges
 from backupd.proof.read_errors import OwnReads
-from backupd.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner, RepairProof
+from backupd.repair.plan import DamagedPath, FileFate, RepairPlan, RepairPlanner, RepairProof
 from backupd.repair.work import RepairDone, repair
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import is_unreadable
@@ -24,9 +24,9 @@ from backupd.repo.notes_json import read_notes
 from backupd.repo.pool_files import names_of
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import WHOLE
-from btrkeep.cli import complain, json_option, print_answer
+from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.cli.tables import table
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
@@ -89,7 +89,7 @@ def command(
     with opened(ctx, writes=not dry_run) as context, cancellation.listening():
         if context.lost:  # what is damaged is not known: that is not an answer
             if not dry_run:  # otherwise it is said
-                complain(lost(context.config.pool.state))
+                print_error(lost(context.config.pool.state))
             return int(Exit.ATTENTION)
         try:
             plans, is_whole, unreadable = _plans(
@@ -131,7 +131,7 @@ def _plans(
     if refused and (which or not plans):
         raise refused[0]
     for error in refused:
-        complain(error)
+        print_error(error)
     return plans, not refused, unreadable
 
 
@@ -193,11 +193,11 @@ def _repaired(
             except OperatorError as error:
                 failed[name] = error.message
                 status = max(status, int(Exit.LOCKED if isinstance(error, LockHeld) else Exit.ATTENTION))
-                complain(OperatorError(f"{name} was not repaired: {error.message}", error.hint))
+                print_error(OperatorError(f"{name} was not repaired: {error.message}", error.hint))
                 continue
             done.append(repair_done)
             if not as_json:
-                prose(
+                print_wrapped(
                     printable(
                         f"{name} is repaired in {repair_done.name}"
                         + (f"; it stays: {repair_done.stays}" if repair_done.stays else "")
@@ -209,12 +209,12 @@ def _repaired(
 def _show(plans: Sequence[RepairPlan], unreadable: Sequence[tuple[str, str]]) -> None:
     """Prints one line for each file that is treated alike in several backups."""
     for host, name in unreadable:
-        prose(
+        print_wrapped(
             f"{printable(host)}@{name} cannot be read at all, so it cannot be repaired; it stays and is not a base of later backups"
         )
     if not plans:
         if not unreadable:
-            prose("there is no damage to repair")
+            print_wrapped("there is no damage to repair")
         return
     names_by_host: dict[str, list[str]] = {}
     for plan in plans:
@@ -228,7 +228,7 @@ def _show(plans: Sequence[RepairPlan], unreadable: Sequence[tuple[str, str]]) ->
     click.echo(table(rows, _HEADERS))
 
 
-def _line(plan: RepairPlan, copy: DamagedCopy) -> tuple[str, str, str, str]:
+def _line(plan: RepairPlan, copy: DamagedPath) -> tuple[str, str, str, str]:
     if plan.repaired_in:
         return plan.backup.host, fsdecode(copy.path), f"repaired in {plan.repaired_in}", ""
     if copy.fate == FileFate.REPAIRED and copy.copy:

@@ -148,7 +148,7 @@ class GoodCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedCopy:
+class DamagedPath:
     """A damaged file of one backup and its treatment."""
 
     path: bytes
@@ -167,18 +167,18 @@ class RepairPlan:
 
     backup: Restorable
     """The backup."""
-    files: tuple[DamagedCopy, ...]
+    files: tuple[DamagedPath, ...]
     """Its damaged files."""
     repaired_in: str | None = None
     """The repaired copy that an earlier repair made, so that nothing is done; None: there is none."""
 
     @property
-    def repairs(self) -> tuple[DamagedCopy, ...]:
+    def repairs(self) -> tuple[DamagedPath, ...]:
         """Returns the files that would be replaced."""
         return tuple(file for file in self.files if file.fate == FileFate.REPAIRED)
 
     @property
-    def leaves(self) -> tuple[DamagedCopy, ...]:
+    def leaves(self) -> tuple[DamagedPath, ...]:
         """Returns the files that stay damaged in the copy, too."""
         return tuple(file for file in self.files if file.fate not in (FileFate.REPAIRED, FileFate.WHOLE))
 
@@ -203,7 +203,7 @@ class RepairPlanner:
         """All of the host's, newest first."""
         self._damages = [damage for damage in context.catalogue.damages(host) if damage.fate is None]
         self._bad = {(damage.name, fsencode(damage.path)) for damage in self._damages}
-        self._known: dict[tuple[Key, bytes, RecordedSums], DamagedCopy] = {}
+        self._known: dict[tuple[Key, bytes, RecordedSums], DamagedPath] = {}
         self._sums = cache(read_sums)
 
     @property
@@ -231,9 +231,9 @@ class RepairPlanner:
             files = []
             for path, entry in entries.items():
                 if entry is None:
-                    files.append(DamagedCopy(path, FileFate.NO_FILE))
+                    files.append(DamagedPath(path, FileFate.NO_FILE))
                 elif "source" in found_by[path]:
-                    files.append(DamagedCopy(path, FileFate.HOST_DIFFERS, entry.inode))
+                    files.append(DamagedPath(path, FileFate.HOST_DIFFERS, entry.inode))
                 else:
                     files.append(self._file(backup, tree, entry, checksums.find(key(entry)), sums.get(key(entry))))
         return RepairPlan(backup, tuple(_with_other_names(files)), done)
@@ -251,19 +251,19 @@ class RepairPlanner:
                         sums_by_key[key(entry)] = sums[entry.path]
         return sums_by_key
 
-    def _file(self, backup: Restorable, tree: Tree, entry: Entry, before: ReadBefore | None, summed: bytes | None) -> DamagedCopy:
+    def _file(self, backup: Restorable, tree: Tree, entry: Entry, before: ReadBefore | None, summed: bytes | None) -> DamagedPath:
         expected = RecordedSums.of(summed, before.digest if before else NO_DIGEST)
         asked = (key(entry), entry.path, expected)
         if asked not in self._known:
             self._known[asked] = self._look(backup, tree, entry, expected, differs=before is not None and before.differs)
         return self._known[asked]
 
-    def _look(self, backup: Restorable, tree: Tree, entry: Entry, expected: RecordedSums, *, differs: bool) -> DamagedCopy:
+    def _look(self, backup: Restorable, tree: Tree, entry: Entry, expected: RecordedSums, *, differs: bool) -> DamagedPath:
         with self._own.counting():
             own = self._read(tree, entry, expected)
         is_right = own is not None and (expected.are_those_of(own) if expected.are_known else own.bad is None and not differs)
         if is_right:
-            return DamagedCopy(entry.path, FileFate.WHOLE, entry.inode)
+            return DamagedPath(entry.path, FileFate.WHOLE, entry.inode)
         unproven: GoodCopy | None = None
         for copy, candidate in self._candidates(backup, entry, expected):
             with copy.tree() as other:
@@ -272,7 +272,7 @@ class RepairPlanner:
                     continue
                 if expected.are_known:
                     if expected.are_those_of(file_read):
-                        return DamagedCopy(
+                        return DamagedPath(
                             entry.path,
                             FileFate.REPAIRED,
                             entry.inode,
@@ -281,9 +281,9 @@ class RepairPlanner:
                 elif unproven is None and (proof := self._compared(tree, other, entry)):
                     unproven = replace(copy, digest=file_read.digest, proof=proof)
         if unproven is None:
-            return DamagedCopy(entry.path, FileFate.NO_COPY, entry.inode)
+            return DamagedPath(entry.path, FileFate.NO_COPY, entry.inode)
         fate = FileFate.REPAIRED if self._unproven else FileFate.UNPROVEN
-        return DamagedCopy(entry.path, fate, entry.inode, unproven)
+        return DamagedPath(entry.path, fate, entry.inode, unproven)
 
     def _read(self, tree: Tree, entry: Entry, expected: RecordedSums) -> FileRead | None:
         """Returns None for a file that cannot be opened. Raises Cancelled."""
@@ -342,7 +342,7 @@ def _plain_file(tree: Tree, path: bytes) -> Entry | None:
     return entry if entry.kind == "file" else None
 
 
-def _with_other_names(files: Sequence[DamagedCopy]) -> Iterator[DamagedCopy]:
+def _with_other_names(files: Sequence[DamagedPath]) -> Iterator[DamagedPath]:
     """Repairs a file by all of its damaged names, if there is a copy of one of them: it is the same data."""
     repaired = {file.inode: file for file in files if file.fate == FileFate.REPAIRED}
     for file in files:

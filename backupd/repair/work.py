@@ -15,14 +15,14 @@ from datetime import datetime, timedelta
 from backupd.actions.delete import choose, mark, require_sane_clock
 from backupd.actions.hold import hold
 from backupd.expire.context import ExpiryContext
-from backupd.expire.look import look_again
+from backupd.expire.look import read_host_from_pool
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import Tree, components, entry_of, joined
-from backupd.repair.plan import DamagedCopy, GoodCopy, RecordedSums, RepairPlan, RepairProof, key, read_whole
+from backupd.repair.plan import DamagedPath, GoodCopy, RecordedSums, RepairPlan, RepairProof, key, read_whole
 from backupd.repo.backup_json import Record
 from backupd.repo.backup_json import write as write_record
 from backupd.repo.catalogue_row import backup_row
-from backupd.repo.final_backups import FinalBackup, discard, final_backups, own_backup, point_latest, recover, require_own
+from backupd.repo.final_backups import FinalBackup, discard, final_backups, point_latest, read_if_ours, recover, require_not_replica
 from backupd.repo.notes_json import ACCEPTED, HOLD, hold_of, read_notes, write_notes
 from backupd.repo.pool_files import names_of
 from backupd.repo.read_lock import lock_for_reading
@@ -70,7 +70,7 @@ def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:
     Raises StateConflict if the host or its backup has changed, PoolUnusable, DataLost, OSError. An unfinished copy is discarded.
     """
     pool, backup = context.pool, plan.backup
-    require_own(pool, backup.host)
+    require_not_replica(pool, backup.host)
     if read_notes(pool.host(backup.host)).forgotten:
         raise StateConflict(
             f"{backup.host} is forgotten: all its backups are due for deletion",
@@ -101,7 +101,7 @@ def _start(context: ExpiryContext, backup: Restorable) -> datetime:
     """
     moment, taken = backup.started + timedelta(seconds=1), names_of(context.pool, backup.host)
     while (name := backup_name(moment)) in taken:
-        final_backup = own_backup(context.pool.host(backup.host) / name, backup.host)
+        final_backup = read_if_ours(context.pool.host(backup.host) / name, backup.host)
         if final_backup is None or not final_backup[1].repaired:
             raise StateConflict(f"{backup.host} {name} is too near for a copy to stand between", "repair a later one")
         moment += timedelta(seconds=1)
@@ -125,7 +125,7 @@ def _require_no_other_work(context: ExpiryContext, host: str) -> None:
 def _make(context: ExpiryContext, plan: RepairPlan) -> str:
     backup = plan.backup
     with lock_for_reading(backup.path), syncing(context.pool.path) as disk:
-        final_backup = own_backup(backup.path, backup.host)
+        final_backup = read_if_ours(backup.path, backup.host)
         if final_backup is None or not final_backup[0].read_only or final_backup[1].uuid != backup.record.uuid:
             raise StateConflict(f"{backup.host} {backup.name} is another one than it was", "run it again")
         start = _start(context, backup)
@@ -187,7 +187,7 @@ def _enter_damages(context: ExpiryContext, plan: RepairPlan, name: str) -> None:
 
 
 @Checkpoint("damaged file replaced")
-def _replace(tree: Tree, damaged: DamagedCopy) -> None:
+def _replace(tree: Tree, damaged: DamagedPath) -> None:
     """Gives the file in `.working` its content; owner, mode, times, attributes and its other names stay."""
     assert damaged.copy is not None
     names = components(damaged.path)
@@ -205,7 +205,7 @@ def _replace(tree: Tree, damaged: DamagedCopy) -> None:
         os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def _require_content(fd: int, damaged: DamagedCopy) -> None:
+def _require_content(fd: int, damaged: DamagedPath) -> None:
     """Raises StateConflict if the source has changed: a given folder may change at any time, a backup does not."""
     assert damaged.copy is not None
     if damaged.copy.backup is None:
@@ -253,7 +253,7 @@ def _carry_notes(context: ExpiryContext, plan: RepairPlan, name: str) -> None:
 
 def _is_proven(context: ExpiryContext, host: str, copy: str) -> bool:
     """Returns True if all that was replaced in the copy has the recorded content; an earlier repair may have made it."""
-    final_backup = own_backup(context.pool.host(host) / copy, host)
+    final_backup = read_if_ours(context.pool.host(host) / copy, host)
     return final_backup is not None and (final_backup[1].repaired or {}).get("unproven") == 0
 
 
@@ -263,7 +263,7 @@ def _give_up(context: ExpiryContext, plan: RepairPlan, name: str) -> str:
     """
     host, old = plan.backup.host, plan.backup.name
     asked = DeletionRequest(f"repaired in {name}", by=login_name())
-    seen = look_again(
+    seen = read_host_from_pool(
         context.pool, context.config, host, {backup.name: backup.state for backup in context.catalogue.backups(host) if backup.name}
     )
     candidates = {candidate.name: candidate for candidate in seen.facts.candidates}

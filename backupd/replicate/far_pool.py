@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from backupd.replicate.wire import (
+    KEEPALIVE_TIMEOUT,
     OBJECT,
     PIECE,
     PROTOCOL,
-    PULSE,
-    Announced,
     AnswerReader,
     ConnectionBroken,
-    FarHost,
     OtherAsks,
     Refused,
-    announced_in,
+    RemoteHost,
+    StreamInfo,
     host_in,
     parse_object,
+    parse_stream_info,
     size_in,
     time_in,
     words_of,
@@ -65,7 +65,7 @@ _HINTS = {
 }
 
 
-class FarPoolMissing(OperatorError):
+class RemotePoolMissing(OperatorError):
     """The other pool does not answer, or is not there now."""
 
 
@@ -81,7 +81,7 @@ class Answering(Protocol):
     def input(self) -> int: ...
     @property
     def output(self) -> int: ...
-    def said(self) -> list[str]:
+    def error_lines(self) -> list[str]:
         """The lines of its messages so far."""
 
     def end(self) -> None:
@@ -95,14 +95,14 @@ class OwnStreams:
     input: int
     output: int
 
-    def said(self) -> list[str]:
+    def error_lines(self) -> list[str]:
         return []
 
     def end(self) -> None:
         """Does nothing: the connection is not ours to end."""
 
 
-class FarPool:
+class RemotePool:
     """One connection to what answers at its other end. `look` is called now and then, and may raise."""
 
     def __init__(
@@ -120,17 +120,19 @@ class FarPool:
         os.set_blocking(program.input, False)
         self.pace: Callable[[int], None] = lambda _: None
         """Is given each count of bytes that came, and may take its time: the other server waits meanwhile."""
-        self._frames = AnswerReader(program.output, self._count, why_ended=self._said)
+        self._frames = AnswerReader(program.output, self._count, why_ended=self._remote_error)
         self.bytes = 0
         try:
             answer = self._one({**(says or {}), "verb": "hello"})
         except OtherAsks as error:  # it has complained of our request in its own words
-            raise FarPoolMissing(error.message, _RECEIVES) from None
+            raise RemotePoolMissing(error.message, _RECEIVES) from None
         except OperatorError as error:
-            words = self._said()
-            raise FarPoolMissing(words or error.message, unreached_hint(self._program.said()) if words else _NOT_OURS) from None
+            words = self._remote_error()
+            raise RemotePoolMissing(
+                words or error.message, unreached_hint(self._program.error_lines()) if words else _NOT_OURS
+            ) from None
         if answer.get("protocol") != PROTOCOL or not isinstance(answer.get("pool"), str):
-            raise FarPoolMissing(f"it speaks another protocol ({answer.get('protocol')!r})", "use the same btrkeep on both")
+            raise RemotePoolMissing(f"it speaks another protocol ({answer.get('protocol')!r})", "use the same btrkeep on both")
         self.id, self.version = answer["pool"], printable(str(answer.get("version")))[:40]
         self.stream = answer["stream"] if answer.get("stream") in (1, 2) else 1
         self.now = time_in(answer)
@@ -140,7 +142,7 @@ class FarPool:
         self.free, self.used = size_in(answer, "free"), size_in(answer, "used")
         """Bytes of data that fit there, and that are used there; None: it could not read them."""
         self._frames.patience = patience
-        self._pulse = PULSE if self._is_pushed else None
+        self._pulse = KEEPALIVE_TIMEOUT if self._is_pushed else None
         """Within how many seconds the other server says something while it sends, where nothing sees that the line is dead."""
 
     def _count(self, size: int) -> None:
@@ -148,7 +150,7 @@ class FarPool:
         self.pace(size)
         self.look()
 
-    def hosts(self) -> Iterator[FarHost]:
+    def hosts(self) -> Iterator[RemoteHost]:
         """Yields the hosts of the other pool that have something to fetch. Raises ConnectionBroken, Refused."""
         self._ask({"verb": "list"})
         backups = words = 0
@@ -160,7 +162,7 @@ class FarPool:
                 raise ConnectionBroken("the other server sent an endless list of hosts")
             yield host
 
-    def fetch(self, host: str, fetch: Fetch, version: int) -> tuple[Announced, Iterator[bytes]]:
+    def fetch(self, host: str, fetch: Fetch, version: int) -> tuple[StreamInfo, Iterator[bytes]]:
         """Requests a stream: returns its announcement, and its pieces. Raises ConnectionBroken, Refused."""
         parent = fetch.parent
         asked = {"verb": "send", "stream": version, "host": host, "name": fetch.backup.name, "uuid": fetch.backup.uuid}
@@ -173,7 +175,7 @@ class FarPool:
                 raise ConnectionBroken("the other server did not announce its stream")
             first_frame = parse_object(content)
             if "waits" not in first_frame:
-                return announced_in(first_frame, version), self._pieces(answer)
+                return parse_stream_info(first_frame, version), self._pieces(answer)
             if (now := time.monotonic()) > end:
                 raise ConnectionBroken(f"the other server has waited for more than {format_duration(_LONGEST_WAIT)}")
             if now >= next_told:  # it can say so a million times a second, each time in other words
@@ -256,7 +258,7 @@ class FarPool:
         try:
             write_watched(self._program.input, json.dumps(asked).encode() + b"\n", take)
         except OSError:
-            raise ConnectionBroken(self._said() or "the connection has ended") from None
+            raise ConnectionBroken(self._remote_error() or "the connection has ended") from None
 
     def _one(self, asked: dict[str, Any]) -> dict[str, Any]:
         self._ask(asked)
@@ -265,10 +267,10 @@ class FarPool:
             raise ConnectionBroken("the other server did not identify itself")
         return answers[0]
 
-    def _said(self) -> str:
+    def _remote_error(self) -> str:
         """The program's last error, else its last line, when it has had the time to say it."""
         self._program.end()
-        return printable(last_remote_error(self._program.said()))[:_LONGEST_REASON]
+        return printable(last_remote_error(self._program.error_lines()))[:_LONGEST_REASON]
 
 
 def replica_buckets(config: Config, pool: Pool, replica: ReplicaSettings) -> list[Bucket]:
@@ -337,23 +339,23 @@ class Connections:
         self._held.close()
 
     @contextmanager
-    def connect(self, look: Callable[[], None]) -> Iterator[FarPool]:
+    def connect(self, look: Callable[[], None]) -> Iterator[RemotePool]:
         """Makes a connection, of what it calls now and then. Raises FarPoolMissing."""
         first, self._first = self._first, None
         with ExitStack() as held:
-            yield FarPool(first or self._begin(held), look, patience=self._patience)
+            yield RemotePool(first or self._begin(held), look, patience=self._patience)
 
     def _begin(self, held: ExitStack) -> PipedProgram:
         try:
             return held.enter_context(piped(self._command, own_modules()))
         except ProgramFailed as error:
-            raise FarPoolMissing(error.message) from None
+            raise RemotePoolMissing(error.message) from None
 
 
 @contextmanager
 def connected(
     command: Sequence[str], look: Callable[[], None] = lambda: None, patience: float = DEFAULTS["stall"]
-) -> Iterator[FarPool]:
+) -> Iterator[RemotePool]:
     """A connection by that command. Raises FarPoolMissing."""
     with Connections(command, patience) as made, made.connect(look) as far:
         yield far

@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from backupd.replicate.far_pool import FarPool
+from backupd.replicate.far_pool import RemotePool
 from backupd.replicate.naming import Expected, NotReceived, still_damaged
 from backupd.replicate.outcome import (
     Fetched,
@@ -18,7 +18,7 @@ from backupd.replicate.receiver import Receiving, newest_received
 from backupd.replicate.wire import Refused, UnreadableThere
 from backupd.repo.backup_json import Record
 from backupd.repo.context import require_room
-from backupd.repo.final_backups import is_unreadable, own_backup, point_latest
+from backupd.repo.final_backups import is_unreadable, point_latest, read_if_ours
 from backupd.repo.leftovers import discard_received, drop_empty_mark
 from backupd.repo.notes_json import read_notes
 from backupd.repo.reconcile import final_row
@@ -26,9 +26,9 @@ from backupd.repo.seals import is_original, sealed_row
 from backupd.repo.verification_files import forget_gone, forget_recorded, read_damaged
 from btrkeep.catalogue import Backup, Damage
 from btrkeep.decisions.replication import (
-    FarBackup,
     Fetch,
     HostFetches,
+    RemoteBackup,
     longest_stream,
     planned_again,
 )
@@ -50,13 +50,13 @@ _UNREADABLE_THERE = (
 )
 
 
-class Watched(Protocol):
+class FetchObserver(Protocol):
     """Who follows the fetching of one host."""
 
     def wait(self) -> bool:
         """Returns when nothing else works in the pool; whether one more backup is to be begun."""
 
-    def may_go_on(self) -> bool:
+    def can_continue(self) -> bool:
         """Whether one more backup is to be begun, and nothing else works in the pool."""
 
     @property
@@ -116,7 +116,7 @@ class FetchQueue:
         """Takes that this one has its name."""
         self.pending = [copy for copy in self.pending if copy.backup.name != name]
 
-    def put_back(self, fetches: Iterable[Fetch], unreadable: FarBackup) -> None:
+    def put_back(self, fetches: Iterable[Fetch], unreadable: RemoteBackup) -> None:
         """Puts back what has not come. What was to be a difference to the `unreadable` one becomes one to another."""
         back = tuple(fetches)
         for backup in (unreadable, *(copy.backup for copy in (*back, *self.pending))):
@@ -137,11 +137,11 @@ class HostCopies:
 
     context: ReplicationContext
     """Of the replication."""
-    far: FarPool
+    far: RemotePool
     """The other pool."""
     host: str
     """The host's name."""
-    watched: Watched
+    watched: FetchObserver
     """Gets the progress."""
 
     def fetch(self, planned: HostFetches) -> None:
@@ -193,7 +193,7 @@ class HostCopies:
                 return True
         return False
 
-    def _is_unreadable(self, backup: FarBackup) -> bool:
+    def _is_unreadable(self, backup: RemoteBackup) -> bool:
         with suppress(FileNotFoundError, NotADirectoryError):
             return is_unreadable(self.context.pool.host(self.host) / backup.name)
         return False
@@ -238,7 +238,7 @@ class HostCopies:
     def _take_some(self, left: FetchQueue, receiving: Receiving, came: dict[str, tuple[Fetch, int, float]]) -> None:
         """Takes the streams of the first of `left`, which are added to `came`: by name, with the bytes and the seconds of each."""
         since, size = time.monotonic(), 0
-        while left and (not came or self.watched.may_go_on()):
+        while left and (not came or self.watched.can_continue()):
             fetch, begun = left.take(), time.monotonic()
             if not (fetch.parent and fetch.parent.name in came):
                 _require_parent(self.context.pool, self.host, fetch.parent)
@@ -300,12 +300,12 @@ class HostCopies:
             self.watched.tell_failed(f"{host}@{name} shares damaged data with {parent}: {_STILL_DAMAGED}")
 
 
-def _require_parent(pool: Pool, host: str, parent: FarBackup | None) -> None:
+def _require_parent(pool: Pool, host: str, parent: RemoteBackup | None) -> None:
     """Raises OperatorError when the backup that the difference is to is not the very one."""
     if parent is None:
         return
     folder, hint = pool.host(host), "fetch again: the next one takes another backup that both pools have"
-    final_backup = own_backup(folder / parent.name, host)
+    final_backup = read_if_ours(folder / parent.name, host)
     if final_backup is None or not final_backup[0].read_only or final_backup[1].uuid != parent.uuid:
         raise OperatorError(f"{host}@{parent.name} is not here any more", hint)
     if not is_original(folder / parent.name, final_backup[0], read_notes(folder), parent.name):

@@ -30,7 +30,7 @@ from backupd.proof.damaged_files import FoundDamage, backups_that_share, recorde
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord, read
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.checksums import SUMS, key_of
-from backupd.repo.final_backups import is_named, own_backup
+from backupd.repo.final_backups import is_named, read_if_ours
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.leftovers import REPLACED, discard_replaced
 from backupd.repo.notes_json import ALTERED_NOTE, read_notes, write_notes
@@ -40,7 +40,7 @@ from backupd.repo.verification_files import forgotten_damages, replace_damaged
 from btrkeep.backup_states import FINAL
 from btrkeep.catalogue import WHOLE, Damage
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.decisions.replication import FarBackup, Fetch
+from btrkeep.decisions.replication import Fetch, RemoteBackup
 from btrkeep.errors import DAMAGED, OperatorError
 from btrkeep.fs.file_data import NO_PLACE, extents
 from btrkeep.fs.openat import is_there
@@ -66,7 +66,7 @@ class Expected:
     """The backup's name."""
     uuid: str
     """It identifies the backup in every pool."""
-    parent: FarBackup | None = None
+    parent: RemoteBackup | None = None
     """The backup here that it is a difference to; None: the stream has all of it."""
     again: bool = False
     """True if it replaces the copy that is here."""
@@ -149,7 +149,7 @@ def _is_copy_of(final: Path, subvolume: Subvolume, expected: Expected) -> bool:
     if not read_notes(final.parent).is_altered(expected.name):
         return False
     try:
-        final_backup = own_backup(final, expected.host)
+        final_backup = read_if_ours(final, expected.host)
     except UnreadableRecord:
         return False
     return final_backup is not None and final_backup[1].uuid == expected.uuid

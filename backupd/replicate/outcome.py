@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from backupd.replicate.far_pool import FarPool
+from backupd.replicate.far_pool import RemotePool
 from btrkeep.catalogue import Catalogue, CatalogueBusy, Damage
 from btrkeep.config import Config
 from btrkeep.config.model import ReplicaSettings
@@ -156,7 +156,7 @@ class ReplicationSummary:
 ReplicationEvent = ReplicationPlan | Fetched | HostFailed | ReplicationProgress | Notice | Waiting
 
 
-Connect = Callable[[Callable[[], None]], AbstractContextManager[FarPool]]
+Connect = Callable[[Callable[[], None]], AbstractContextManager[RemotePool]]
 """Makes one more connection to the other pool, of what it calls now and then."""
 
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
-from backupd.replicate.far_pool import FarPool
+from backupd.replicate.far_pool import RemotePool
 from backupd.replicate.outcome import (
     ReplicationContext,
     ReplicationPlan,
 )
-from backupd.replicate.wire import Announced, FarHost
+from backupd.replicate.wire import RemoteHost, StreamInfo
 from backupd.repo.final_backups import is_unreadable
 from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, NotesFull, has_room_for_foreign, read_notes, write_notes
 from backupd.repo.pool_files import hosts_of, names_of
@@ -24,8 +24,8 @@ from btrkeep.config import Config
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.replication import (
     HostFetches,
-    NearBackup,
-    NearHost,
+    LocalBackup,
+    LocalHost,
     Obstacle,
     ReplicaMark,
     misplaced,
@@ -39,8 +39,8 @@ from btrkeep.units import format_size, format_time, parse_time
 
 
 def make_plan(
-    context: ReplicationContext, far: FarPool, named: tuple[str, ...] = (), *, damaged: bool = False
-) -> tuple[ReplicationPlan, dict[str, FarHost]]:
+    context: ReplicationContext, far: RemotePool, named: tuple[str, ...] = (), *, damaged: bool = False
+) -> tuple[ReplicationPlan, dict[str, RemoteHost]]:
     """Returns what is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here.
 
     Raises ConnectionBroken, Refused.
@@ -49,7 +49,7 @@ def make_plan(
         raise OperatorError("that is this very pool", "fetch from another one")
     mark = ReplicaMark(far.id, context.replica.name)
     near = _near_hosts(context.pool, context.catalogue)
-    hosts, obstacles, present, listed, total = [], [], dict[str, tuple[str, ...]](), dict[str, FarHost](), 0
+    hosts, obstacles, present, listed, total = [], [], dict[str, tuple[str, ...]](), dict[str, RemoteHost](), 0
     all_there = list(far.hosts())
     owned = {far_host.name: (far_host.was, far_host.backups) for far_host in all_there if far_host.copy_of != context.pool.id}
     elsewhere = misplaced(owned, near, far.id)
@@ -77,28 +77,28 @@ def make_plan(
 
 def _plan_host(
     context: ReplicationContext,
-    far: FarHost,
-    near: Mapping[str, NearHost],
+    far: RemoteHost,
+    near: Mapping[str, LocalHost],
     mark: ReplicaMark,
     elsewhere: tuple[Mapping[str, str], Mapping[str, str]],
     *,
     damaged: bool,
 ) -> HostFetches:
     """`elsewhere` is what `misplaced` returns."""
-    here, (renamed, held) = near.get(far.name, NearHost()), elsewhere
+    here, (renamed, held) = near.get(far.name, LocalHost()), elsewhere
     if far.copy_of == context.pool.id:  # it is fetched from here
         is_of_each_other = here.mark is not None and here.mark.pool == mark.pool
         return HostFetches(far.name, obstacle=Obstacle.NOBODY_BACKS_UP if is_of_each_other else None)
     if (
         far.copy_of
-        and here.known
+        and here.is_known
         and here.mark is None
         and {backup.uuid for backup in here.backups} & {backup.uuid for backup in far.backups}
     ):
         return HostFetches(far.name)  # this pool's own host, which came back by way of a third pool
     if new := renamed.get(far.name):
         return HostFetches(far.name, obstacle=Obstacle.NAME_REUSED_THERE, text=new)
-    if not here.known and (old := next((name for name in far.was if renamed.get(name) == far.name), None)):
+    if not here.is_known and (old := next((name for name in far.was if renamed.get(name) == far.name), None)):
         return HostFetches(far.name, obstacle=Obstacle.RENAMED_THERE, text=old)
     if other := other_replica(context, far.name, here.mark, mark):
         return HostFetches(far.name, obstacle=Obstacle.OF_ANOTHER_REPLICA, text=other)
@@ -109,17 +109,17 @@ def _plan_host(
     return plan_fetches(far.name, far.backups, here, mark, policy, zone, now, newest_only=newest_only, damaged=damaged)
 
 
-def _near_hosts(pool: Pool, catalogue: Catalogue) -> dict[str, NearHost]:
+def _near_hosts(pool: Pool, catalogue: Catalogue) -> dict[str, LocalHost]:
     """Returns every host of this pool, as the catalogue and the notes describe it."""
     damaged, unreadable = dict[str, set[str]](), dict[str, set[str]]()
     for (host, name), path in catalogue.first_damaged().items():
         is_lost = path == WHOLE and is_unreadable(pool.host(host) / name)  # a disk may have been away when it was read
         (unreadable if is_lost else damaged).setdefault(host, set()).add(name)
-    backups: dict[str, list[NearBackup]] = {}
+    backups: dict[str, list[LocalBackup]] = {}
     for row in catalogue.states():
         of_host = backups.setdefault(row.host, [])
         if row.name and row.uuid and (row.outcome or row.state) in FINISHED:
-            of_host.append(NearBackup(row.name, row.uuid, row.outcome or row.state, row.expired is not None))
+            of_host.append(LocalBackup(row.name, row.uuid, row.outcome or row.state, row.expired is not None))
     hosts = [host for host in hosts_of(pool) if host in backups or _is_marked(pool, host)]
     near = {host: _near(pool, host, backups.get(host, [])) for host in hosts}
     return {
@@ -133,13 +133,13 @@ def _is_marked(pool: Pool, host: str) -> bool:
     return read_notes(pool.host(host)).replica is not None
 
 
-def _near(pool: Pool, host: str, near_backups: list[NearBackup]) -> NearHost:
+def _near(pool: Pool, host: str, near_backups: list[LocalBackup]) -> LocalHost:
     notes = read_notes(pool.host(host))
     near_backups = [replace(backup, is_original=notes.is_original(backup.name)) for backup in near_backups]
-    return NearHost(near_backups, mark_of(notes), notes.forgotten is not None, frozenset(notes.deleted), known=True)
+    return LocalHost(near_backups, mark_of(notes), notes.forgotten is not None, frozenset(notes.deleted), is_known=True)
 
 
-def lacking_room(config: Config, far: FarPool) -> str:
+def lacking_room(config: Config, far: RemotePool) -> str:
     """Returns words if this pool has less room above min_free than the other one uses; "" if it has more, or if that is unknown.
 
     It is a doubt and not a refusal: the replica may fetch only some hosts, or keep fewer backups.
@@ -182,7 +182,7 @@ def other_replica(context: ReplicationContext, host: str, has: ReplicaMark | Non
     return other.name if other and wants(other, host) else None
 
 
-def require_marked(context: ReplicationContext, far: FarPool, host: str) -> None:
+def require_marked(context: ReplicationContext, far: RemotePool, host: str) -> None:
     """Notes whose copy the host is, before anything of it is here. Needs the host's lock.
 
     Raises OperatorError if it is a copy of another pool, or another replica has it: since the plan was made, somebody else may have
@@ -203,7 +203,7 @@ def require_marked(context: ReplicationContext, far: FarPool, host: str) -> None
         write_notes(folder, replace(notes, replica={**(notes.replica or {}), "name": context.replica.name}))
 
 
-def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: ReplicaSettings, now: datetime) -> None:
+def take_notes(pool: Pool, host: str, name: str, announced: StreamInfo, replica: ReplicaSettings, now: datetime) -> None:
     """Takes a hold and an acceptance over along with the backup; what is noted here stays, also if it comes again. The replica's
     settings may refuse holds, or end them earlier.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from backupd.replicate.sender import BackupSender, request_lines, serve
-from backupd.replicate.wire import BEAT, ConnectionBroken, object_frame, write_all
+from backupd.replicate.wire import KEEPALIVE_INTERVAL, ConnectionBroken, object_frame, write_all
 from backupd.rsync.bandwidth import Bucket, BudgetPace
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.errors import OperatorError
@@ -191,8 +191,8 @@ class Push:
 
     def _sleep(self, seconds: float) -> None:
         """Sleeps before a piece, for a while: the other server is to know that it comes."""
-        self._cancellation.sleep(min(seconds, BEAT))
-        if seconds > BEAT:
+        self._cancellation.sleep(min(seconds, KEEPALIVE_INTERVAL))
+        if seconds > KEEPALIVE_INTERVAL:
             self._sender.beat()
             self._since = time.monotonic()
 

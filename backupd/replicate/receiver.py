@@ -35,7 +35,7 @@ from backupd.rsync.cell import PROGRAM, filter_file, shown_programs
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.clock import moment, wait_for_tick
 from btrkeep.config.keys import DEFAULTS
-from btrkeep.decisions.replication import HINTS, FarBackup, receive_cause
+from btrkeep.decisions.replication import HINTS, RemoteBackup, receive_cause
 from btrkeep.descriptors import ClosingFd, widen_pipe
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.subvolume import (
@@ -159,7 +159,7 @@ class Receiving:
         try:
             last = self._last_change(patient())
             for piece in pieces:
-                for passed in guard.pass_on(piece):
+                for passed in guard.filter(piece):
                     write_watched(self._program.input, passed, patient())
                     wait_for_tick(last)  # the first command makes the subvolume, those after it change it
                 look()
@@ -191,7 +191,7 @@ class Receiving:
         own = describe(last.path)
         return any(own is None or subvolid != own.id for subvolid in copies)
 
-    def _parent(self, parent: FarBackup | None) -> tuple[Path | None, str | None]:
+    def _parent(self, parent: RemoteBackup | None) -> tuple[Path | None, str | None]:
         """Returns where the parent of a difference lies, and the UUID by which `btrfs receive` finds it if not by its own."""
         if parent is None:
             return None, None
@@ -259,7 +259,7 @@ class Receiving:
         except NotReceived as error:
             self._program.kill()  # at once: the cell was made long ago
             return error
-        heard = self._program.said()
+        heard = self._program.error_lines()
         errors = [line for line in heard if line.startswith(("ERROR", PROGRAM))]
         if not status:
             return None

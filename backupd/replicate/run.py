@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from datetime import datetime
 
-from backupd.replicate.far_pool import FarPool
+from backupd.replicate.far_pool import RemotePool
 from backupd.replicate.finishing import Finisher, HostProgress
 from backupd.replicate.host_copies import HostCopies
 from backupd.replicate.outcome import (
@@ -25,7 +25,7 @@ from backupd.replicate.outcome import (
     UnreadableCopy,
 )
 from backupd.replicate.planning import lacking_room
-from backupd.replicate.wire import FarHost
+from backupd.replicate.wire import RemoteHost
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
 from backupd.repo.leftovers import discard_received, has_received
 from backupd.repo.verification_files import enter_damages
@@ -50,7 +50,7 @@ _EASE = 20  # what both have is noted in a twentieth of the time at most
 
 
 def replicate(
-    context: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, FarHost], far: FarPool
+    context: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, RemoteHost], far: RemotePool
 ) -> ReplicationSummary:
     """Fetches what is planned, and has both pools leave alone what they have in common. Raises PoolUnusable."""
     summary = ReplicationSummary(context.replica.name, plan.count)
@@ -64,7 +64,7 @@ def replicate(
     if not common_before and plan.count and (words := lacking_room(context.config, far)):
         context.observer.notice(f"this is the first fetch, and {words}: all of it may not fit")
     others = {host: name for host, name in common_before.items() if plan.is_of_some or host in blocked or host in plan.gone}
-    work = _Work(context, plan, listed, summary, {**others, **plan.common}, far)
+    work = _FetchPool(context, plan, listed, summary, {**others, **plan.common}, far)
     work.run()
     common, copied = work.note_common(), _copied(context, plan, listed, summary)
     renamed = {obstacle.host: old for obstacle in plan.obstacles if (old := obstacle.former_name) and old in common_before}
@@ -84,7 +84,7 @@ def _is_fetch(plan: ReplicationPlan, summary: ReplicationSummary) -> bool:
 
 def _note_common_there(
     context: ReplicationContext,
-    far: FarPool | None,
+    far: RemotePool | None,
     common: dict[str, str],
     copied: dict[str, list[str]],
     fetched: datetime | None,
@@ -99,7 +99,7 @@ def _note_common_there(
 
 
 def _copied(
-    context: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, FarHost], summary: ReplicationSummary
+    context: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, RemoteHost], summary: ReplicationSummary
 ) -> dict[str, list[str]]:
     """Records the names of all backups that both pools have now, by host, and returns them. Hosts that were not checked, or that
     the other pool does not list any more, keep what was recorded.
@@ -143,17 +143,17 @@ def _why(error: OperatorError | OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error.strerror or str(error)
 
 
-class _Work:
+class _FetchPool:
     """The workers, and the thread that began them, which alone knows the catalogue and tells what happens."""
 
     def __init__(
         self,
         context: ReplicationContext,
         plan: ReplicationPlan,
-        listed: Mapping[str, FarHost],
+        listed: Mapping[str, RemoteHost],
         summary: ReplicationSummary,
         common: Mapping[str, str],
-        far: FarPool,
+        far: RemotePool,
     ) -> None:
         """The first worker has the connection `far`, and the others make their own."""
         self._far, self.is_far_well = far, True
@@ -267,7 +267,7 @@ class _Work:
             ReplicationProgress(done, planned, size, tuple(at), size + sum(host_progress.left for host_progress in at.values()))
         )
 
-    def _work(self, finisher: Finisher, lent: FarPool | None) -> None:
+    def _work(self, finisher: Finisher, lent: RemotePool | None) -> None:
         """One host after the other. After a failure the connection is given up: nobody knows where in an answer it is.
 
         `lent`: a connection to begin with.
@@ -276,12 +276,12 @@ class _Work:
             with ExitStack() as held:
                 if far := lent:
                     held.callback(setattr, far, "look", far.look)
-                    far.look = self._require_going
-                while not self.is_over and (planned := self._next() or self._next_after(finisher)):
+                    far.look = self._require_not_stopped
+                while not self.deadline_passed and (planned := self._next() or self._next_after(finisher)):
 
                     def fetch(planned: HostFetches = planned) -> None:
                         nonlocal far
-                        far = far or held.enter_context(self.context.connect(self._require_going))
+                        far = far or held.enter_context(self.context.connect(self._require_not_stopped))
                         self._host(far, planned, finisher)
 
                     if not self._is_well(planned.host, fetch):
@@ -308,23 +308,23 @@ class _Work:
         return False
 
     @property
-    def is_over(self) -> bool:
+    def deadline_passed(self) -> bool:
         """Returns True if all of it is to end now."""
         return self._ends or bool(self.context.cancellation) or self._unusable is not None
 
     @property
-    def _begins_no_more(self) -> bool:
+    def _is_stopped(self) -> bool:
         """After the end of the window what has begun goes on."""
         if self._end is not None and elapsed() > self._end:
             self.summary.out_of_time = True
-        return self.is_over or self.summary.out_of_time
+        return self.deadline_passed or self.summary.out_of_time
 
-    def _require_going(self) -> None:
-        if self.is_over:
+    def _require_not_stopped(self) -> None:
+        if self.deadline_passed:
             raise OperatorError("stopped")
 
     def _next(self) -> HostFetches | None:
-        if self._waiting.empty() or self._begins_no_more:
+        if self._waiting.empty() or self._is_stopped:
             return None
         try:
             return self._waiting.get_nowait()
@@ -342,10 +342,10 @@ class _Work:
             self._who, self._looked = at_work(self.context.pool.locks), time.monotonic()
         return self._who
 
-    def _wait(self, far: FarPool, finisher: Finisher) -> None:
+    def _wait(self, far: RemotePool, finisher: Finisher) -> None:
         """Gives way to a night, an expiry and a balance."""
         next_told = 0.0
-        while not self.is_over and (who := self._others()):
+        while not self.deadline_passed and (who := self._others()):
             finisher.hurry()  # the locks of hosts are to be free
             self._events.put((Waiting(who), None))
             if (now := time.monotonic()) >= next_told:
@@ -353,24 +353,24 @@ class _Work:
                 next_told = now + _TELL_WAIT
             self.context.cancellation.sleep(_PAUSE)
 
-    def _host(self, far: FarPool, planned: HostFetches, finisher: Finisher) -> None:
+    def _host(self, far: RemotePool, planned: HostFetches, finisher: Finisher) -> None:
         far.waits = lambda why: self._events.put((Waiting(f"{why}, on the other server"), None))
-        host = _HostWatched(self, far, planned.host, finisher)
+        host = _HostObserver(self, far, planned.host, finisher)
         self._progress[planned.host] = host.progress
         try:
             HostCopies(self.context, far, planned.host, host).fetch(planned)
         finally:
             host.progress.is_received = True
 
-    def may_go_on(self) -> bool:
+    def can_continue(self) -> bool:
         """Whether one more backup is to be begun, and nothing else works in the pool."""
-        return not self._begins_no_more and not self._others()
+        return not self._is_stopped and not self._others()
 
-    def may_begin(self, far: FarPool, finisher: Finisher) -> bool:
+    def can_start(self, far: RemotePool, finisher: Finisher) -> bool:
         """The same, after whatever works in the pool has ended."""
-        if not self._begins_no_more:
+        if not self._is_stopped:
             self._wait(far, finisher)
-        return not self._begins_no_more
+        return not self._is_stopped
 
     def tell(self, event: Fetched | HostFailed | UnreadableCopy, row: Backup | None = None) -> None:
         """Has the thread that began the workers know what has come, or has not."""
@@ -381,24 +381,24 @@ class _Work:
         self._waiting.put(planned)
 
 
-class _HostWatched:
+class _HostObserver:
     """What the fetching of one host asks and tells."""
 
-    def __init__(self, work: _Work, far: FarPool, host: str, finisher: Finisher) -> None:
+    def __init__(self, work: _FetchPool, far: RemotePool, host: str, finisher: Finisher) -> None:
         self._work, self._far, self._host, self._finisher = work, far, host, finisher
         self.progress = HostProgress()
-        self.may_go_on = work.may_go_on
+        self.can_continue = work.can_continue
         self.expect = self.progress.expect
 
     def wait(self) -> bool:
-        return self._finisher.is_well(self._host) and self._work.may_begin(self._far, self._finisher)
+        return self._finisher.is_well(self._host) and self._work.can_start(self._far, self._finisher)
 
     def follow(self, size: int) -> None:
         self.progress.coming = size
 
     @property
     def is_stopped(self) -> bool:
-        return self._work.is_over
+        return self._work.deadline_passed
 
     def tell(self, done: Fetched, row: Backup) -> None:
         self.progress.named += done.bytes

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from backupd.replicate.wire import (
-    BEAT,
     END,
+    KEEPALIVE_INTERVAL,
     LONGEST_PIECE,
     PIECE,
     PROTOCOL,
@@ -33,7 +33,7 @@ from backupd.replicate.wire import (
 )
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
-from backupd.repo.final_backups import FinalBackup, is_lost, is_unreadable, own_backup
+from backupd.repo.final_backups import FinalBackup, is_lost, is_unreadable, read_if_ours
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
 from backupd.repo.pool_files import hosts_of
 from backupd.repo.read_lock import lock_for_reading
@@ -174,7 +174,7 @@ class BackupSender:
             seal = seals.get(name)
             if seal and seal.subvolume == row.subvolume_id and changes.get(seal.subvolume) == seal.ctransid:
                 return notes.is_original(name)
-            backup = own_backup(path, row.host)
+            backup = read_if_ours(path, row.host)
             return backup is None or is_original(path, backup[0], notes, name)
         return True
 
@@ -243,7 +243,7 @@ class BackupSender:
     def _backup(self, host: str, name: str, uuid: str, notes: Notes) -> FinalBackup:
         """The backup, if it is the very one. Raises SendRefused."""
         path = self.pool.host(host) / name
-        final_backup = own_backup(path, host) if parse_backup_name(name) else None
+        final_backup = read_if_ours(path, host) if parse_backup_name(name) else None
         if not final_backup or not final_backup[0].read_only or final_backup[1].uuid != uuid:
             raise SendRefused(f"{host}@{name} is not here any more, or is another one")
         if not is_original(path, final_backup[0], notes, name):
@@ -285,7 +285,7 @@ class BackupSender:
             raise
         try:
             while True:
-                while not coming.poll(BEAT * 1000):
+                while not coming.poll(KEEPALIVE_INTERVAL * 1000):
                     self.beat()
                 if is_short:
                     is_written.wait(_TOGETHER)

@@ -56,7 +56,7 @@ class StreamGuard:
     _begun: bool = False
     _named: bool = False
 
-    def pass_on(self, piece: bytes) -> Iterator[bytes]:
+    def filter(self, piece: bytes) -> Iterator[bytes]:
         """Yields what of the stream may go on, in order. Raises BadStream."""
         data = self._left + piece if self._left else piece
         at = 0

@@ -20,7 +20,7 @@ from sys import intern
 from typing import Any
 
 from btrkeep.config.sources import name_fault
-from btrkeep.decisions.replication import FarBackup
+from btrkeep.decisions.replication import RemoteBackup
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_duration, format_size, parse_backup_name, parse_time
 
@@ -28,7 +28,10 @@ PROTOCOL = 1
 OBJECT, PIECE, END = b"o", b"p", b"e"
 _REQUEST = b"{"  # no frame begins so, and each request does
 LONGEST_PIECE = 1 << 18
-BEAT, PULSE = 30.0, 240.0  # seconds: as often does a stream say something, and after so many of silence nobody is there
+KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT = (
+    30.0,
+    240.0,
+)  # seconds: as often does a stream say something, and after so many of silence nobody is there
 _LONGEST_OBJECT = 16 << 20  # a host's list of some ten thousand backups
 _LOOK = 500  # ms
 _SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: 600 bytes a second; a modem has ten times that
@@ -228,14 +231,14 @@ _LARGEST_SIZE = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
-class FarHost:
+class RemoteHost:
     """A host in the other pool's list."""
 
     name: str
     """Its name there."""
     was: tuple[str, ...]
     """Names that it had there earlier."""
-    backups: tuple[FarBackup, ...]
+    backups: tuple[RemoteBackup, ...]
     """Its backups there."""
     held: dict[str, tuple[str | None, str]]
     """Why and until when backups are held, by the backup's name."""
@@ -244,7 +247,7 @@ class FarHost:
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class StreamInfo:
     """What the other pool says of a stream before it comes. `notes`: what it notes of the backup; `bytes`: how long the stream may
     become; `total`: of all files of the backup. None: unknown.
     """
@@ -269,7 +272,7 @@ def time_in(answer: Mapping[str, Any]) -> datetime | None:
         return None
 
 
-def host_in(answer: dict[str, Any]) -> FarHost:
+def host_in(answer: dict[str, Any]) -> RemoteHost:
     """Returns the host of which the other server tells. Raises ConnectionBroken for what names no host and no backups."""
     name, was, backups = answer.get("host"), answer.get("was"), answer.get("backups")
     if not isinstance(name, str) or name_fault(name) or not isinstance(was, list) or not isinstance(backups, list):
@@ -280,14 +283,14 @@ def host_in(answer: dict[str, Any]) -> FarHost:
     for backup in backups:
         if not _is_backup(backup):
             raise ConnectionBroken(f"the other server sent an invalid backup entry for {name}")
-        far_backups.append(FarBackup(backup[0], backup[1], intern(backup[2])))
+        far_backups.append(RemoteBackup(backup[0], backup[1], intern(backup[2])))
         if len(backup) > 3:
             held[backup[0]] = (backup[3][0], backup[3][1])
     copy_of = answer.get("copy_of")
-    return FarHost(name, tuple(was), tuple(far_backups), held, copy_of if isinstance(copy_of, str) else None)
+    return RemoteHost(name, tuple(was), tuple(far_backups), held, copy_of if isinstance(copy_of, str) else None)
 
 
-def words_of(host: FarHost) -> Iterator[str]:
+def words_of(host: RemoteHost) -> Iterator[str]:
     """Yields what the other server has said of the host in its own words, of any length."""
     yield from host.was
     yield host.copy_of or ""
@@ -305,7 +308,7 @@ def _is_backup(item: Any) -> bool:
     return isinstance(hold, list) and len(hold) == 2 and isinstance(hold[1], str) and isinstance(hold[0], str | None)
 
 
-def announced_in(answer: dict[str, Any], version: int) -> Announced:
+def parse_stream_info(answer: dict[str, Any], version: int) -> StreamInfo:
     """Returns what the other server says of a stream, of that version at most. Raises ConnectionBroken."""
     notes = answer.get("notes")
     if not isinstance(notes, dict) or len(json.dumps(notes)) > _KEPT_NOTES:
@@ -313,4 +316,4 @@ def announced_in(answer: dict[str, Any], version: int) -> Announced:
     kept = {key: dict(note) for key, note in notes.items() if isinstance(note, dict)}
     stream = answer.get("stream")
     stream = stream if type(stream) is int and 0 < stream <= version else 1
-    return Announced(kept, size_in(answer, "bytes"), stream, size_in(answer, "total"))
+    return StreamInfo(kept, size_in(answer, "bytes"), stream, size_in(answer, "total"))

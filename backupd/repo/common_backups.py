@@ -49,7 +49,7 @@ class _Record:
     """The newest common backup of each host, by name."""
     seeds: dict[str, list[str]]
     """The backups of initial copies that are under way, by host."""
-    told: datetime | None = None
+    last_told: datetime | None = None
     """When the other pool last fetched; None: never."""
 
 
@@ -66,7 +66,7 @@ def write_common(pool: Pool, replica: str, hosts: Any, *, fetched: datetime | No
     record = _Record({}, {})
     with suppress(UnreadableRecord):  # then it is replaced
         record = _record(pool, replica)
-    _write_common(pool, replica, _Record(hosts, record.seeds, fetched or record.told))
+    _write_common(pool, replica, _Record(hosts, record.seeds, fetched or record.last_told))
 
 
 def keep_seed(pool: Pool, replica: str, host: str, name: str) -> None:
@@ -78,7 +78,7 @@ def keep_seed(pool: Pool, replica: str, host: str, name: str) -> None:
 
 def _write_common(pool: Pool, replica: str, record: _Record) -> None:
     left = {host: names for host, names in record.seeds.items() if host not in record.hosts}
-    fields = {"told": format_time(record.told)} if record.told else {}
+    fields = {"told": format_time(record.last_told)} if record.last_told else {}
     _write(pool.path / MARKER / _FOLDER, replica, {"hosts": record.hosts} | ({"seeds": left} if left else {}) | fields)
 
 
@@ -118,9 +118,9 @@ def common_of_all(pool: Pool) -> dict[str, dict[str, str]]:
     return {file.replica: _read(file.path).hosts for file in _files(pool)}
 
 
-def told_by_all(pool: Pool) -> dict[str, datetime]:
+def last_told_by_pools(pool: Pool) -> dict[str, datetime]:
     """Returns when pools that fetch from this one have done so last, by replica. Raises UnreadableRecord."""
-    return {file.replica: last_told for file in _files(pool) if (last_told := _read(file.path).told)}
+    return {file.replica: last_told for file in _files(pool) if (last_told := _read(file.path).last_told)}
 
 
 def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:

@@ -71,7 +71,7 @@ class ForeignData(OperatorError):
     """Something that btrkeep did not make lies where a backup should be; it is left alone."""
 
 
-def own_backup(path: Path, host: str) -> tuple[Subvolume, Record] | None:
+def read_if_ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
     """Returns the subvolume and record of a backup that btrkeep made, else None: its name, and the record's host, name and UUID,
     must agree.
 
@@ -109,9 +109,9 @@ def _require_no_stub(path: Path) -> None:
             )
 
 
-def own_final(path: Path, host: str) -> tuple[Subvolume, Record] | None:
+def read_final_if_ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
     """Returns the same of a final backup of ours, None if it is none. An altered one may be writable. Raises UnreadableRecord."""
-    final_backup = own_backup(path, host)
+    final_backup = read_if_ours(path, host)
     if not final_backup or final_backup[1].state not in FINAL:
         return None
     return (
@@ -155,17 +155,17 @@ def is_named(name: str, host: str, folder: Path) -> bool:
     return name == host or name in read_notes(folder).was
 
 
-class FetchedHost(OperatorError):
+class HostIsReplica(OperatorError):
     """The host is a copy: it is fetched from another pool, and not backed up here."""
 
 
-def require_own(pool: Pool, host: str) -> None:
+def require_not_replica(pool: Pool, host: str) -> None:
     """Raises FetchedHost for a host that is fetched from another pool, because a backup made here would begin a separate history.
     One of which nothing has come, because the replication was killed, is not a copy any more. Needs the host's lock.
     """
     drop_empty_mark(pool, host)
     if fetched := read_notes(pool.host(host)).replica:
-        raise FetchedHost(
+        raise HostIsReplica(
             f"its backups are copies, fetched from another pool (replica {fetched.get('name')})",
             f"`backupd promote {host}` if that pool is gone",
         )
@@ -184,7 +184,7 @@ def final_backups(pool: Pool, host: str, unread: list[str] | None = None, *, may
     for name in names:
         path = pool.host(host) / name
         try:
-            final_backup = own_final(path, host)
+            final_backup = read_final_if_ours(path, host)
         except records.UnreadableRecord as error:
             if not may_be_newer and isinstance(error, records.NewerRecord):
                 raise
@@ -266,17 +266,17 @@ def recover(pool: Pool, host: str) -> Record | None:
     """
     path = pool.working(host)
     subvolume = describe(path)
-    final_backup = own_backup(path, host) if subvolume and subvolume.read_only else None
+    final_backup = read_if_ours(path, host) if subvolume and subvolume.read_only else None
     if not final_backup:
         return None
     record = final_backup[1]
     if record.state not in FINAL or not record.name:
         return None
-    take_name(pool, path, record.name)
+    rename_to_final(pool, path, record.name)
     return record
 
 
-def take_name(pool: Pool, path: Path, name: str) -> Path:
+def rename_to_final(pool: Pool, path: Path, name: str) -> Path:
     final = path.with_name(name)
     if is_there(final):
         raise ForeignData(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
@@ -287,7 +287,7 @@ def take_name(pool: Pool, path: Path, name: str) -> Path:
     return final
 
 
-def keep_names(pool: Pool) -> None:
+def sync_names(pool: Pool) -> None:
     """Brings the names that backups got last to the disk, for whoever is told now that they are there.
 
     A power cut before takes the name alone, and the next run of the host gives it again; so an error is only logged.
@@ -326,7 +326,7 @@ def unfinished(path: Path, host: str) -> Subvolume | None:
     if subvolume is None:
         return None
     if subvolume.read_only:
-        return subvolume if own_backup(path, host) else None
+        return subvolume if read_if_ours(path, host) else None
     return subvolume if is_unfinished_run(path, subvolume, host) else None
 
 

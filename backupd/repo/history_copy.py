@@ -96,7 +96,7 @@ def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
     """
     path = pool.path / MARKER / FILE
     try:
-        with _opened(path) as file:
+        with _CopyReader(path) as file:
             head = _head(file, pool)
             if head.id == catalogue.history_copy():
                 return BroughtBack()
@@ -155,7 +155,7 @@ def keep_history(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool
 
 def _is_of_today(path: Path, pool: Pool, catalogue: Catalogue, now: datetime) -> bool:
     try:
-        with _opened(path) as file:
+        with _CopyReader(path) as file:
             head = _head(file, pool)
     except (OSError, UnusableCopy):
         return False
@@ -195,7 +195,7 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
-class _opened:  # noqa: N801  used like open()
+class _CopyReader:
     """The lines of a copy. Raises OSError; UnusableCopy if it is no gzip file or too long."""
 
     def __init__(self, path: Path) -> None:
@@ -203,7 +203,7 @@ class _opened:  # noqa: N801  used like open()
         self._file = gzip.open(path, "rb")  # noqa: SIM115
         self._read = 0
 
-    def __enter__(self) -> "_opened":
+    def __enter__(self) -> "_CopyReader":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -220,7 +220,7 @@ class _opened:  # noqa: N801  used like open()
             raise UnusableCopy(f"{self._path} is damaged: {error}") from error
 
 
-def _head(file: "_opened", pool: Pool) -> Head:
+def _head(file: "_CopyReader", pool: Pool) -> Head:
     fields: Any = next(iter(file), None)
     try:
         if fields["format"] > FORMAT:
@@ -233,7 +233,7 @@ def _head(file: "_opened", pool: Pool) -> Head:
         raise UnusableCopy(f"the copy is damaged: {error!r}") from error
 
 
-def _rows(file: "_opened", head: Head) -> tuple[dict[str, list[dict[str, Any]]], int]:
+def _rows(file: "_CopyReader", head: Head) -> tuple[dict[str, list[dict[str, Any]]], int]:
     """The rows by table, and how many there were that could not be one. Raises UnusableCopy when the end is missing."""
     rows: dict[str, list[dict[str, Any]]] = {table: [] for table in COLUMNS}
     passed_over, lines = 0, iter(file)

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Collection
 
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.common_backups import common_of_all, copied_text, told_by_all
+from backupd.repo.common_backups import common_of_all, copied_text, last_told_by_pools
 from backupd.repo.notes_json import read_notes
 from backupd.repo.pool_files import NOT_UNDERSTOOD, hosts_of
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
@@ -20,7 +20,7 @@ from btrkeep.units import printable
 _log = logging.getLogger(__name__)
 
 
-def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Clock) -> None:
+def publish_to_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Clock) -> None:
     """Publishes what has changed, and where to find it. Never fails; the next command retries.
 
     Hosts that were not published before are recorded as existing since now.
@@ -35,7 +35,7 @@ def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Cloc
         _log.info("the dashboard does not know where %s is: %s", printable(str(config.pool.state)), error.strerror)
 
 
-def tell_alive(pool: Pool, catalogue: Catalogue) -> None:
+def publish_referenced_bytes(pool: Pool, catalogue: Catalogue) -> None:
     """Publishes the bytes that each host wrote and that still exist, which the dashboard cannot read. Raises OSError,
     CatalogueBusy.
     """
@@ -45,7 +45,7 @@ def tell_alive(pool: Pool, catalogue: Catalogue) -> None:
         catalogue.set_fact(ALIVE, text)
 
 
-def tell_copies(pool: Pool, catalogue: Catalogue) -> None:
+def publish_copies(pool: Pool, catalogue: Catalogue) -> None:
     """Publishes which hosts are copies, and the backups that replicas have in common with this pool. Raises OSError, CatalogueBusy.
 
     Unreadable facts stay as they were published; expiry reports them.
@@ -60,7 +60,7 @@ def tell_copies(pool: Pool, catalogue: Catalogue) -> None:
     if text != before:
         catalogue.set_fact(COPIES, text)
     for replica in copies.common:
-        _tell_copied(pool, catalogue, replica)
+        _publish_copied(pool, catalogue, replica)
 
 
 def known_copies(pool: Pool, before: KnownCopies) -> KnownCopies:
@@ -70,7 +70,7 @@ def known_copies(pool: Pool, before: KnownCopies) -> KnownCopies:
     """
     common = common_of_all(pool)
     replicas = {host: _fetched_by(pool, host, before) for host in hosts_of(pool)} if common else {}
-    return KnownCopies({host: replica for host, replica in replicas.items() if replica}, common, told_by_all(pool))
+    return KnownCopies({host: replica for host, replica in replicas.items() if replica}, common, last_told_by_pools(pool))
 
 
 def fetched_hosts(pool: Pool, catalogue: Catalogue, hosts: Collection[str]) -> dict[str, str]:
@@ -82,7 +82,7 @@ def fetched_hosts(pool: Pool, catalogue: Catalogue, hosts: Collection[str]) -> d
     return {host: replica for host, replica in replicas.items() if replica}
 
 
-def _tell_copied(pool: Pool, catalogue: Catalogue, replica: str) -> None:
+def _publish_copied(pool: Pool, catalogue: Catalogue, replica: str) -> None:
     try:
         text = copied_text(pool, replica)
     except (OSError, *NOT_UNDERSTOOD) as error:

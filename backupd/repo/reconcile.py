@@ -15,7 +15,7 @@ from pathlib import Path
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord, read
 from backupd.repo.catalogue_row import agrees, backup_row, row_by_notes
 from backupd.repo.checksums import SUMS
-from backupd.repo.final_backups import own_backup, point_latest, recover
+from backupd.repo.final_backups import point_latest, read_if_ours, recover
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.leftovers import clear_left_drills, remove_tree
 from backupd.repo.notes_json import ALTERED_NOTE, Notes, effective_state, read_notes, write_notes
@@ -59,7 +59,7 @@ def row_of(pool: Pool, host: str, name: str, notes: Notes | None = None) -> Back
     `notes`: the host's, for who asks for many of its backups: to read them each time takes time with the square of their number.
     """
     path: Path = pool.host(host) / name
-    final_backup = own_backup(path, host)
+    final_backup = read_if_ours(path, host)
     if not final_backup:
         return None
     subvolume, record = final_backup
@@ -105,14 +105,14 @@ def all_rows(pool: Pool, trouble: list[str], unread: list[tuple[str, str]] | Non
     """
     for host in hosts_of(pool):
         names: list[str] = []
-        with _told(trouble, host):
+        with _collect_errors(trouble, host):
             names = sorted(names_of(pool, host))
         notes = None
         with suppress(UnreadableRecord):  # said of each of its backups then
             notes = read_notes(pool.host(host))
         for name in names:
             row = None
-            with _told(trouble, f"{host}/{name}"), _collecting(unread, host, name):
+            with _collect_errors(trouble, f"{host}/{name}"), _collecting(unread, host, name):
                 row = row_of(pool, host, name, notes)
                 if row is None:
                     trouble.append(f"{host}/{name}: not a backup of ours (its backup.json does not name it), left alone")
@@ -132,7 +132,7 @@ def _collecting(unread: list[tuple[str, str]] | None, host: str, name: str) -> I
 
 
 @contextmanager
-def _told(trouble: list[str], where: str) -> Iterator[None]:
+def _collect_errors(trouble: list[str], where: str) -> Iterator[None]:
     """Adds an error of one host to `trouble` and goes on with the others; a bug also gets its traceback logged."""
     try:
         yield
@@ -194,13 +194,13 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
     for row in catalogue.states_from_notes():
         noted.setdefault(row.host, []).append(row)
     for host in sorted({*hosts_of(pool), *names_by_host}):
-        with _told(done.trouble, host):
+        with _collect_errors(done.trouble, host):
             if host in killed or _differs(pool, host, names_by_host.get(host, set()), noted.get(host, ())):
                 _mend_locked(pool, catalogue, host, since, done)
     for host in _staged_hosts(pool):
-        with _told(done.trouble, f"{MARKER}/new/{host}"):
+        with _collect_errors(done.trouble, f"{MARKER}/new/{host}"):
             _drop_staged(pool, host, since, done)
-    with _told(done.trouble, f"{MARKER}/drill"):
+    with _collect_errors(done.trouble, f"{MARKER}/drill"):
         if clear_left_drills(pool, since):
             done.counts[_DRILLS] = 1
     check_seals(pool, catalogue, since, done)
@@ -236,7 +236,7 @@ def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: 
 def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: Reconciled | None = None) -> Reconciled:
     """Compares every final backup with its seal, by one pass through the root tree. Only those that differ are opened."""
     done = done or Reconciled()
-    with _told(done.trouble, "seals of backups"):
+    with _collect_errors(done.trouble, "seals of backups"):
         with opened(pool.path) as fd:
             changes = last_changes(fd)
         doubtful: dict[str, dict[str, BackupState]] = {}
@@ -247,7 +247,7 @@ def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: Reconciled |
                 if row.name and not (is_same and row.name in sealed):
                     doubtful.setdefault(host, {})[row.name] = row
         for host, names in doubtful.items():
-            with _told(done.trouble, host), suppress(LockHeld), take_lock(pool.host_lock(host), RECONCILING, since):
+            with _collect_errors(done.trouble, host), suppress(LockHeld), take_lock(pool.host_lock(host), RECONCILING, since):
                 done.counts.update(_check_seals_of(pool, catalogue, host, names, since))
     return done
 

@@ -49,7 +49,7 @@ class TransferProgress:
     """Transferred so far."""
     checked: int = 0
     """Number of names that are done."""
-    known: int = 0
+    listed: int = 0
     """Number of names in the list so far."""
     whole: bool = False
     """True if the list is complete."""
@@ -97,8 +97,8 @@ class Output:
         progress = self.progress
         progress.bytes = max(progress.bytes, bounded(int(match[1])))
         if match[4]:
-            progress.known = bounded(int(match[6]))
-            progress.checked = max(progress.checked, progress.known - int(match[5]))
+            progress.listed = bounded(int(match[6]))
+            progress.checked = max(progress.checked, progress.listed - int(match[5]))
             progress.whole = match[4] == b"to"
 
     def _statistic(self, match: re.Match[bytes]) -> None:
@@ -180,7 +180,7 @@ def classify(line: str) -> MessageClass:
     return MessageClass.UNREADABLE
 
 
-def tells_of_damage(line: str) -> bool:
+def reports_damage(line: str) -> bool:
     """Returns True if the line is about something that this server cannot read from its disk."""
     match = _ERROR.fullmatch(line)
     return bool(match and match["errno"] and int(match["errno"]) in DAMAGED)

@@ -8,7 +8,7 @@ from backupd.rsync.bandwidth import Bucket, make_buckets
 from backupd.rsync.command import Rsync
 from backupd.rsync.confined import Confinement
 from backupd.rsync.messages import Output
-from backupd.run.ledger import Ledger
+from backupd.run.ledger import BestEffortCatalogue
 from btrkeep.catalogue import Catalogue
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.clock import Clock
@@ -143,7 +143,7 @@ class RunContext:
     """The configuration."""
     pool: Pool
     """The pool."""
-    catalogue: Catalogue | Ledger
+    catalogue: Catalogue | BestEffortCatalogue
     """One whose failing writes do not fail a backup, or the catalogue itself."""
     clock: Clock
     """The clock."""

@@ -21,7 +21,7 @@ from backupd.files.tree import Entry, Tree, joined
 from backupd.files.walking import walk
 from backupd.repo.backup_json import DATA, PathResult, Record
 from backupd.repo.pool_files import NOT_UNDERSTOOD
-from backupd.run.finishing import Prepared
+from backupd.run.finishing import WorkSubvolume
 from backupd.run.interrupted import settings_of
 from btrkeep.backup_states import ConditionKey, ConditionKind, shortened
 from btrkeep.config import HostConfig
@@ -97,7 +97,7 @@ class _Repeat:
 
 
 def with_fetched_twice(
-    pool: Pool, host: HostConfig, prepared: Prepared, results: Sequence[PathResult], cancelled: Cancellation, command: str
+    pool: Pool, host: HostConfig, prepared: WorkSubvolume, results: Sequence[PathResult], cancelled: Cancellation, command: str
 ) -> FetchedTwice:
     """Returns the results of a run, with warnings about what its backup has several times, and about the pool itself.
 
@@ -122,7 +122,7 @@ def with_fetched_twice(
 
 
 def _found(
-    pool: Pool, host: HostConfig, prepared: Prepared, results: Sequence[PathResult], cancelled: Cancellation, command: str
+    pool: Pool, host: HostConfig, prepared: WorkSubvolume, results: Sequence[PathResult], cancelled: Cancellation, command: str
 ) -> Iterator[_Repeat]:
     """Yields each warning."""
     own = own_place(prepared.path, pool)
@@ -159,7 +159,7 @@ def _path_of(results: Sequence[PathResult], folder: str) -> str:
 
 
 def _repeats(
-    host: HostConfig, prepared: Prepared, results: Sequence[PathResult], created: int, cancelled: Cancellation, command: str
+    host: HostConfig, prepared: WorkSubvolume, results: Sequence[PathResult], created: int, cancelled: Cancellation, command: str
 ) -> Iterator[_Repeat]:
     """Yields each warning: one for each folder to leave out."""
     files = sampled_files(prepared.path, created, cancelled)

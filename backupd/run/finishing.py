@@ -24,7 +24,7 @@ from backupd.files.tree import Tree, joined, open_plain
 from backupd.files.walking import WalkEntry, walk
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA, Record
-from backupd.repo.final_backups import discard, find_base, take_name
+from backupd.repo.final_backups import discard, find_base, rename_to_final
 from backupd.repo.notes_json import ACCEPTED, read_notes, write_notes
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.synced import mark_synced
@@ -52,7 +52,7 @@ class DataLost(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class WorkSubvolume:
     """A `.working` that is ready for rsync."""
 
     path: Path
@@ -65,7 +65,7 @@ class Prepared:
     """Of the subvolume, which keeps it when it is renamed."""
     uuid: str
     """Of the subvolume, which keeps it when it is renamed."""
-    doubted: bool = False
+    has_unsynced_files: bool = False
     """True if some of its files have the time DOUBTED."""
     unread_bases: tuple[str, ...] = ()
     """As in Record."""
@@ -97,7 +97,7 @@ class SharedData:
     """That backup, HOST@NAME; None: there is none."""
 
 
-def leave(prepared: Prepared, record: Record, disk: Syncfs) -> None:
+def leave(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
     """Leaves `.working` to the next run, which may go on with it. rsync's group is gone. Raises DataLost, OSError.
 
     It is marked only when all is on the disk: a run that is killed before, or loses data, leaves it without.
@@ -110,7 +110,7 @@ def leave(prepared: Prepared, record: Record, disk: Syncfs) -> None:
     mark_synced(prepared.path, record)
 
 
-def leave_after_error(prepared: Prepared, record: Record, disk: Syncfs) -> None:
+def leave_after_error(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
     """Does the same after an error that does not affect what arrived; the caller reports the error.
 
     A backup that is final except for its name stays unchanged. If the disk loses data, it is treated as with DataLost.
@@ -125,7 +125,7 @@ def leave_after_error(prepared: Prepared, record: Record, disk: Syncfs) -> None:
 
 def finalise(
     pool: Pool,
-    prepared: Prepared,
+    prepared: WorkSubvolume,
     record: Record,
     disk: Syncfs,
     limits: SumLimits | None = NO_SUMS,
@@ -158,7 +158,7 @@ def finalise(
         named = _with_shared(prepared.path, named, share_written(pool, prepared.path, share_with, record.started))
     set_read_only(prepared.path)
     assert named.name is not None
-    return take_name(pool, prepared.path, named.name), named
+    return rename_to_final(pool, prepared.path, named.name), named
 
 
 def _forget_former_notes(folder: Path, name: str) -> None:
@@ -186,7 +186,7 @@ def _with_shared(path: Path, record: Record, shared: SharedData) -> Record:
     return shared_record
 
 
-def _without_doubt(prepared: Prepared, record: Record) -> Record:
+def _without_doubt(prepared: WorkSubvolume, record: Record) -> Record:
     """Returns the record of a backup without files in doubt. A failed one keeps them, to be restored: it is never a base."""
     if not record.doubted or record.state == FAILED:
         return record
@@ -199,7 +199,7 @@ def _without_doubt(prepared: Prepared, record: Record) -> Record:
     return replace(record, doubted=False, warnings=(*record.warnings, *warnings))
 
 
-def _sync_or_discard(prepared: Prepared, disk: Syncfs) -> None:
+def _sync_or_discard(prepared: WorkSubvolume, disk: Syncfs) -> None:
     """Syncs everything that this run wrote. On failure, discards a subvolume with a base; a first copy is marked as doubtful
     later.
     """

@@ -19,20 +19,20 @@ from typing import Any
 from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
-from backupd.repo.final_backups import FetchedHost, discard, require_own
+from backupd.repo.final_backups import HostIsReplica, discard, require_not_replica
 from backupd.repo.holes import WORTH_COUNTING, WORTH_PUNCHING, data_written, punch_written
 from backupd.repo.pool_files import names_of
 from backupd.repo.seals import sealed_row
 from backupd.repo.verification_files import forgotten_damages
 from backupd.rsync.confined import require_harmless
-from backupd.rsync.messages import tells_of_damage
+from backupd.rsync.messages import reports_damage
 from backupd.rsync.process import RunCancellation
 from backupd.run import finishing, hooks
 from backupd.run import work_subvolume as working
 from backupd.run.context import HostResult, RunContext, RunningTransfer
 from backupd.run.emptied import judged, with_emptied
 from backupd.run.fetched_twice import standing_keys, with_fetched_twice
-from backupd.run.finishing import Prepared, ShareWith
+from backupd.run.finishing import ShareWith, WorkSubvolume
 from backupd.run.fresh_sums import SumLimits
 from backupd.run.interrupted import take_host_lock
 from backupd.run.other_file_systems import STOPPED, not_looked, with_left_out
@@ -129,7 +129,7 @@ class HostRun:
             if self.host.address:
                 require_harmless(self.context.rsync, self.context.confinement, self.context.config)
             return await self._with_hooks(lock, running)
-        except FetchedHost as error:
+        except HostIsReplica as error:
             if not self.context.night:  # somebody has asked for it
                 return self._failed(error.message)
             self._finish_run("skipped", error.message)
@@ -157,7 +157,7 @@ class HostRun:
         """Runs the hooks: `before` may skip or fail the host; `after` runs whenever `before` succeeded, and its failure is
         reported.
         """
-        require_own(self.context.pool, self.host.name)
+        require_not_replica(self.context.pool, self.host.name)
         trouble = await hooks.run(
             "before", self.host, self.context.pool, self.cancellation, state="", config_file=self.context.config.file
         )
@@ -223,7 +223,7 @@ class HostRun:
             return await self._fetch_and_finish(lock, running, disk, checked=True)
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
 
-    async def _fetch(self, prepared: Prepared, transfer: HostTransfer) -> RunVerdict:
+    async def _fetch(self, prepared: WorkSubvolume, transfer: HostTransfer) -> RunVerdict:
         """Does all that needs the host, and ends the connection to it."""
         try:
             await transfer.run()
@@ -245,7 +245,7 @@ class HostRun:
                 self.seconds["fetched_twice"] = round(seconds, 3)
         return verdict
 
-    async def _note_left_out(self, prepared: Prepared, transfer: HostTransfer) -> None:
+    async def _note_left_out(self, prepared: WorkSubvolume, transfer: HostTransfer) -> None:
         """Adds to the results what `one_file_system` has left out, as warnings. A stopped run does not ask the host any more."""
         results = list(transfer.results.values())
         begun = time.monotonic()
@@ -258,22 +258,22 @@ class HostRun:
         transfer.results = {result.path: result for result in results}
         self.seconds["mounts"] = round(time.monotonic() - begun, 3)
 
-    async def _grew_from_damage(self, prepared: Prepared, transfer: HostTransfer) -> bool:
+    async def _grew_from_damage(self, prepared: WorkSubvolume, transfer: HostTransfer) -> bool:
         """Returns True if the disk cannot read some metadata of `.working` that rsync came upon: of its base, or from an
         earlier run.
         """
         causes = [result.cause for result in transfer.results.values() if result.outcome is PathOutcome.FAULT]
-        if self.cancellation.reason or not any(cause and tells_of_damage(cause.facts.get("line", "")) for cause in causes):
+        if self.cancellation.reason or not any(cause and reports_damage(cause.facts.get("line", "")) for cause in causes):
             return False
         return await self._has_damaged_base(prepared)
 
-    async def _has_damaged_base(self, prepared: Prepared) -> bool:
+    async def _has_damaged_base(self, prepared: WorkSubvolume) -> bool:
         """Returns True if the disk cannot read some metadata of `.working`, and a run without its base may go well."""
         if self.cancellation.reason:
             return False
         return (prepared.base is not None or not prepared.fresh) and await asyncio.to_thread(is_damaged, prepared.path)
 
-    async def _prepare(self, running: RunningTransfer, disk: Syncfs, checked: bool) -> tuple[Prepared, Record]:
+    async def _prepare(self, running: RunningTransfer, disk: Syncfs, checked: bool) -> tuple[WorkSubvolume, Record]:
         """Prepares the work subvolume, and enters it in the catalogue as running. Returns its first record too."""
         context, begun, damages = self.context, time.monotonic(), self.context.catalogue.damages(self.host.name)
         forgotten = await asyncio.to_thread(_forgotten, context.pool, self.host.name, damages)
@@ -296,7 +296,7 @@ class HostRun:
         context.catalogue.put_backup(self.row)
         return prepared, first
 
-    async def _finalise(self, prepared: Prepared, record: Record, transfer: HostTransfer, disk: Syncfs) -> HostResult:
+    async def _finalise(self, prepared: WorkSubvolume, record: Record, transfer: HostTransfer, disk: Syncfs) -> HostResult:
         """Makes holes again, then the backup final, then its row."""
         context = self.context
         # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
@@ -340,7 +340,7 @@ class HostRun:
         self.ended = True
         return self._result(final.state, final)
 
-    def _emptied_judge(self, prepared: Prepared) -> Callable[[Record], Record] | None:
+    def _emptied_judge(self, prepared: WorkSubvolume) -> Callable[[Record], Record] | None:
         """Returns what checks whether something was not mounted; None for a backup without a base.
 
         The number of deletions does not count: an rsync on the host from before 3.1 leaves it out.
@@ -378,7 +378,7 @@ class HostRun:
         )
 
     async def _leave_unfinished(
-        self, prepared: Prepared, record: Record, verdict: RunVerdict, transfer: HostTransfer, disk: Syncfs
+        self, prepared: WorkSubvolume, record: Record, verdict: RunVerdict, transfer: HostTransfer, disk: Syncfs
     ) -> HostResult:
         """Keeps what arrived for the next run; deletes a `.working` in which nothing arrived."""
         nothing, lost = prepared.fresh and not transfer.anything_arrived, False

@@ -21,7 +21,7 @@ _NONE = 0  # the id of a run that is not in the catalogue
 
 
 @contextmanager
-def catalogue_or_stand_in(state: Path, pool_id: str) -> Iterator[tuple[Catalogue, OperatorError | None]]:
+def open_catalogue_or_memory(state: Path, pool_id: str) -> Iterator[tuple[Catalogue, OperatorError | None]]:
     """Yields the catalogue in `state`; if it cannot be read or written, an empty one in memory, and the reason.
 
     The reconciling at the beginning of every run fills an empty one. Raises OperatorError for one of a newer version.
@@ -51,7 +51,7 @@ def _why_not(catalogue: Catalogue, pool_id: str) -> OperatorError | None:
     return None
 
 
-class Ledger:
+class BestEffortCatalogue:
     """Writes to the catalogue and ignores failures: `trouble` is the first reason, `say` is called once with it.
 
     Methods and their arguments are those of Catalogue.

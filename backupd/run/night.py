@@ -11,7 +11,7 @@ from backupd.expire.report import names_in_words
 from backupd.repo import backup_json as records
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
 from backupd.run.host import HostRun
-from backupd.run.ledger import Ledger
+from backupd.run.ledger import BestEffortCatalogue
 from backupd.run.planning import PlannedHost
 from backupd.run.room import NoRoom, OthersFirst, RoomMaker, Scarcity
 from backupd.run.slots import CONFINED, OPEN, HeldSlots, has_files_for, possible_at_once, slots_of
@@ -70,17 +70,17 @@ def _why(run: HostRun) -> str | None:
 class NightRunner:
     """Runs the planned hosts. `stop` and `kill` may be called at any time (from a signal handler of the loop).
 
-    `waits`: no host begins while other runs have all places of the pool or of its group.
+    `wait_for_slot`: no host begins while other runs have all places of the pool or of its group.
 
     A host that was stopped for want of room, in an earlier run, gives its room to the others when they need it, and goes last.
     """
 
-    def __init__(self, context: RunContext, planned: Sequence[PlannedHost], *, waits: bool = False) -> None:
+    def __init__(self, context: RunContext, planned: Sequence[PlannedHost], *, wait_for_slot: bool = False) -> None:
         self.context = context
-        self.waits = waits
+        self.wait_for_slot = wait_for_slot
         self.waiting = [entry for entry in planned if entry.runs]
-        self.shut = [entry.opens for entry in planned if entry.opens]
-        self.copies = [entry.host.name for entry in planned if entry.is_copy]
+        self.outside_window = [entry.opens for entry in planned if entry.opens]
+        self.replicated = [entry.host.name for entry in planned if entry.is_copy]
         self.runs: dict[str, HostRun] = {}
         self.results: list[HostResult] = []
         self.reason: str | None = None
@@ -107,10 +107,10 @@ class NightRunner:
     async def run(self) -> list[HostResult]:
         """Returns the results, in the order in which hosts ended. Afterwards `unusable` tells whether the pool ended the run."""
         self.context.sinks(NightStarted(tuple(entry.host.name for entry in self.waiting)))
-        if self.shut and not self.waiting:
-            self.context.sinks.notice(_outside(self.shut))
-        if self.copies:
-            shown = names_in_words(self.copies)
+        if self.outside_window and not self.waiting:
+            self.context.sinks.notice(_outside(self.outside_window))
+        if self.replicated:
+            shown = names_in_words(self.replicated)
             self.context.sinks.notice(f"copies of another pool, so not backed up here: {shown} (`backupd promote` takes them over)")
         at_a_time = self._most = self._at_a_time()
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
@@ -124,7 +124,9 @@ class NightRunner:
         finally:
             for task in (*beside, *self._beside):
                 task.cancel()
-            self.context.sinks(NightEnded(trouble=self._is_in_trouble() or bool(self.shut or self.context.config.excluded)))
+            self.context.sinks(
+                NightEnded(trouble=self._is_in_trouble() or bool(self.outside_window or self.context.config.excluded))
+            )
             executor.shutdown()  # the loop's own end would need one more thread
         return self.results
 
@@ -144,7 +146,7 @@ class NightRunner:
     def _is_in_trouble(self) -> bool:
         """Returns True if an error of the pool or the catalogue will be reported."""
         catalogue = self.context.catalogue
-        return self.unusable is not None or (isinstance(catalogue, Ledger) and catalogue.trouble is not None)
+        return self.unusable is not None or (isinstance(catalogue, BestEffortCatalogue) and catalogue.trouble is not None)
 
     async def _worker(self, over: asyncio.Event | None = None) -> None:
         """Backs up one host after the other, until none waits, or until `over`: another worker needs the place."""
@@ -152,14 +154,14 @@ class NightRunner:
             try:
                 await self._back_up_and_tell(entry)
             except NoRoom as error:
-                self._nothing_starts(error)
+                self._refuse_new_hosts(error)
             except PoolUnusable as error:
                 self.unusable = self.unusable or error
                 self.stop(_of_pool(error.message))
             async with self._changed:
                 self._changed.notify_all()
 
-    def _nothing_starts(self, error: NoRoom) -> None:
+    def _refuse_new_hosts(self, error: NoRoom) -> None:
         self.unusable = self.unusable or error
         self.reason = self.reason or error.message
 
@@ -174,7 +176,7 @@ class NightRunner:
 
     def _stop_for_room(self, host: str, why: str) -> None:
         """Stops the host's transfer, keeping partial data; no more hosts are started."""
-        self._nothing_starts(NoRoom(f"{host} was stopped: {why}", f"{_TOO_MUCH}, `backupd discard {host}` now"))
+        self._refuse_new_hosts(NoRoom(f"{host} was stopped: {why}", f"{_TOO_MUCH}, `backupd discard {host}` now"))
         run = self.runs[host]
         if not run.cancellation.reason:  # one that is being stopped for another reason must not be discarded for this one
             run.stopped_for = records.ROOM
@@ -217,7 +219,7 @@ class NightRunner:
     async def _back_up(self, entry: PlannedHost) -> None:
         host = entry.host
         run = self.runs[host.name]
-        closing = None
+        window_timer = None
         try:
             if entry.bound and host.window:
                 now = self.context.clock.now()
@@ -225,26 +227,28 @@ class NightRunner:
                 if end is None:
                     self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before its turn came"))
                     return
-                closing = asyncio.create_task(_close(run, host.window, (end - now).total_seconds()))
-            with HeldSlots(self.context.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
-                run.pause = partial(self._pause, run, places)
-                if await self._has_place(run, places) and await self._has_room(entry, run):
+                window_timer = asyncio.create_task(_close(run, host.window, (end - now).total_seconds()))
+            with HeldSlots(self.context.pool.locks, f"backup of {host.name}", format_time(run.started)) as slots:
+                run.pause = partial(self._pause, run, slots)
+                if await self._has_slot(run, slots) and await self._has_room(entry, run):
                     self._tell(await run.run())
         finally:
-            if closing:
-                closing.cancel()
+            if window_timer:
+                window_timer.cancel()
             self._scarcity.growth.forget(host.name)
             del self.runs[host.name]
 
-    async def _pause(self, run: HostRun, places: HeldSlots, seconds: float, silent: bool) -> None:
+    async def _pause(self, run: HostRun, slots: HeldSlots, seconds: float, silent: bool) -> None:
         """Gives up the place between two attempts of a host. A host that was silent or cannot be reached waits until all others
         have begun, or for an hour. Each has some open files meanwhile, so it keeps its place if hundreds would take those of
         the others.
         """
-        if not self.waits or not has_files_for(self._most + 1, self._each):  # without: it may be one more than there are places for
+        if not self.wait_for_slot or not has_files_for(
+            self._most + 1, self._each
+        ):  # without: it may be one more than there are places for
             await run.cancellation.wait(seconds)
             return
-        places.release()
+        slots.release()
         over = asyncio.Event()
         with run.waiting():
             self._pausing.add(run.host.name)
@@ -256,18 +260,18 @@ class NightRunner:
             over.set()
             self._pausing.discard(run.host.name)
             if not run.cancellation.reason:
-                await places.wait(slots_of(self.context.config, run.host), run.cancellation, lambda: False, lambda _: None)
+                await slots.wait(slots_of(self.context.config, run.host), run.cancellation, lambda: False, lambda _: None)
 
-    async def _has_place(self, run: HostRun, places: HeldSlots) -> bool:
+    async def _has_slot(self, run: HostRun, slots: HeldSlots) -> bool:
         """Returns True if the host may begin now. A waiting run waits; any other begins although too many are running, and says
         so.
         """
         wanted, name, notice = slots_of(self.context.config, run.host), run.host.name, self.context.sinks.notice
-        if not self.waits:
-            if missing := places.take(wanted):
+        if not self.wait_for_slot:
+            if missing := slots.take(wanted):
                 notice(f"{name} is one more than `concurrency`{missing.whose} allows: {_run(missing.count)} (--wait waits)")
             return True
-        if await places.wait(
+        if await slots.wait(
             wanted,
             run.cancellation,
             lambda: self.reason is not None,
@@ -311,7 +315,7 @@ class NightRunner:
 
     def _tell(self, result: HostResult) -> None:
         if not result.good:
-            self._room.look_again()
+            self._room.check_again()
         self.results.append(result)
         self.context.sinks(result)
 

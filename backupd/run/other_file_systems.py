@@ -21,7 +21,7 @@ from backupd.rsync.probe import HostAccess, left_empty
 from backupd.rsync.process import RunCancellation
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from backupd.run.context import RunContext
-from backupd.run.finishing import Prepared
+from backupd.run.finishing import WorkSubvolume
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.pool.subvolume import commit, describe, opened
@@ -51,7 +51,7 @@ class ChangedFolders:
 async def with_left_out(
     context: RunContext,
     host: HostConfig,
-    prepared: Prepared,
+    prepared: WorkSubvolume,
     results: Sequence[PathResult],
     protocol: int | None,
     cancellation: RunCancellation,
@@ -80,7 +80,7 @@ def not_looked(result: PathResult, why: str) -> PathResult:
 async def _one_path(
     context: RunContext,
     host: HostConfig,
-    prepared: Prepared,
+    prepared: WorkSubvolume,
     result: PathResult,
     changed: ChangedFolders,
     cancellation: RunCancellation,

@@ -6,7 +6,7 @@ from datetime import datetime
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
-from backupd.run.verdict import waited_in_vain
+from backupd.run.verdict import is_timeout
 from btrkeep.backup_states import CauseCode
 from btrkeep.catalogue import HostFacts
 from btrkeep.config import Config, HostConfig
@@ -82,7 +82,7 @@ def _turn(facts: HostFacts | None, hosts: int) -> int:
     """
     if not facts or facts.last_run is None:
         return 0
-    return facts.last_run + (hosts if waited_in_vain(facts.last_run_cause) else 0)
+    return facts.last_run + (hosts if is_timeout(facts.last_run_cause) else 0)
 
 
 def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, catch_up: bool) -> PlannedHost:

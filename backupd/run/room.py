@@ -61,7 +61,7 @@ class RoomMaker:
         self._seen = 0.0
         self._alone = asyncio.Lock()
 
-    def look_again(self) -> None:
+    def check_again(self) -> None:
         """The pool may be full now, whatever the last look said."""
         self._seen = 0.0
 

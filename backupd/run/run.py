@@ -32,7 +32,7 @@ from backupd.health.trust import check_trust
 from backupd.proof.after_crash import read_last_written
 from backupd.proof.against_source import SourceComparison, SourceScope
 from backupd.repo.context import PoolContext
-from backupd.repo.final_backups import keep_names
+from backupd.repo.final_backups import sync_names
 from backupd.repo.history_copy import bring_back, keep_history
 from backupd.repo.pool_files import has_backups_in_doubt
 from backupd.repo.reconcile import reconcile
@@ -40,7 +40,7 @@ from backupd.repo.verification_files import HostComparisons, read_compared
 from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.run.context import HostResult, NightEnded, NightEvent
-from backupd.run.ledger import Ledger
+from backupd.run.ledger import BestEffortCatalogue
 from backupd.run.night import NightRunner
 from backupd.run.planning import PlannedHost
 from btrkeep.backup_states import COMPLETE, Cause, CauseCode
@@ -94,7 +94,7 @@ def run_hosts(
             held.enter_context(take_lock(opened.pool.locks / NIGHT_LOCK, "backupd run", since))
         become_reaper()
         ensure_reserve(opened.pool.path)
-        ledger = Ledger(opened.catalogue, sinks.notice, opened.trouble)
+        ledger = BestEffortCatalogue(opened.catalogue, sinks.notice, opened.trouble)
         _bring_up_to_date(opened, ledger, sinks.notice, since)
         for notice in opened.config.notices:
             sinks.notice(notice)
@@ -115,12 +115,12 @@ def run_hosts(
             night=night,
             confinement=confinement(opened.config),
         )
-        runner = NightRunner(run, planned(), waits=waits)
+        runner = NightRunner(run, planned(), wait_for_slot=waits)
         report.begin(run)
         if night and runner.waiting:
             note_caller(opened, ledger)
         results, signalled = asyncio.run(_with_signals(runner))
-        keep_names(opened.pool)
+        sync_names(opened.pool)
         report.end(run, runner.reason)
         if night and not signalled and not ledger.trouble:
             with cancellation.listening():
@@ -143,7 +143,7 @@ def due_now(opened: PoolContext, planned: Sequence[PlannedHost]) -> tuple[list[s
     return [entry.host.name for entry in due], limit
 
 
-def note_caller(opened: PoolContext, ledger: Ledger) -> None:
+def note_caller(opened: PoolContext, ledger: BestEffortCatalogue) -> None:
     """Records what has started this run: whether hosts are backed up in time is judged by it, where no timer and no cron does."""
     if not opened.trouble and opened.clock.start is None:
         now = opened.clock.now()
@@ -153,7 +153,7 @@ def note_caller(opened: PoolContext, ledger: Ledger) -> None:
             ledger.note(error)
 
 
-def _bring_up_to_date(context: PoolContext, ledger: Ledger, notice: Callable[[str], None], since: str) -> None:
+def _bring_up_to_date(context: PoolContext, ledger: BestEffortCatalogue, notice: Callable[[str], None], since: str) -> None:
     """Brings the catalogue up to date with the pool, and its lost history back. The ledger notes a catalogue that is unusable."""
     try:
         corrected = reconcile(context.pool, context.catalogue, since)

@@ -20,18 +20,18 @@ from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from backupd.run.arriving_zeros import ArrivingZeros
 from backupd.run.context import RunContext, RunningTransfer
-from backupd.run.finishing import Prepared
+from backupd.run.finishing import WorkSubvolume
 from backupd.run.limits import HostQuota, LimitWatch
 from backupd.run.unlisted import NOTHING, Contents, contents_of, files_below, stored_bytes
 from backupd.run.verdict import (
     PathEvidence,
     SuspectLimits,
     conditions_in,
-    enough_below,
+    count_that_exceeds_limit,
     has_shrunk,
+    is_timeout,
     judge_path,
     shrank_by_size,
-    waited_in_vain,
 )
 from backupd.run.work_subvolume import drop_other_paths
 from btrkeep.backup_states import Cause, CauseCode, ConditionKey
@@ -52,7 +52,7 @@ Pause = Callable[[float, bool], Awaitable[object]]
 """Waits so many seconds before the next attempt, or until the run is stopped; True: it was silent, or not reached."""
 _FLOWS = ("created", "deleted", "transferred", "transferred_bytes", "literal", "matched", "sent", "received")
 _LONGEST_PAUSE = 300.0
-MAY_SAY = 64 << 20
+OUTPUT_LIMIT = 64 << 20
 """Bytes that a host may print in a run, however many files it has."""
 _FOR_EACH_FILE = 256
 _LINE = 100  # bytes that take as long to read as a line takes beside its bytes
@@ -65,7 +65,7 @@ class HostTransfer:
         self,
         context: RunContext,
         host: HostConfig,
-        prepared: Prepared,
+        prepared: WorkSubvolume,
         lock: Lock,
         cancellation: RunCancellation,
         running: RunningTransfer,
@@ -85,8 +85,8 @@ class HostTransfer:
         self.limits = LimitWatch(host, prepared.path, cancellation, None if self.sparse else self.zeros.stop_to_recount)
         self.connection = SharedConnection(host, context.config.ssh, wanted=transfers > 1 or host.one_file_system)
         self._last: RsyncEnd | None = None
-        self._said_bytes = 0
-        self._may_say = MAY_SAY
+        self._output_bytes = 0
+        self._output_limit = OUTPUT_LIMIT
         self.writing = False  # whether an rsync was started of which nobody has seen that all its processes are gone
         self._said: dict[str, tuple[str, ...]] = {}
         self._conditions: dict[str, list[ConditionKey]] = {}
@@ -102,7 +102,7 @@ class HostTransfer:
             pending = await self._attempt(pending)
             if not pending or attempt == self.host.attempts or not self._worth_another():
                 break
-            silent = self.unreachable or any(waited_in_vain(self.results[path].cause) for path in pending)
+            silent = self.unreachable or any(is_timeout(self.results[path].cause) for path in pending)
             await self.pause(min(_LONGEST_PAUSE, self.context.retry_pause * 3 ** (attempt - 1)), silent)
         self.results = {path: self.results[path] for path in self.host.paths}
 
@@ -159,7 +159,7 @@ class HostTransfer:
                 watching = asyncio.create_task(self.zeros.watch(self._received, partial(self._size, control)))
                 try:
                     ended = self._last = await transfer(
-                        command, self.lock, self.cancellation, self.host.stall, self.running.take, self._heard, cell
+                        command, self.lock, self.cancellation, self.host.stall, self.running.take, self._on_output, cell
                     )
                 finally:
                     await _end(watching)
@@ -206,20 +206,20 @@ class HostTransfer:
         cell = held.enter_context(ConfinedTransfer(remote))
         return cell.command(rsync_command(host, ssh, path, data, one_pass, shell=cell.remote.words), data), cell
 
-    def _heard(self, data: bytes) -> bool:
+    def _on_output(self, data: bytes) -> bool:
         """Returns True if the output is to be parsed. Stops a host that prints without end, because a sender can have anything
         printed.
 
         rsync prints some 80 bytes for each file that it writes, and a line for each unreadable one. So much more is allowed for
         each file that the backup can have, which the filesystem knows.
         """
-        self._said_bytes += len(data) + _LINE * data.count(b"\n")
-        if self._said_bytes > self._may_say:
+        self._output_bytes += len(data) + _LINE * data.count(b"\n")
+        if self._output_bytes > self._output_limit:
             with suppress(OSError):  # such as on a full pool
-                self._may_say = MAY_SAY + _FOR_EACH_FILE * self.attempts * inodes_made(self.prepared.path)
-        enough = self._said_bytes > self._may_say
+                self._output_limit = OUTPUT_LIMIT + _FOR_EACH_FILE * self.attempts * inodes_made(self.prepared.path)
+        enough = self._output_bytes > self._output_limit
         if enough:
-            self.cancellation.cancel_for(Cause(CauseCode.ENDLESS_OUTPUT, facts={"bytes": self._may_say}))
+            self.cancellation.cancel_for(Cause(CauseCode.ENDLESS_OUTPUT, facts={"bytes": self._output_limit}))
         return not enough
 
     async def _judge(self, path: str, ended: RsyncEnd, numbers: Mapping[str, int], seconds: float) -> PathResult:
@@ -228,7 +228,7 @@ class HostTransfer:
         complete, before = numbers if ended.output.numbers else {}, based_on.numbers if based_on else None
         below = 0
         if unlisted := ended.messages.unlisted:
-            enough = enough_below(ended.messages, complete, limits)
+            enough = count_that_exceeds_limit(ended.messages, complete, limits)
             below, unknown = await asyncio.to_thread(files_below, self.prepared.path, path, unlisted, enough, self.cancellation)
             ended.messages.unlisted_beyond += unknown
             if unknown and not ended.stopped:
@@ -340,7 +340,7 @@ async def _end(task: asyncio.Task[None]) -> None:
             log.warning("%s", error)
 
 
-def _split_again(prepared: Prepared, path: str, cancelled: Cancellation) -> None:
+def _split_again(prepared: WorkSubvolume, path: str, cancelled: Cancellation) -> None:
     commit(prepared.path)  # the tree search sees committed inodes only
     split_hard_links(prepared.path, under=path, cancelled=cancelled)
 

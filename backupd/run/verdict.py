@@ -45,7 +45,7 @@ class PathEvidence:
     """The configured limits."""
     seconds: float
     """How long it took."""
-    below: int = 0
+    uncompared_files: int = 0
     """Number of files of the base that were not compared because a folder above them could not be read."""
     stored: tuple[int, int] | None = None
     """Bytes on the disk of the same path in the base and now, without holes; None: only `shrank_by_size` needs it."""
@@ -84,7 +84,7 @@ def judge_path(evidence: PathEvidence) -> PathResult:
         exit_cause=means.cause,
         numbers=dict(evidence.numbers),
         seconds=round(evidence.seconds, 3),
-        unreadable=messages.count(MessageClass.UNREADABLE) + _unknown(evidence) + evidence.below,
+        unreadable=messages.count(MessageClass.UNREADABLE) + _unknown(evidence) + evidence.uncompared_files,
         vanished=messages.count(MessageClass.VANISHED),
         not_kept=messages.count(MessageClass.NOT_KEPT),
         deletions_skipped=bool(messages.count(MessageClass.DELETIONS_SKIPPED)),
@@ -134,7 +134,7 @@ def _kinds_unknown(evidence: PathEvidence) -> tuple[MessageClass, ...]:
     return (MessageClass.UNKNOWN,) if _unknown(evidence) else ()
 
 
-def enough_below(messages: Messages, numbers: Mapping[str, int], limits: SuspectLimits) -> int:
+def count_that_exceeds_limit(messages: Messages, numbers: Mapping[str, int], limits: SuspectLimits) -> int:
     """Returns a number of files below unreadable folders that certainly exceeds the limit; counting more is useless."""
     allowed = limits.unreadable * numbers.get("files", 0) - _missed(messages)
     return max(0, int(allowed / (1 - limits.unreadable))) + 2 if limits.unreadable < 1 else _ENOUGH
@@ -161,7 +161,7 @@ _OUTCOMES = {
 _SILENT = (ExitCause.SILENT, ExitCause.NO_ANSWER, ExitCause.NO_ANSWER_CONNECTING)
 
 
-def waited_in_vain(cause: Cause | None) -> bool:
+def is_timeout(cause: Cause | None) -> bool:
     """Returns True if a host held a place until a time limit and did nothing there, as it may the next time."""
     if cause is None:
         return False
@@ -210,7 +210,7 @@ def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) ->
 
 
 def _missed_too_much(evidence: PathEvidence) -> Cause | None:
-    messages, numbers, below, limit = evidence.messages, evidence.numbers, evidence.below, evidence.limits.unreadable
+    messages, numbers, below, limit = evidence.messages, evidence.numbers, evidence.uncompared_files, evidence.limits.unreadable
     missed = _missed(messages) + _unknown(evidence)
     if missed and missed >= numbers.get("regular", 0):
         line = messages.first(MessageClass.UNREADABLE) or messages.first(MessageClass.NOT_KEPT)
@@ -291,7 +291,7 @@ def _shown(name: str) -> str:
 def _warnings(evidence: PathEvidence) -> list[str]:
     """Returns one sentence for the path, so that a table with one line per host can show all of it; and whether it is empty."""
     path, messages = evidence.path, evidence.messages
-    unread = {MessageClass.UNREADABLE: evidence.below}
+    unread = {MessageClass.UNREADABLE: evidence.uncompared_files}
     parts = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind) + unread.get(kind, 0))]
     if messages.count(MessageClass.DELETIONS_SKIPPED):
         parts.append("deletions were skipped because of that, so what is gone may still be there")

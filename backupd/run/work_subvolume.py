@@ -27,7 +27,7 @@ from backupd.repo.hardlinks import split_hard_links
 from backupd.repo.leftovers import remove_tree
 from backupd.repo.notes_json import Notes, read_notes
 from backupd.repo.synced import remove_mark
-from backupd.run.finishing import DataLost, Prepared, leave_after_error, mark_unsynced, sync
+from backupd.run.finishing import DataLost, WorkSubvolume, leave_after_error, mark_unsynced, sync
 from backupd.run.interrupted import LeftWork, drop_damaged_working, left_by_earlier_run, settings_of
 from backupd.run.limits import join_quota, lift_left_quota
 from btrkeep.backup_states import RUNNING
@@ -76,7 +76,7 @@ class WorkRequest:
         return self.pool.working(self.host.name)
 
 
-def recover_and_prepare(wanted: WorkRequest) -> tuple[Record | None, Prepared]:
+def recover_and_prepare(wanted: WorkRequest) -> tuple[Record | None, WorkSubvolume]:
     """Finishes what a killed run left finished but for its name, then prepares: in one call of a thread."""
     host = wanted.host.name
     lift_left_quota(wanted.pool, host)
@@ -90,7 +90,7 @@ def recover_and_prepare(wanted: WorkRequest) -> tuple[Record | None, Prepared]:
     return recovered, prepare(replace(wanted, checked=True))
 
 
-def prepare(wanted: WorkRequest) -> Prepared:
+def prepare(wanted: WorkRequest) -> WorkSubvolume:
     """Prepares a writable `.working`: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
 
     A continued one was marked as synced, or is a first copy, whose files are then all in doubt.
@@ -132,7 +132,7 @@ def require_not_forgotten(host: str, notes: Notes) -> None:
         )
 
 
-def _make_ready(wanted: WorkRequest, prepared: Prepared, base: FinalBackup | None) -> int:
+def _make_ready(wanted: WorkRequest, prepared: WorkSubvolume, base: FinalBackup | None) -> int:
     """Removes what rsync must not find in it: other source paths, damaged files, shared inodes. Returns how many damaged ones."""
     host, path = wanted.host, prepared.path
     join_quota(wanted.pool, host.name, prepared.id)
@@ -160,7 +160,7 @@ def make_work_subvolume(
     now: datetime,
     imported: str | None = None,
     unread_bases: tuple[str, ...] = (),
-) -> Prepared:
+) -> WorkSubvolume:
     """Makes a new `.working`. It gets that name after it has its record, so one without a record is not ours."""
     staged, path = pool.staged(host.name), pool.working(host.name)
     if not staged.parent.is_dir():
@@ -175,18 +175,18 @@ def make_work_subvolume(
     subvolume = describe(staged)
     assert subvolume is not None
     record, ancestors = base.record if base else None, ancestors_of(base, subvolume.created)
-    prepared = Prepared(path, record, True, subvolume.id, subvolume.uuid, unread_bases=unread_bases, ancestors=ancestors)
+    prepared = WorkSubvolume(path, record, True, subvolume.id, subvolume.uuid, unread_bases=unread_bases, ancestors=ancestors)
     records.write(staged, first_record(prepared, host, now, imported))
     with Checkpoint("working subvolume named"):
         staged.rename(path)
     return prepared
 
 
-def _continue(wanted: WorkRequest, left: LeftWork, base: FinalBackup | None, unread: tuple[str, ...]) -> Prepared:
+def _continue(wanted: WorkRequest, left: LeftWork, base: FinalBackup | None, unread: tuple[str, ...]) -> WorkSubvolume:
     """A `.working` that was left, for rsync to go by its files' times and sizes: those that cannot be relied on are made unlike."""
     path, record = wanted.path, base.record if base else None
     doubted, ancestors = left.record.doubted or not left.synced, left.record.ancestors
-    prepared = Prepared(path, record, False, left.subvolume.id, left.subvolume.uuid, doubted, unread, ancestors)
+    prepared = WorkSubvolume(path, record, False, left.subvolume.id, left.subvolume.uuid, doubted, unread, ancestors)
     first = first_record(prepared, wanted.host, wanted.now)
     records.write(path, first, durable=True)  # before the mark goes: it may fail on a full pool
     remove_mark(path)
@@ -195,7 +195,7 @@ def _continue(wanted: WorkRequest, left: LeftWork, base: FinalBackup | None, unr
     return prepared
 
 
-def first_record(prepared: Prepared, host: HostConfig, now: datetime, imported: str | None = None) -> Record:
+def first_record(prepared: WorkSubvolume, host: HostConfig, now: datetime, imported: str | None = None) -> Record:
     """Returns the record of a run that begins."""
     base = prepared.base
     return Record(
@@ -207,7 +207,7 @@ def first_record(prepared: Prepared, host: HostConfig, now: datetime, imported: 
         base_uuid=base.uuid if base else None,
         settings=settings_of(host),
         address=host.address,
-        doubted=prepared.doubted,
+        doubted=prepared.has_unsynced_files,
         imported=imported,
         unread_bases=prepared.unread_bases,
         ancestors=prepared.ancestors,

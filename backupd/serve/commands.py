@@ -34,14 +34,14 @@ def command_of(asked: ServeRequest, config: Config, program: Sequence[str]) -> t
     if asked.verb == RUN:
         words: tuple[str, ...] = ("run", "--wait", "--", arguments["host"])
     else:
-        allowed = Allowed(asked.folder, asked.elsewhere, asked.in_place)
+        allowed = RestorePermissions(asked.folder, asked.elsewhere, asked.in_place)
         words = command_words(restore_request(arguments, config, allowed), dry_run=asked.verb == PREVIEW)
     who = (f"--asked-by={asked.who}",) if asked.verb == RESTORE else ()
     return (*program, words[0], *(("--now", asked.now) if asked.now else ()), *who, *words[1:])
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class RestorePermissions:
     """What the administrator lets the service do besides restoring to a host where its files were.
 
     `folder`: where a restore into a folder of this machine goes. `elsewhere`: into other folders of its host. `in_place`: folders
@@ -53,7 +53,7 @@ class Allowed:
     in_place: tuple[str, ...] = ()
 
 
-def restore_request(arguments: Mapping[str, Any], config: Config, allowed: Allowed) -> RestoreRequest:
+def restore_request(arguments: Mapping[str, Any], config: Config, allowed: RestorePermissions) -> RestoreRequest:
     """A restore, from checked arguments.
 
     It goes to the very host and to where its files were: a file that somebody has put anywhere on a host would else be what he

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd.repo.context import PoolContext, open_configured, require_catalogue_of, require_writable
-from backupd.repo.publish import tell_dashboard
+from backupd.repo.publish import publish_to_dashboard
 from backupd.serve.jobs import JobStore
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
@@ -245,7 +245,7 @@ class ServiceContext:
         try:
             with Catalogue.open(config.pool.state) as catalogue:
                 require_catalogue_of(config, pool, catalogue.pool_id())
-                tell_dashboard(config, pool, catalogue, self.clock)
+                publish_to_dashboard(config, pool, catalogue, self.clock)
         except OperatorError as error:  # who asks next hears of it
             log.info("the configuration is not published: %s", printable(error.message))
 

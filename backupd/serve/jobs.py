@@ -123,17 +123,17 @@ class JobStore:
         job = self._read(job_id) if is_id(job_id) else None
         if not job:
             raise no_job(job_id)
-        return as_it_is(job, now)
+        return with_actual_state(job, now)
 
     def is_over(self, job_id: str, now: datetime) -> bool:
         """Returns True if it has ended, or is no longer known."""
         job = self._read(job_id)
-        return job is None or as_it_is(job, now).over
+        return job is None or with_actual_state(job, now).over
 
     def all(self, now: datetime) -> Iterator[ServeJob]:
         """Yields all known jobs, newest first. Skips unreadable files."""
         names = sorted((path.stem for path in self._folder.glob("*.json") if is_id(path.stem)), reverse=True)
-        return (as_it_is(job, now) for job in map(self._read, names) if job)
+        return (with_actual_state(job, now) for job in map(self._read, names) if job)
 
     def log(self, job_id: str) -> Path:
         """Returns the path of its log."""
@@ -191,7 +191,7 @@ def read_job(document: Any) -> ServeJob:
         raise ValueError("no job") from error
 
 
-def as_it_is(job: ServeJob, now: datetime) -> ServeJob:
+def with_actual_state(job: ServeJob, now: datetime) -> ServeJob:
     """Returns the real state: a running job whose process is gone has failed; so has one that was never begun, or waited for
     too long.
     """
@@ -240,7 +240,7 @@ class ServeRequest:
     """The time of a rehearsal pool; None: the real time."""
 
 
-def leave_request(folder: Path, asked: ServeRequest) -> None:
+def write_request(folder: Path, asked: ServeRequest) -> None:
     """Writes it down for `take_request`. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(folder / f"{asked.id}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -248,17 +248,17 @@ def leave_request(folder: Path, asked: ServeRequest) -> None:
         json.dump({"format": FORMAT, **asdict(asked)}, file)
 
 
-def withdraw_request(folder: Path, job_id: str) -> None:
+def remove_request(folder: Path, job_id: str) -> None:
     """Removes the request."""
     (folder / f"{job_id}.json").unlink(missing_ok=True)
 
 
-def is_request_left(folder: Path, job_id: str) -> bool:
+def request_exists(folder: Path, job_id: str) -> bool:
     """Returns True if it is waiting: it was not taken, and the machine was not restarted."""
     return (folder / f"{job_id}.json").exists()
 
 
-def take_request(folder: Path, job_id: str) -> ServeRequest:
+def claim_request(folder: Path, job_id: str) -> ServeRequest:
     """Reads and removes it, so that it is carried out only once.
 
     Raises UsageError if there is none, OperatorError if it is invalid.

@@ -24,10 +24,10 @@ from backupd.serve.jobs import (
     JobStore,
     ServeJob,
     ServeRequest,
-    is_request_left,
-    leave_request,
     new_id,
-    withdraw_request,
+    remove_request,
+    request_exists,
+    write_request,
 )
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import read_holder
@@ -77,14 +77,14 @@ def begin(
         in_place = tuple(map(str, service.in_place))
         started = format_time(now) if service.clock.start else None
         request = ServeRequest(job_id, verb, who, dict(arguments), folder, service.elsewhere, in_place, started)
-        leave_request(folder_of_requests(service), request)
+        write_request(folder_of_requests(service), request)
         try:
             if verb != RUN:
                 _start_process(service, jobs, job)
             elif error := _start_due(service).get(job_id):
                 raise error
         except (OperatorError, OSError):
-            withdraw_request(folder_of_requests(service), job_id)
+            remove_request(folder_of_requests(service), job_id)
             jobs.forget(job_id)
             raise
         return job
@@ -119,17 +119,17 @@ def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
     serve_jobs, failed = list(jobs.all(now)), dict[str, OperatorError]()
     for job in serve_jobs:
         if job.over and job.called is None and job.started is None:
-            withdraw_request(requests, job.id)  # it has waited for too long
+            remove_request(requests, job.id)  # it has waited for too long
     for job in next_turns(serve_jobs, service.config().backup.concurrency):
         try:
-            if not is_request_left(requests, job.id):
+            if not request_exists(requests, job.id):
                 raise RequestRefused("the machine was restarted before its turn came", "ask again", own=True)
             _start_process(service, jobs, job)
         except OperatorError as error:
             log.warning("%s: %s", job.id, printable(error.message))
             failed[job.id] = error
             jobs.put(replace(job, state=FAILED, error=error.message, own=isinstance(error, RequestRefused) and error.own))
-            withdraw_request(requests, job.id)
+            remove_request(requests, job.id)
     serve_jobs = [job for job in jobs.all(now) if not job.over and job.verb == RUN]
     service.queue.before = tuple(job.id for job in serve_jobs if is_under_way(job))
     service.queue.waits = any(job.waits for job in serve_jobs)

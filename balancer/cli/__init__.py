@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from btrkeep.cli import CONTEXT_SETTINGS, edge, version_words
+from btrkeep.cli import CONTEXT_SETTINGS, run_command_line, version_words
 from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 
 NAME = "btrfs-balancer"
@@ -45,4 +45,4 @@ def main() -> None:
     gc.set_threshold(1_000_000, 10, 10)  # looking at what was imported and read, again and again, is a tenth of a command's time
     # NumPy's linear algebra would start a thread for each processor, which spin for longer than a scan takes.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.exit(edge(group, NAME))
+    sys.exit(run_command_line(group, NAME))

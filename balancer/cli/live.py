@@ -54,7 +54,7 @@ class RunPace:
 
     def step_begins(self, group: PlannedBlockGroup) -> None:
         """This block group is under way."""
-        self._group, self._worth = group, group.worth
+        self._group, self._worth = group, group.candidates
 
     def step_ends(self, done: StepDone) -> None:
         """Records the end of a step."""

@@ -14,7 +14,7 @@ import click
 
 from btrkeep.choices import BALANCE_POLICIES, DEFAULT_POLICY
 from btrkeep.cli import json_option
-from btrkeep.cli.arguments import GivenPath, Parsed, Value, complete_mount, pool_options, require_one_pool
+from btrkeep.cli.arguments import GivenPath, ParsedType, Value, complete_mount, pool_options, require_one_pool
 from btrkeep.units import parse_duration, parse_share, parse_size, parse_time, show_times_in
 
 if TYPE_CHECKING:
@@ -115,13 +115,13 @@ def _valid_moment(text: str) -> str:
     return text
 
 
-SIZE = Parsed("size", or_none(parse_size))
-TIME = Parsed("duration", or_none(parse_duration))
-DURATION = Parsed("duration", parse_duration)
-MOMENT = Parsed("time", _valid_moment)
+SIZE = ParsedType("size", or_none(parse_size))
+TIME = ParsedType("duration", or_none(parse_duration))
+DURATION = ParsedType("duration", parse_duration)
+MOMENT = ParsedType("time", _valid_moment)
 """A text for `moment`: the zone of a pool is read later."""
-ROOM = Parsed("size", size_or_share)
-PRESSURE = Parsed("percent", or_none(pressure))
+ROOM = ParsedType("size", size_or_share)
+PRESSURE = ParsedType("percent", or_none(pressure))
 
 _POLICY = f"What is balanced first; see above.  [default: {DEFAULT_POLICY}]"
 _CHOOSING = (

@@ -18,7 +18,7 @@ from balancer.cli.plan_view import cut_of, lines, plan_as_json, report_as_json
 from balancer.cli.run_view import BalanceLines, BalanceStatus, warnings_on_stderr
 from balancer.cost_model import DEFAULT, Model, fit
 from balancer.history import Recorder, measured
-from balancer.planning import FilesystemReading, look, planned, require_devices
+from balancer.planning import FilesystemReading, planned, read_filesystem, require_devices
 from balancer.run import Balancing
 from balancer.run_types import INTENDED, BalanceEvent, Report, RoomFloor, RunSettings, StopReason
 from balancer.survey import identity
@@ -84,7 +84,7 @@ def show_plan(path: Path, settings: RunSettings, state: Path | None, *, as_json:
     with open_btrfs(path) as fd:
         filesystem = identity(path)
         require_devices(path if path.is_dir() else path.resolve().parent, settings)
-        seen = look(fd, path if path.is_dir() else path.resolve().parent)
+        seen = read_filesystem(fd, path if path.is_dir() else path.resolve().parent)
         steps = planned(fd, seen, settings, model_of(state, filesystem))
         alone = "" if steps else left_alone(seen, settings)
     now = seen.numbers()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from balancer.cli.options import balance_target, mount_point, which_pool
-from btrkeep.cli import complain, json_option
+from btrkeep.cli import json_option, print_error
 from btrkeep.cli.arguments import VADDR, require_one_pool
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import local_time, printable
@@ -140,7 +140,7 @@ def _record(state: Path, sample: "FreeSpaceScore") -> int:
     try:
         record_sample(state, sample)
     except OperatorError as error:
-        complain(OperatorError(f"the scores are not recorded: {error.message}", error.hint))
+        print_error(OperatorError(f"the scores are not recorded: {error.message}", error.hint))
         return Exit.ATTENTION
     click.echo(f"recorded in the catalogue {printable(str(state))} as of {local_time(sample.taken)}", err=True)
     return Exit.OK

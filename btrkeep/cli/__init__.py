@@ -17,7 +17,7 @@ import click
 import orjson
 
 from btrkeep import __version__
-from btrkeep.cli.progress import hang_up, lost_output, prose, with_calls_in
+from btrkeep.cli.progress import hang_up, lost_output, print_wrapped, with_calls_in
 from btrkeep.cli.tables import Column, Row, listing, objects
 from btrkeep.errors import ERROR_MARK, ConfigError, Exit, OperatorError, UsageError, did_you_mean, report_error
 from btrkeep.units import format_time, printable, with_encoded
@@ -31,7 +31,7 @@ _OBJECTS = 50_000  # new ones before they are searched for cycles; by 700, Pytho
 _AT_A_TIME = 500  # encoding many items with one call takes two thirds of the time; so many are some 200 kB
 
 
-def edge(command: click.Command, name: str) -> int:
+def run_command_line(command: click.Command, name: str) -> int:
     """Runs a click command and gives the exit status. The only place where OperatorError is caught."""
     _open_closed_streams()
     gc.set_threshold(_OBJECTS)
@@ -42,13 +42,13 @@ def edge(command: click.Command, name: str) -> int:
         status = command.main(prog_name=name, standalone_mode=False, color=_colour())
     except OperatorError as error:
         _show_escapes(error, sys.argv[1:])
-        complain(error)
+        print_error(error)
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return Exit.USAGE
     except click.ClickException as error:
-        complain(_in_our_words(error))
+        print_error(_in_our_words(error))
         return Exit.USAGE
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
@@ -87,7 +87,7 @@ def _require_current_folder() -> None:
 
 
 def _not_printed(error: OSError) -> int:
-    complain(OperatorError(f"standard output: {error.strerror}", "what was printed is not all there; see where it goes"))
+    print_error(OperatorError(f"standard output: {error.strerror}", "what was printed is not all there; see where it goes"))
     return Exit.ATTENTION
 
 
@@ -149,13 +149,13 @@ def _options_of(context: click.Context) -> dict[str, click.Option]:
     return {name: option for option in options for name in option.opts}
 
 
-def complain(error: OperatorError) -> None:
+def print_error(error: OperatorError) -> None:
     """An error and its hint on standard error, in colour only on a terminal; and to the program of ours that started this one."""
     report_error(error)
     for line in error.located if isinstance(error, ConfigError) else error.message.splitlines():
-        prose(click.style(ERROR_MARK, fg="red", bold=True) + printable(line), err=True, color=_colour())
+        print_wrapped(click.style(ERROR_MARK, fg="red", bold=True) + printable(line), err=True, color=_colour())
     if error.hint:
-        prose(click.style("hint: ", fg="cyan") + printable(error.hint), err=True, color=_colour())
+        print_wrapped(click.style("hint: ", fg="cyan") + printable(error.hint), err=True, color=_colour())
     for note in getattr(error, "__notes__", ()):  # never broken: a shell line may be in it
         click.echo(printable(note), err=True)
 
@@ -171,7 +171,7 @@ def print_answer(answer: object, text: Iterable[str] | Callable[[], object], *, 
         text()
     else:
         for paragraph in text:
-            prose(paragraph)
+            print_wrapped(paragraph)
     return Exit.OK
 
 
@@ -182,7 +182,7 @@ def print_listing(columns: Sequence[Column[Row]], rows: Sequence[Row], *, as_jso
     elif rows:
         click.echo(listing(columns, rows))
     elif empty:
-        prose(empty)
+        print_wrapped(empty)
 
 
 def echo_json(value: object) -> None:

@@ -36,7 +36,7 @@ def from_options(kind: type[Options], options: dict[str, Any]) -> Options:
     return kind(**{name: options.pop(name) for name in kind.__dataclass_fields__ if name in options})
 
 
-class Parsed(click.ParamType[Value]):
+class ParsedType(click.ParamType[Value]):
     """A click type made from a function, which raises ValueError with a message for the operator."""
 
     def __init__(self, name: str, parse: Callable[[str], Value]) -> None:
@@ -62,7 +62,7 @@ def virtual_address(text: str) -> int:
     return address
 
 
-VADDR = Parsed("vaddr", virtual_address)
+VADDR = ParsedType("vaddr", virtual_address)
 
 
 _SHOWN = 60  # characters of a path that is too long

@@ -24,12 +24,12 @@ _COMMAND = re.compile(r"`(backupd|btrkeep-web) (?!-)")
 def say(text: str, *, err: bool = False) -> None:
     """Prints a line."""
     try:
-        prose(text, err=err)
+        print_wrapped(text, err=err)
     except OSError:
         hang_up(sys.stderr if err else sys.stdout)
 
 
-def prose(text: str, indent: str = "  ", *, err: bool = False, color: bool | None = None) -> None:
+def print_wrapped(text: str, indent: str = "  ", *, err: bool = False, color: bool | None = None) -> None:
     """Breaks text between words at the terminal's width; continuation lines begin with `indent`.
 
     A word that is longer than a line stays whole, so that it can be copied, and so does a command in backquotes. If the output is
@@ -106,7 +106,7 @@ def hang_up(stream: IO[str]) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def outlive_readers() -> None:
+def survive_closed_stdout() -> None:
     """Loses from now on what is printed for nobody (a pager that was left, `| head`) or has no room: the command does all
     of its work. `lost_output` says so at its end.
     """
@@ -172,7 +172,7 @@ class _Terminal:
 
 def say_wait(why: str) -> None:
     """Prints on standard error what the work waits for."""
-    prose(f"waits: {printable(why)}", err=True)
+    print_wrapped(f"waits: {printable(why)}", err=True)
 
 
 class SaidOnce:

@@ -261,9 +261,9 @@ def _this_machine(
     where = dotted(HOST, name, "paths")
     for piece in source_exclusions:
         if piece.pattern:
-            problems.say(table.file, where, f"{quoted(piece.source)} contains {piece.what}: {piece.pattern} is left out")
+            problems.say(table.file, where, f"{quoted(piece.source)} contains {piece.name}: {piece.pattern} is left out")
         else:
-            reason = f"{quoted(piece.source)}: is {piece.what} itself, or lies in it"
+            reason = f"{quoted(piece.source)}: is {piece.name} itself, or lies in it"
             problems.add(table.file, where, reason, (HOST, name, "paths"))
     return tuple(dict.fromkeys(piece.pattern for piece in source_exclusions if piece.pattern))
 

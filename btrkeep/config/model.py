@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from btrkeep.config import settings
 from btrkeep.config import value_types as kinds
 from btrkeep.config.config_key import EVERY_HOST, HOST, OFFSITE, PUSH, REPLICA, RETENTION, SHARED, ConfigKey, entry, filled_by
-from btrkeep.config.values import MinFree, Window
+from btrkeep.config.values import SizeOrShare, Window
 from btrkeep.errors import ConfigError
 
 
@@ -144,7 +144,7 @@ class HostConfig:
     max_new_bytes: int | None = entry(EVERY_HOST, kinds.SIZE_LIMIT, None, '"200GiB"',
         "How much new data a backup may have, in its files and their attributes. A host with more is stopped. Without it, or "
         'with ``"none"``: no limit.', shown=True)
-    max_memory: MinFree = entry(EVERY_HOST, kinds.FLOOR, "50%", '"4GiB"',
+    max_memory: SizeOrShare = entry(EVERY_HOST, kinds.SIZE_OR_SHARE, "50%", '"4GiB"',
         "How much memory a host's rsync may use on this machine: a share of the machine's or a size. If it uses more, it is "
         "stopped.")
     quota: int | None = entry(EVERY_HOST, kinds.SIZE_LIMIT, None, '"500GiB"',

@@ -43,7 +43,7 @@ class Problem:
 
     file: Path
     """The file that has it."""
-    what: str
+    setting: str
     """What is wrong, in words."""
     reason: str = ""
     """Why; "": `what` says it."""
@@ -61,7 +61,7 @@ class Problem:
     """True if it follows from such a file, and is not reported by itself."""
 
     def __str__(self) -> str:
-        position = f"line {self.line}, column {self.column}" if self.column else self.what
+        position = f"line {self.line}, column {self.column}" if self.column else self.setting
         return _line(str(self.file), position, self.reason)
 
 
@@ -108,14 +108,14 @@ class Problems:
 
     def _first_in_front(self, first: Problem, key: str, names: str) -> str:
         """Formats a problem of many hosts with the place of the first."""
-        return self.locate(replace(first, what=f"host.*{key}", reason=f"{first.reason} ({names})"))
+        return self.locate(replace(first, setting=f"host.*{key}", reason=f"{first.reason} ({names})"))
 
     def locate(self, problem: Problem) -> str:
         """Formats one mistake as FILE:LINE: KEY: REASON. Without a known line it is FILE: KEY: REASON."""
         line = problem.line
         if line is None and problem.where and problem.file in self.texts:
             line = line_of(self.texts[problem.file], problem.where)
-        return _line(str(problem.file) if line is None else f"{problem.file}:{line}", problem.what, problem.reason)
+        return _line(str(problem.file) if line is None else f"{problem.file}:{line}", problem.setting, problem.reason)
 
     def add(
         self,
@@ -138,8 +138,8 @@ class Problems:
 
 def _host_key(problem: Problem) -> tuple[str, str] | None:
     """Returns the name of the host that the problem is about, and the key with its value; None for another problem."""
-    match = _HOST_KEY.match(problem.what)
-    return (match[1], problem.what[match.end() :]) if match and not problem.implied else None
+    match = _HOST_KEY.match(problem.setting)
+    return (match[1], problem.setting[match.end() :]) if match and not problem.implied else None
 
 
 def _shown(names: list[str]) -> str:

@@ -43,7 +43,7 @@ class FactStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedReplica:
+class PublishedCopy:
     """A copy without its secrets: a replica, a server that this pool's backups are sent to, a pool that fetches, or an offsite
     repository.
     """
@@ -104,7 +104,7 @@ class Published:
     """As in [serve]."""
     are_rights_known: bool = True
     """False if a mistake leaves open what [web] and [serve] allow."""
-    replicas: Mapping[str, PublishedReplica] = field(default_factory=dict)
+    copies: Mapping[str, PublishedCopy] = field(default_factory=dict)
     """The copies by name, without their addresses."""
 
 
@@ -235,12 +235,12 @@ def _parsed(text: str) -> Published:
         expiry=ExpirySettings(**expiry),
         hosts={name: _host_of(name, values) for name, values in given["hosts"].items()},
         since={name: parse_time(since) for name, since in given.get("since", {}).items()},
-        replicas={
-            name: PublishedReplica(name, terms[0], terms[1], _policy_of(kept[name]) if name in kept else None)
+        copies={
+            name: PublishedCopy(name, terms[0], terms[1], _policy_of(kept[name]) if name in kept else None)
             for name, terms in given.get("replicas", {}).items()
         }
         | {
-            name: PublishedReplica(name, oldest, False, kind=kind)
+            name: PublishedCopy(name, oldest, False, kind=kind)
             for key, kind in (("pushes", "push"), ("fetched_by", "fetched_by"), ("offsites", "offsite"))
             for name, oldest in given.get(key, {}).items()
         },

@@ -26,7 +26,7 @@ _MOST_LINKS = 40
 class SelfExclusion:
     """A folder of btrkeep that is excluded from backups of this machine."""
 
-    what: str
+    name: str
     """Its name in a sentence."""
     path: Path | None
     """The folder; None if its configuration is invalid."""
@@ -39,7 +39,7 @@ class SourceExclusion:
     """`source` contains `what`, which `pattern` leaves out; an empty pattern: `source` lies in it, so nothing would remain."""
 
     source: str
-    what: str
+    name: str
     pattern: str
 
 
@@ -48,9 +48,9 @@ def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> li
     table = mounts()
     unsure = _may_not_answer(table)
     real = [(each, _real(str(each.path.absolute()), unsure)) for each in kept if each.path]
-    places = [(each.what, folder) for each, folder in real]
+    places = [(each.name, folder) for each, folder in real]
     places += [
-        (f"{each.what}, mounted a second time", other)
+        (f"{each.name}, mounted a second time", other)
         for each, folder in real
         if each.everywhere
         for other in other_places(folder, table)

@@ -35,7 +35,7 @@ from btrkeep.config.config_key import (
     filled_by,
 )
 from btrkeep.config.value_types import EVENT_WORDS
-from btrkeep.config.values import FileSample, Listen, MinFree, Pace, Url
+from btrkeep.config.values import FileSample, Listen, Pace, SizeOrShare, Url
 from btrkeep.units import format_share
 
 _FIVE_WEEKS, _SIXTY_DAYS = 35 * 86400.0, 60 * 86400.0
@@ -84,7 +84,7 @@ class PoolSettings:
     zone: ZoneInfo = field(metadata=ConfigKey((POOL,), kinds.ZONE, "UTC", '"Europe/Berlin"',
         "The time zone of windows, days and weeks, and of all times that commands and messages print. ``--json`` and the names "
         "of backups use UTC.").metadata)
-    min_free: MinFree = entry((POOL,), kinds.FLOOR, "5%", '"20GiB"',
+    min_free: SizeOrShare = entry((POOL,), kinds.SIZE_OR_SHARE, "5%", '"20GiB"',
         "Below this free space no transfer starts; below a quarter of it, transfers are stopped. A share of the filesystem or a "
         "size.")
 
@@ -171,7 +171,7 @@ class BalanceSettings:
     policy: str = entry((BALANCE,), kinds.POLICY, DEFAULT_POLICY, '"score"',
         "Which block groups are balanced first: those with the most gain for the written data, the most fragmented, or the least "
         "used.")
-    min_unallocated: MinFree | None = entry((BALANCE,), kinds.FLOOR, None, '"20GiB"',
+    min_unallocated: SizeOrShare | None = entry((BALANCE,), kinds.SIZE_OR_SHARE, None, '"20GiB"',
         "A run stops when less than this is unallocated: a size, or a share of the filesystem. Without it: 4 GiB, but no more "
         "than 2% of the filesystem.")
     while_backups: bool = entry((BALANCE,), kinds.FLAG, False, "true",

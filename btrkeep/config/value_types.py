@@ -318,7 +318,9 @@ LISTEN = ValueKind("address and port", 'an address and a port such as "127.0.0.1
 NAMES = ValueKind(
     "list of names", 'a list of names such as ["backup.example.org"]', _list_of(parse_host_name, "expected a host's name")
 )
-FLOOR = ValueKind("share or size", 'a percentage up to "100%" such as "5%", or a size such as "20GiB"', _text_as(parse_min_free))
+SIZE_OR_SHARE = ValueKind(
+    "share or size", 'a percentage up to "100%" such as "5%", or a size such as "20GiB"', _text_as(parse_min_free)
+)
 NUMBER = ValueKind("whole number", "a whole number from 0, such as 14, without quotes", _number)
 MOUNT_OPTION = _one_of((*ALLOCATORS, "none"))
 PACE = ValueKind(

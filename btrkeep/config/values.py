@@ -44,7 +44,7 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True)
-class MinFree:
+class SizeOrShare:
     """A size, or a share of the filesystem."""
 
     text: str
@@ -156,11 +156,11 @@ def parse_time_of_day(text: str) -> time | None:
     return time(int(match[1]), int(match[2]))
 
 
-def parse_min_free(text: str) -> MinFree:
+def parse_min_free(text: str) -> SizeOrShare:
     """The floor that "5%" or "20GiB" means. Raises ValueError, also above 100 %."""
     if "%" in text:
-        return MinFree(text, parse_share(text))
-    return MinFree(text, None, parse_size(text))
+        return SizeOrShare(text, parse_share(text))
+    return SizeOrShare(text, None, parse_size(text))
 
 
 def parse_pace(text: str) -> Pace | None:

@@ -50,7 +50,7 @@ class AlarmPatience:
     @classmethod
     def of_published(cls, site: Published) -> "AlarmPatience":
         """Returns that of the published configuration."""
-        return cls(site.hosts, site.zone, site.silent, {name: copy.oldest for name, copy in site.replicas.items()})
+        return cls(site.hosts, site.zone, site.silent, {name: copy.oldest for name, copy in site.copies.items()})
 
     def stands(self, alarm: StoredAlarm, now: datetime) -> bool:
         """Returns True if this is an alarm now."""

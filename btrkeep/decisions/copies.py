@@ -209,7 +209,7 @@ class KnownCopies:
 
     fetched: Mapping[str, str] = field(default_factory=dict)
     common: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    told: Mapping[str, datetime] = field(default_factory=dict)
+    told_times: Mapping[str, datetime] = field(default_factory=dict)
 
 
 def copy_status(
@@ -284,7 +284,7 @@ def read_session(facts: FactReader, name: str, kind: str = REPLICA) -> ReplicaSe
     """
     if kind == FETCHED_BY:
         copies = copies_of(facts.get_fact(COPIES))
-        last_told = copies.told.get(name)
+        last_told = copies.told_times.get(name)
         return ReplicaSession(last_told, last_told, hosts=len(copies.common.get(name, {}))) if last_told else None
     return parse_fact(facts.get_fact(f"{kind}:{name}"), _session, None)
 
@@ -360,7 +360,7 @@ def read_stored(facts: FactReader, name: str) -> int | None:
 
 def copies_text(copies: KnownCopies) -> str:
     """Encodes the fact."""
-    told_texts = {name: format_time(moment) for name, moment in copies.told.items()}
+    told_texts = {name: format_time(moment) for name, moment in copies.told_times.items()}
     document = {"fetched": copies.fetched, "common": copies.common} | ({"told": told_texts} if told_texts else {})
     return json.dumps(document, separators=(",", ":"), sort_keys=True)
 

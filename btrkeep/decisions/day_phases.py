@@ -36,7 +36,7 @@ class Slot:
     """Its first moment."""
     end: datetime
     """Its last moment, which the next piece begins with."""
-    known: float
+    known_seconds: float
     """How many of its seconds the samples cover."""
     read: float | None
     """Bytes per second read from all devices during `known`; None: not known."""
@@ -64,7 +64,7 @@ class PhaseSum:
     """One of JOBS; "": the whole day."""
     seconds: float
     """How long they ran."""
-    known: float
+    known_seconds: float
     """How many of `seconds` the samples cover; all that follows is about these."""
     read: int
     """Bytes read from the devices."""
@@ -103,7 +103,7 @@ def slots(samples: Sequence[Sample], start: datetime, end: datetime, count: int)
 
 def unknown_spans(all_slots: Sequence[Slot]) -> list[tuple[datetime, datetime]]:
     """Returns the times without samples. They must not look like times without activity."""
-    runs = [list(group) for is_known, group in groupby(all_slots, lambda slot: slot.known > 0) if not is_known]
+    runs = [list(group) for is_known, group in groupby(all_slots, lambda slot: slot.known_seconds > 0) if not is_known]
     return [(group[0].start, group[-1].end) for group in runs]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from btrkeep.config import Config
-from btrkeep.config.values import MinFree
+from btrkeep.config.values import SizeOrShare
 from btrkeep.decisions import FactReader, FactWriter, parse_fact
 from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import ERROR, NOTE, UNKNOWN, WARNING, Finding, PoolVerdict
@@ -36,7 +36,7 @@ def for_metadata(room: Room) -> int:
     return max(room.unallocated, room.metadata_free)
 
 
-def lacks_room(room: Room, min_free: MinFree) -> str:
+def lacks_room(room: Room, min_free: SizeOrShare) -> str:
     """Returns why no new transfer may start, or None. Free space in block groups and unallocated space are added up."""
     if room.available < min_free.bytes_of(room.total):
         return f"the pool has too little room: {room}, below min_free = {min_free}"
@@ -119,7 +119,7 @@ class HealthLimits:
     """The pool's folder."""
     state: Path
     """The state folder."""
-    min_free: MinFree
+    min_free: SizeOrShare
     """Free space below which no transfer starts."""
     used_limit: float
     """The share of used space at which there is an alarm, 0 to 1."""

@@ -44,7 +44,7 @@ class Obstacle(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FarBackup:
+class RemoteBackup:
     """A backup of the other pool."""
 
     name: str
@@ -56,7 +56,7 @@ class FarBackup:
 
 
 @dataclass(frozen=True, slots=True)
-class NearBackup:
+class LocalBackup:
     """A final backup of this pool."""
 
     name: str
@@ -80,10 +80,10 @@ class ReplicaMark:
 
 
 @dataclass(frozen=True, slots=True)
-class NearHost:
+class LocalHost:
     """A host in this pool."""
 
-    backups: Sequence[NearBackup] = ()
+    backups: Sequence[LocalBackup] = ()
     """Its final backups here."""
     mark: ReplicaMark | None = None
     """The notes about its origin; None if this pool backs it up."""
@@ -91,7 +91,7 @@ class NearHost:
     """True if `backupd forget` was called for it here."""
     refused: Collection[str] = ()
     """Names of backups that were deleted here on request."""
-    known: bool = False
+    is_known: bool = False
     """True if this pool has a folder for it."""
     damaged: Collection[str] = ()
     """Names of backups with files that are known to be damaged."""
@@ -106,8 +106,8 @@ class Fetch:
     `again`: it replaces a damaged one.
     """
 
-    backup: FarBackup
-    parent: FarBackup | None
+    backup: RemoteBackup
+    parent: RemoteBackup | None
     again: bool = False
 
 
@@ -115,12 +115,12 @@ class Fetch:
 class Parents:
     """The backups of a host that both pools have and to which a difference can be received."""
 
-    whole: tuple[FarBackup, ...] = ()
+    whole: tuple[RemoteBackup, ...] = ()
     """Those without known damage here."""
-    damaged: tuple[FarBackup, ...] = ()
+    damaged: tuple[RemoteBackup, ...] = ()
     """Those with damaged files, whose damage the difference inherits."""
 
-    def of(self, backup: FarBackup, *, again: bool) -> FarBackup | None:
+    def of(self, backup: RemoteBackup, *, again: bool) -> RemoteBackup | None:
         """Returns the nearest earlier one without damage, else the nearest later one, else the nearest with damage, unless the
         backup comes `again` because it is damaged; None: all of it is sent.
         """
@@ -132,7 +132,7 @@ class Parents:
             return replace(self, damaged=(*self.damaged, fetch.backup))
         return replace(self, whole=(*self.whole, fetch.backup))
 
-    def without(self, backup: FarBackup) -> "Parents":
+    def without(self, backup: RemoteBackup) -> "Parents":
         """Returns those but that one, because it cannot be read."""
         left = (tuple(candidate for candidate in ones if candidate != backup) for ones in (self.whole, self.damaged))
         return Parents(*left)
@@ -168,8 +168,8 @@ class HostFetches:
 
 def plan_fetches(
     host: str,
-    far_backups: Sequence[FarBackup],
-    here: NearHost,
+    far_backups: Sequence[RemoteBackup],
+    here: LocalHost,
     wanted: ReplicaMark,
     policy: Retention,
     zone: ZoneInfo,
@@ -213,7 +213,7 @@ def plan_fetches(
 
 
 def misplaced(
-    remote_hosts: Mapping[str, tuple[Collection[str], Sequence[FarBackup]]], near: Mapping[str, NearHost], pool: str
+    remote_hosts: Mapping[str, tuple[Collection[str], Sequence[RemoteBackup]]], near: Mapping[str, LocalHost], pool: str
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Returns for hosts whose copies have another name here than in the other pool: the name there by the one here, as far as the
     other pool says that it renamed them; and by the name there, the name here of any host that has a backup of it.
@@ -248,8 +248,8 @@ def _is_future(name: str, now: datetime) -> bool:
 
 
 def _without_replacing(
-    new: Sequence[FarBackup], here: Sequence[NearBackup], policy: Retention, zone: ZoneInfo, now: datetime
-) -> list[FarBackup]:
+    new: Sequence[RemoteBackup], here: Sequence[LocalBackup], policy: Retention, zone: ZoneInfo, now: datetime
+) -> list[RemoteBackup]:
     """`new` without those that are older than the newest one here, when with them something would expire here that is kept now.
 
     Backups that the other pool invents for days that are over would take the place of the genuine ones.
@@ -261,12 +261,12 @@ def _without_replacing(
     return [backup for backup in new if backup.name > newest]
 
 
-def _by_name(backup: FarBackup) -> str:
+def _by_name(backup: RemoteBackup) -> str:
     return backup.name
 
 
 def demotion_obstacle(
-    far_backups: Sequence[FarBackup], here: Sequence[NearBackup], *, is_copy_there: bool
+    far_backups: Sequence[RemoteBackup], here: Sequence[LocalBackup], *, is_copy_there: bool
 ) -> tuple[Obstacle, str] | None:
     """Returns why a host that is backed up here cannot become a copy of the other pool's, with the subject; None if it can.
 
@@ -284,19 +284,19 @@ def demotion_obstacle(
     return None
 
 
-def _obstacle(here: NearHost, wanted: ReplicaMark, far_backups: Sequence[FarBackup]) -> tuple[Obstacle, str] | None:
+def _obstacle(here: LocalHost, wanted: ReplicaMark, far_backups: Sequence[RemoteBackup]) -> tuple[Obstacle, str] | None:
     if here.forgotten:
         return Obstacle.FORGOTTEN_HERE, ""
     if here.mark is None:
         if {backup.uuid for backup in here.backups} & {backup.uuid for backup in far_backups}:
             return Obstacle.BOTH_BACK_UP, wanted.replica
-        return (Obstacle.BACKED_UP_HERE, "") if here.known else None
+        return (Obstacle.BACKED_UP_HERE, "") if here.is_known else None
     if here.mark.pool != wanted.pool:
         return Obstacle.OF_ANOTHER_POOL, here.mark.pool
     return None
 
 
-def _kept(backups: Sequence[NearBackup | FarBackup], policy: Retention, zone: ZoneInfo, now: datetime) -> frozenset[str]:
+def _kept(backups: Sequence[LocalBackup | RemoteBackup], policy: Retention, zone: ZoneInfo, now: datetime) -> frozenset[str]:
     candidates = [
         Candidate(backup.name, started, backup.state)
         for backup in backups
@@ -305,7 +305,7 @@ def _kept(backups: Sequence[NearBackup | FarBackup], policy: Retention, zone: Zo
     return frozenset(decision.name for decision in decide(candidates, policy, zone, now) if decision.keep)
 
 
-def with_parents(new: Iterable[FarBackup], again: Iterable[FarBackup], parents: Parents) -> tuple[Fetch, ...]:
+def with_parents(new: Iterable[RemoteBackup], again: Iterable[RemoteBackup], parents: Parents) -> tuple[Fetch, ...]:
     """Assigns its parent to each backup, oldest first; what was fetched before can be one.
 
     A backup that is fetched `again` is damaged and cannot be a parent before it has been fetched.
@@ -326,7 +326,7 @@ def planned_again(fetches: Iterable[Fetch], parents: Parents) -> tuple[Fetch, ..
     )
 
 
-def _nearest(backups: Iterable[FarBackup], backup: FarBackup) -> FarBackup | None:
+def _nearest(backups: Iterable[RemoteBackup], backup: RemoteBackup) -> RemoteBackup | None:
     ordered = sorted(backups, key=_by_name)
     before = [other for other in ordered if other.name < backup.name]
     return before[-1] if before else next(iter(ordered), None)

@@ -110,7 +110,7 @@ class ClockBehind:
     """The clock shows `now`, although `known` was seen already."""
 
     now: datetime
-    known: datetime
+    newest_known: datetime
 
 
 @dataclass(frozen=True, slots=True)

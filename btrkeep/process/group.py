@@ -215,9 +215,9 @@ class Group:
 
     async def _gone_within(self, seconds: float) -> bool:
         pause, waited = 0.005, 0.0
-        while self._alive():
+        while self._is_running():
             if pause >= _SLOW and are_dead(*self._groups):
-                self._alive()  # ours among them are reaped
+                self._is_running()  # ours among them are reaped
                 return True  # whoever should wait for them does not: the PID 1 of a container, somebody's subreaper
             if waited >= seconds:
                 return False
@@ -225,7 +225,7 @@ class Group:
             waited, pause = waited + pause, min(pause * 2, _SLOW)
         return True
 
-    def _alive(self) -> bool:
+    def _is_running(self) -> bool:
         leaders = (self.process, *(each.process for each in self._beside))
         return sum(map(_is_alive, leaders)) > 0  # each is asked, for so it is reaped
 

@@ -161,7 +161,7 @@ class PipedProgram:
             look()
         return self._process.wait()
 
-    def said(self) -> list[str]:
+    def error_lines(self) -> list[str]:
         """The lines of its messages so far."""
         return os.pread(self._errors, _MOST_OF_MESSAGES, 0).decode(errors="replace").strip().splitlines()
 

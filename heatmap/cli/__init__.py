@@ -11,7 +11,7 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
-from btrkeep.cli import CONTEXT_SETTINGS, edge
+from btrkeep.cli import CONTEXT_SETTINGS, run_command_line
 from btrkeep.cli.lazy import completion_command, import_command
 from btrkeep.process.progress import exit_on_sigterm
 
@@ -67,4 +67,4 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(100_000, 10, 10)
     exit_on_sigterm()  # so that what was begun is cleared away
-    sys.exit(edge(group, NAME))
+    sys.exit(run_command_line(group, NAME))

@@ -81,7 +81,7 @@ def _require_devices(request: PictureRequest, state: FilesystemState) -> None:
 
 
 def _draw_extents(request: PictureRequest) -> None:
-    def told(batch: Extents) -> CellColours:
+    def report_and_colour(batch: Extents) -> CellColours:
         request.say(*extent_lines(batch))
         return by_tree(batch)
 
@@ -96,7 +96,7 @@ def _draw_extents(request: PictureRequest) -> None:
             order=request.order,
             size=request.size,
             curve=request.curve,
-            colouring=told if request.verbosity > 0 else by_tree,
+            colouring=report_and_colour if request.verbosity > 0 else by_tree,
         )
     request.say(*about_lines(drawn))
     parts = name_parts(about_it.uuid, request.curve, block_group=request.blockgroup, extents=request.blockgroup is None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 
 STDOUT = "-"
 
@@ -55,4 +55,4 @@ class PictureRequest:
             click.echo("\n".join(lines))
             return
         for line in lines:
-            prose(line, "  ")
+            print_wrapped(line, "  ")

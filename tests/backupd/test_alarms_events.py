@@ -32,7 +32,7 @@ def stored(what: str, subject: str, **others: object) -> StoredAlarm:
 
 def keys(facts_of_web1: HostFacts | None, host: HostConfig = WEB, known: Known | None = None, **notify: object) -> list[str]:
     look = seen(config(host, **notify), {"web1": facts_of_web1} if facts_of_web1 else {})
-    return [f"{alarm.what} {alarm.subject}" for alarm in find(look, known or {}, {}).alarms if alarm.ripe]
+    return [f"{alarm.event} {alarm.subject}" for alarm in find(look, known or {}, {}).alarms if alarm.is_due]
 
 
 @pytest.mark.parametrize(
@@ -55,21 +55,21 @@ def test_a_host_is_told_for_what_its_last_run_and_backup_are(of_web1: HostFacts,
 def test_a_full_state_folder_wants_space_and_no_rebuild() -> None:
     look = seen(config(WEB), {"web1": FINE})
     (alarm,) = find(with_trouble(look, CatalogueFull("there is no room for the catalogue")), {}, {}).alarms
-    row = stored(alarm.what, str(alarm.subject))
+    row = stored(alarm.event, str(alarm.subject))
     assert row.about.name == str(look.config.pool.state)
     assert advice(row).command == f"df -h {look.config.pool.state}; df -i {look.config.pool.state}"
     (damaged,) = find(with_trouble(look, CatalogueDamaged("the catalogue is damaged")), {}, {}).alarms
-    assert advice(stored(damaged.what, str(damaged.subject))).command == "backupd check"
+    assert advice(stored(damaged.event, str(damaged.subject))).command == "backupd check"
 
 
 def test_a_clock_that_cannot_be_right_is_an_alarm_and_unknown_while_the_pool_cannot_be_read() -> None:
     look = seen(config(WEB), {"web1": FINE})
     assert find(look, {}, {}).alarms == ()
     (alarm,) = find(replace(look, clock="the clock went backwards"), {}, {}).alarms
-    assert (alarm.what, str(alarm.subject), alarm.text, alarm.ripe) == ("failure", "clock", "the clock went backwards", True)
+    assert (alarm.event, str(alarm.subject), alarm.text, alarm.is_due) == ("failure", "clock", "the clock went backwards", True)
     unreadable = find(replace(look, pool=PoolFacts("not mounted", "mount it")), {}, {})
-    assert not unreadable.tells_of(("failure", "clock"))
-    assert find(look, {}, {}).tells_of(("failure", "clock"))
+    assert not unreadable.is_known(("failure", "clock"))
+    assert find(look, {}, {}).is_known(("failure", "clock"))
 
 
 def test_an_optional_host_is_silent_when_it_was_away_too_long_and_one_that_is_not_enabled_is_nothing() -> None:
@@ -126,7 +126,7 @@ BEHIND = (HostBehind("db1", "2026-03-02T220000Z", None, "no room"),)
 
 def of_copies(replica: ReplicaSettings, session: ReplicaSession | None, known: Known | None = None) -> list[tuple[str, str]]:
     look = replace(seen(config()), copies=(copy_status(replica, session, NOW),))
-    return [(f"{alarm.what} {alarm.subject}", alarm.text) for alarm in find(look, known or {}, {}).alarms if alarm.ripe]
+    return [(f"{alarm.event} {alarm.subject}", alarm.text) for alarm in find(look, known or {}, {}).alarms if alarm.is_due]
 
 
 @pytest.mark.parametrize(
@@ -198,10 +198,10 @@ def test_so_is_a_balance(outcome: str | None, wrong: bool) -> None:
 def test_what_a_pool_that_is_gone_cannot_tell_is_not_taken_for_well() -> None:
     found_alarms = find(seen(config(), pool=PoolFacts("/srv/backup is not mounted"), numbers=None), {}, {})
     assert [alarm.text for alarm in found_alarms.alarms] == ["the pool cannot be used: /srv/backup is not mounted"]
-    assert not found_alarms.tells_of(("room", "used"))
-    assert not found_alarms.tells_of(("devices", "device 2"))
-    assert not found_alarms.tells_of(("failure", "balance"))
-    assert found_alarms.tells_of(("failure", "expiry"))
+    assert not found_alarms.is_known(("room", "used"))
+    assert not found_alarms.is_known(("devices", "device 2"))
+    assert not found_alarms.is_known(("failure", "balance"))
+    assert found_alarms.is_known(("failure", "expiry"))
 
 
 def test_a_unit_stands_until_it_ran_well_and_is_left_alone_while_it_runs() -> None:
@@ -209,7 +209,7 @@ def test_a_unit_stands_until_it_ran_well_and_is_left_alone_while_it_runs() -> No
     states = {failed: find(seen(config()), known, {"a.service": failed}) for failed in (True, False, None)}
     assert [str(alarm.subject) for alarm in states[True].alarms] == ["unit a.service"]
     assert states[False].alarms == states[None].alarms == ()
-    assert [states[failed].tells_of(("failure", "unit a.service")) for failed in (True, False, None)] == [True, True, False]
+    assert [states[failed].is_known(("failure", "unit a.service")) for failed in (True, False, None)] == [True, True, False]
 
 
 def test_a_host_that_is_not_configured_any_more_is_dropped() -> None:
@@ -258,7 +258,7 @@ def test_alarms_of_what_a_mistake_in_the_configuration_leaves_out_are_not_over()
     ]
     known = {row.key: row for row in rows}
     found_alarms = find(seen(wrong, faults=("main.toml:3: x", "main.toml:9: y")), known, {})
-    assert [found_alarms.tells_of(row.key) for row in rows] == [False, False, True]
+    assert [found_alarms.is_known(row.key) for row in rows] == [False, False, True]
     (alarm,) = found_alarms.alarms
     assert (str(alarm.subject), alarm.text) == (
         "configuration",

@@ -41,7 +41,7 @@ def alarms(*texts: str, what: str = "failure") -> list[StoredAlarm]:
 
 
 def evil_message() -> words.Message:
-    return words.of_changes("main", "machine", alarms(f"web1: the backup failed: {EVIL}"), [])
+    return words.changes_message("main", "machine", alarms(f"web1: the backup failed: {EVIL}"), [])
 
 
 class Tags(HTMLParser):
@@ -112,7 +112,7 @@ def test_one_that_does_not_work_keeps_no_other_from_being_told_and_the_reason_is
         f"mailto://127.0.0.1:{mailbox.port}?from=a@b.de&to=a@b.de",
     ]
     server.status = 503
-    deliveries = send([Url(url) for url in urls], words.of_test("main", "machine"))
+    deliveries = send([Url(url) for url in urls], words.test_message("main", "machine"))
     assert [(delivery.number, delivery.service, delivery.arrived, delivery.reason) for delivery in deliveries] == [
         (1, "JSON", False, "connection refused"),
         (2, "nonsense", False, "it is not a URL that apprise understands"),
@@ -135,7 +135,7 @@ def test_nothing_of_a_url_gets_out_whatever_is_logged(
         Url(f"mailto://user:hunter2@127.0.0.1:{closed}?to=hunter2@example.org"),
         Url("slack://hunter2"),
     ]
-    deliveries = send(urls, words.of_test("main", "machine"))
+    deliveries = send(urls, words.test_message("main", "machine"))
     assert [delivery.arrived for delivery in deliveries] == [False] * 4
     out = capfd.readouterr()
     assert "hunter2" not in caplog.text + out.out + out.err + repr(deliveries) + " ".join(map(str, deliveries)) + repr(urls)
@@ -164,7 +164,7 @@ def test_apprise_is_loaded_only_when_something_is_sent() -> None:
 
 
 def test_a_message_about_five_hundred_hosts_is_one_that_can_be_read() -> None:
-    message = words.of_changes(
+    message = words.changes_message(
         "main", "machine", alarms(*(f"h{n}: broke {n}" for n in range(500))), alarms("h7: broke", what="silent")
     )
     assert message.title == "btrkeep main: 500 alarms, 1 over"

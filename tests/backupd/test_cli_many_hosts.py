@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backupd.alarms.words import of_changes
+from backupd.alarms.words import changes_message
 from backupd.cli.names import expand_hosts
 from backupd.doctor.cli.check import merged
 from backupd.health.cli.status_view import show_all
@@ -283,7 +283,7 @@ def test_a_message_about_sixty_hosts_with_the_same_reason_has_one_line_for_them(
         return StoredAlarm("failure", f"host {host}", text, 0, since.replace(minute=minute), 1, None, None, None)
 
     alarms = [alarm(f"h{number}", f"h{number}: no route", 59 - number) for number in range(60)]
-    body = of_changes("main", "vm", [*alarms, alarm("db1", "db1: full", 7)], []).body.splitlines()
+    body = changes_message("main", "vm", [*alarms, alarm("db1", "db1: full", 7)], []).body.splitlines()
     assert body[1] == "- 60 hosts: no route (h0, h1, h2, h3, h4 and 55 more) (since 2026-11-29T00:00:00Z; backupd status)"
     assert body[2].startswith("- db1: full (since 2026-11-29T00:07:00Z; ")
     assert len(body) == 6

@@ -27,7 +27,7 @@ from backupd.doctor.facts import (
 )
 from backupd.doctor.rules import BY_NAME, RULES, examine, fix, refusal, rule_named
 from backupd.doctor.rules.storage import is_accelerated
-from btrkeep.config.values import MinFree
+from btrkeep.config.values import SizeOrShare
 from btrkeep.decisions.findings import NEEDS, Finding, FixCommand, Remedy, WriteSysfs
 from btrkeep.decisions.pool_health import CatalogueFacts, HealthLimits
 from btrkeep.decisions.schedule import ScheduleVerdict
@@ -63,7 +63,7 @@ FILESYSTEM = FilesystemFacts(
     subvolumes=90_000,
 )
 WITH_SIMPLE_QUOTA = FILESYSTEM.features | {"simple_quota"}
-LIMITS = HealthLimits(Path("/srv/the pool/backup"), Path("/var/lib/btrkeep/main"), MinFree("5%", 0.05), 0.9)
+LIMITS = HealthLimits(Path("/srv/the pool/backup"), Path("/var/lib/btrkeep/main"), SizeOrShare("5%", 0.05), 0.9)
 SITE = SiteFacts(
     limits=LIMITS,
     name="main",

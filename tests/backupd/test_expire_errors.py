@@ -17,7 +17,7 @@ import pytest
 from backupd.expire import queue as queue_module
 from backupd.expire import run as module
 from backupd.expire.context import ExpiryContext
-from backupd.expire.look import look, look_again
+from backupd.expire.look import read_host_from_pool, read_hosts
 from backupd.expire.mark import _expired, empty_gone, gone_folder, remove_hosts
 from backupd.expire.mount_option import MountOption
 from backupd.expire.queue import CleanerQueue
@@ -162,7 +162,7 @@ def test_a_host_that_cannot_be_read_is_left_out_and_the_others_are_planned(
         return scandir(folder)
 
     monkeypatch.setattr(os, "scandir", unreadable)
-    found = {host.host: host.trouble for host in look(context.pool, context.catalogue, context.config)}
+    found = {host.host: host.trouble for host in read_hosts(context.pool, context.catalogue, context.config)}
     assert {host: trouble is not None for host, trouble in found.items()} == {"web1": True, "web2": True, "web3": False}
     assert "Input/output error" in getattr(found["web2"], "error", "")
 
@@ -171,7 +171,7 @@ def test_a_folder_of_a_host_that_was_replaced_by_a_symlink_is_not_read(context: 
     (tmp_path / "elsewhere").mkdir()
     context.pool.host("web1").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NotADirectoryError):
-        look_again(context.pool, context.config, "web1", {})
+        read_host_from_pool(context.pool, context.config, "web1", {})
 
 
 # Folders of forgotten hosts

@@ -204,11 +204,11 @@ def test_an_error_of_one_host_is_reported_once_and_ends_nothing(tmp_path: Path, 
     with Catalogue.open(tmp_path) as catalogue:
         context = ExpiryContext(None, None, catalogue, NOON, ProgressSinks(lambda _: None))  # type: ignore[arg-type]
         for _ in range(2):
-            with context.spared("web1"):
+            with context.report_errors_of("web1"):
                 raise error
         assert len(context.summary.problems) == 1
         assert "web1" in context.summary.problems[0]
-        with pytest.raises(PoolUnusable), context.spared("web1"):
+        with pytest.raises(PoolUnusable), context.report_errors_of("web1"):
             raise PoolUnusable("the pool is read-only", "x")
 
 

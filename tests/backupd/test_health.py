@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.config.values import MinFree
+from btrkeep.config.values import SizeOrShare
 from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import CHECKS, PoolVerdict, StoredVerdict, as_text, from_text
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
@@ -14,7 +14,7 @@ from btrkeep.pool.model import Room
 from tests.backupd.facts import NOW
 from tests.backupd.seen import GIB, well
 
-LIMITS = HealthLimits(Path("/srv/backup"), Path("/var/lib/btrkeep/main"), MinFree("5%", 0.05), 0.9)
+LIMITS = HealthLimits(Path("/srv/backup"), Path("/var/lib/btrkeep/main"), SizeOrShare("5%", 0.05), 0.9)
 TIB = 1 << 40
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from backupd.run.importing.copying import FileMatch, copy_changed, copy_tree
 from backupd.run.importing.target_names import link_names, remove_names
-from backupd.run.importing.tree_links import TreeLinks, look_at
+from backupd.run.importing.tree_links import TreeLinks, scan_links
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_file_that_is_exchanged_between_the_look_and_the_copy_is_refused(tmp_p
     else:
         other.symlink_to("/etc/passwd")
     there, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
-    links = look_at(source, None, lambda: True)
+    links = scan_links(source, None, lambda: True)
     exchanged = before_it_is_opened(b"name", lambda: other.rename(source / "home/name"))
     try:
         with pytest.raises(OSError, match="name") as refused:
@@ -113,7 +113,7 @@ def test_no_name_is_linked_to_a_file_that_took_the_place_of_the_one_that_was_loo
         folder.mkdir()
     (source / "a").write_text("theirs")
     (source / "b").hardlink_to(source / "a")
-    links = look_at(source, before if way == "changed" else None, lambda: True)
+    links = scan_links(source, before if way == "changed" else None, lambda: True)
     (tmp_path / "evil").write_text("mine")
     (tmp_path / "evil").rename(source / links.groups[0][0].decode())
     copy = copy_changed if way == "changed" else partial(copy_tree, same=FileMatch.CONTENT if way == "compared" else FileMatch.NONE)
@@ -140,7 +140,7 @@ def test_a_folder_that_is_exchanged_for_a_symlink_meanwhile_leads_to_no_secret(t
         (source / "home").rename(tmp_path / "away")
         (source / "home").symlink_to(secret)
 
-    links = look_at(source, None, lambda: True)
+    links = scan_links(source, None, lambda: True)
     exchanged = before_it_is_opened(b"home", exchange, time)  # the third time is that of the backup's own
     try:
         with pytest.raises(NotADirectoryError):
@@ -188,7 +188,7 @@ def test_a_folder_that_changed_after_the_look_is_refused_for_the_next_tree_is_co
     (first / "a").write_text("old")
     (first / "d/b").write_text("old")
     target.mkdir()
-    links = look_at(first, None, lambda: True)
+    links = scan_links(first, None, lambda: True)
     if deed == "removed":
         (first / "a").unlink()
     elif deed == "added":
@@ -208,7 +208,7 @@ def test_a_changed_name_has_to_be_the_file_that_was_looked_at(tmp_path: Path) ->
     for folder in (before, source, target):
         folder.mkdir()
     (source / "a").write_text("seen")
-    links = look_at(source, before, lambda: True)
+    links = scan_links(source, before, lambda: True)
     (tmp_path / "other").write_text("evil")
     (tmp_path / "other").rename(source / "a")
     with pytest.raises(OSError, match="exchanged"):
@@ -223,7 +223,7 @@ def test_a_symlink_is_the_one_that_was_looked_at(tmp_path: Path, monkeypatch: py
     target.mkdir()
     (source / "a").symlink_to("theirs")
     (source / "b").hardlink_to(source / "a")
-    links = look_at(source, None, lambda: True)
+    links = scan_links(source, None, lambda: True)
     (tmp_path / "evil").symlink_to("mine")
     real = os.readlink
 
@@ -252,7 +252,7 @@ def test_a_file_that_is_written_to_while_it_is_copied_is_refused(
     for folder in (source, target):
         (folder / "file").write_bytes(b"a" * size)
         os.utime(folder / "file", (1, 1))
-    links = look_at(source, None, lambda: True)
+    links = scan_links(source, None, lambda: True)
     real, done = os.preadv, list[bool]()
 
     def changing(*words: Any) -> int:
@@ -278,7 +278,7 @@ def test_a_folder_has_the_attributes_that_were_looked_at_or_is_refused(
     for folder in (before, source, target):
         folder.mkdir()
     (source / "file").write_text("x")
-    links = look_at(source, before if way == "changed" else None, lambda: True)
+    links = scan_links(source, before if way == "changed" else None, lambda: True)
     real = os.preadv
 
     def changing(*words: Any) -> int:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from backupd.replicate.planning import take_notes
-from backupd.replicate.wire import Announced
+from backupd.replicate.wire import StreamInfo
 from backupd.repo import notes_json, pool_files
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.notes_json import HOLD, NOTES, RULES, Notes, NotesFull, hold_of, read_notes, write_notes
@@ -27,8 +27,8 @@ def pool(top: Path) -> Any:
     return cast("Any", SimpleNamespace(path=top, host=lambda name: top / "hosts" / name))
 
 
-def sent(why: str, until: str | None = None) -> Announced:
-    return Announced({HOLD: {"at": AT, "until": until, "why": why}}, None, 1, None)
+def sent(why: str, until: str | None = None) -> StreamInfo:
+    return StreamInfo({HOLD: {"at": AT, "until": until, "why": why}}, None, 1, None)
 
 
 @pytest.mark.parametrize("part", [pytest.param(1, marks=pytest.mark.slow), 16])

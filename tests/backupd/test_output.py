@@ -105,8 +105,8 @@ def test_progress_ends_at_the_whole_list_and_never_goes_back(source: Path, tmp_p
         shares.append((output.progress.bytes, output.progress.checked))
     assert shares == sorted(shares)
     assert progress.whole
-    assert progress.known == pulled.output.numbers["files"] == len(found(source)) + len(source.parts) - 2
-    assert progress.checked == progress.known
+    assert progress.listed == pulled.output.numbers["files"] == len(found(source)) + len(source.parts) - 2
+    assert progress.checked == progress.listed
     assert progress.bytes == pulled.output.numbers["transferred_bytes"]
 
 

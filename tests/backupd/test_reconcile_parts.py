@@ -13,6 +13,7 @@ from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.notes_json import Notes
 from backupd.repo.reconcile import (
     Reconciled,
+    _collect_errors,
     _collecting,
     _drop_staged,
     _end_dead_run,
@@ -20,7 +21,6 @@ from backupd.repo.reconcile import (
     _is_runs,
     _staged_hosts,
     _stale,
-    _told,
     final_row,
     reconcile,
 )
@@ -55,7 +55,7 @@ def catalogue(tmp_path: Path) -> Catalogue:
 )
 def test_an_error_of_one_host_is_reported_and_the_others_are_reconciled(error: Exception, words: str) -> None:
     trouble: list[str] = []
-    with _told(trouble, "web1"):
+    with _collect_errors(trouble, "web1"):
         raise error
     assert trouble == [words]
 
@@ -63,7 +63,7 @@ def test_an_error_of_one_host_is_reported_and_the_others_are_reconciled(error: E
 @pytest.mark.parametrize("error", [LockHeld("in use", "wait"), PoolUnusable("the pool is read-only", "look at dmesg")])
 def test_a_pool_that_cannot_be_used_ends_the_reconciling(error: Exception) -> None:
     trouble: list[str] = []
-    with pytest.raises(type(error)), _told(trouble, "web1"):
+    with pytest.raises(type(error)), _collect_errors(trouble, "web1"):
         raise error
     assert trouble == []
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from backupd.replicate.far_pool import FarPool, OwnStreams
+from backupd.replicate.far_pool import OwnStreams, RemotePool
 from backupd.replicate.wire import END, PROTOCOL, ConnectionBroken, object_frame, write_all
-from btrkeep.decisions.replication import FarBackup, Fetch
+from btrkeep.decisions.replication import Fetch, RemoteBackup
 from btrkeep.units import backup_name, format_size
 
 HELLO = object_frame({"protocol": PROTOCOL, "pool": "p"}) + object_frame({}, END)
-FETCH = Fetch(FarBackup("2026-03-01T220000Z", "1" * 36, "complete"), None)
+FETCH = Fetch(RemoteBackup("2026-03-01T220000Z", "1" * 36, "complete"), None)
 
 
 @contextmanager
-def saying(*objects: dict[str, Any]) -> Iterator[FarPool]:
+def saying(*objects: dict[str, Any]) -> Iterator[RemotePool]:
     """A pool that says these when it is asked for a backup."""
     reading, writing = os.pipe()
     heard = os.open("/dev/null", os.O_WRONLY)
@@ -33,7 +33,7 @@ def saying(*objects: dict[str, Any]) -> Iterator[FarPool]:
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        yield FarPool(OwnStreams(heard, reading), lambda: None)
+        yield RemotePool(OwnStreams(heard, reading), lambda: None)
     finally:
         os.close(reading)
         writer.join()
@@ -67,7 +67,7 @@ def test_a_pool_that_reads_nothing_is_given_up() -> None:
     answers, says = os.pipe()
     try:
         write_all(says, HELLO)
-        far = FarPool(OwnStreams(writing, answers), lambda: None, patience=0.5)
+        far = RemotePool(OwnStreams(writing, answers), lambda: None, patience=0.5)
         with pytest.raises(ConnectionBroken, match="taken nothing"):
             far.note_common("office", {f"host{number}": FETCH.backup.name for number in range(10_000)})
     finally:

@@ -83,7 +83,7 @@ NEWER, AGED = replace(FILE, mtime=10**18 + 1), replace(FILE, mtime=10**18 - 1)
     ],
 )
 def test_what_is_there_and_the_request_decide(entry: Entry, there: Entry | None, overwrite: str | None, wanted: str) -> None:
-    assert decide(entry, there, differing(entry, there) if there else (), overwrite).what == wanted
+    assert decide(entry, there, differing(entry, there) if there else (), overwrite).step == wanted
 
 
 @given(
@@ -91,7 +91,7 @@ def test_what_is_there_and_the_request_decide(entry: Entry, there: Entry | None,
 )
 def test_nothing_is_overwritten_without_leave(overwrite: str | None, entry: Entry, there: Entry) -> None:
     step = decide(entry, there, differing(entry, there), overwrite)
-    if step.what == OVERWRITTEN:
+    if step.step == OVERWRITTEN:
         assert overwrite in (OLDER, ALL)
         assert "folder" not in (entry.kind, there.kind)
         assert overwrite == ALL or there.mtime < entry.mtime

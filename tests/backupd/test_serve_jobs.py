@@ -18,7 +18,7 @@ import pytest
 
 from backupd.serve.cli.run_job import Log, carry_out
 from backupd.serve.commands import command_of, folder_of
-from backupd.serve.jobs import JobStore, ServeJob, ServeRequest, is_id, job_object, leave_request, new_id, take_request
+from backupd.serve.jobs import JobStore, ServeJob, ServeRequest, claim_request, is_id, job_object, new_id, write_request
 from backupd.serve.start_job import next_turns, start_command, unit_of
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
@@ -149,8 +149,8 @@ def test_a_command_is_carried_out_and_its_words_are_kept(jobs: JobStore, tmp_pat
     jobs.put(job())
     said = bytearray()
     (tmp_path / "ends.py").write_text(
-        "import sys\nfrom btrkeep.cli import complain\nfrom btrkeep.errors import OperatorError\n"
-        "complain(OperatorError('the disk is full', 'a hint'))\ncomplain(OperatorError('more'))\nsys.exit(1)\n"
+        "import sys\nfrom btrkeep.cli import print_error\nfrom btrkeep.errors import OperatorError\n"
+        "print_error(OperatorError('the disk is full', 'a hint'))\ncomplain(OperatorError('more'))\nsys.exit(1)\n"
     )
     ends = shlex.join([sys.executable, str(tmp_path / "ends.py")])
     script = f"echo '{{\"good\": true}}'; echo looking >&2; echo 'error: of no program of ours' >&2; exec {ends}"
@@ -193,13 +193,13 @@ sys.exit(carry_out(job, JobStore(Path("{tmp_path}")), command, Clock(), lambda _
 def test_a_request_is_taken_once_and_only_root_could_have_left_it(tmp_path: Path) -> None:
     folder = tmp_path / "jobs" / "main"
     asked = ServeRequest(ID, "restore", "alice", {"paths": ["/\udcff"]}, elsewhere=True, in_place=("/srv/www",))
-    leave_request(folder, asked)
+    write_request(folder, asked)
     assert (folder.stat().st_mode & 0o777, (folder / f"{ID}.json").stat().st_mode & 0o777) == (0o700, 0o600)
     with pytest.raises(FileExistsError):
-        leave_request(folder, asked)
-    assert take_request(folder, ID) == asked
+        write_request(folder, asked)
+    assert claim_request(folder, ID) == asked
     with pytest.raises(UsageError):
-        take_request(folder, ID)
+        claim_request(folder, ID)
 
 
 @pytest.mark.parametrize(
@@ -217,14 +217,14 @@ def test_a_request_that_is_none_of_ours_is_not_carried_out(tmp_path: Path, chang
     fields = {"format": 1, **asdict(ServeRequest(ID, "run", "alice", {"host": "web1"})), **changed}
     (tmp_path / f"{ID}.json").write_text(json.dumps(fields))
     with pytest.raises(OperatorError):
-        take_request(tmp_path, ID)
+        claim_request(tmp_path, ID)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../x", "main", "", f"{ID}/..", "20261121T210000Z"])
 def test_a_request_has_the_name_of_a_job(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
-        take_request(tmp_path, name)
+        claim_request(tmp_path, name)
 
 
 # --- commands

@@ -30,7 +30,7 @@ def subvolume(uuid: str = OURS, parent: str | None = None, path: bytes = b"2026-
 def passed(stream: bytes, parent: str | None = None, cuts: list[int] | None = None, mark: str | None = None) -> bytes:
     guard, out, at = StreamGuard(OURS, parent, b".receiving", 1, mark), b"", 0
     for cut in [*sorted(cuts or []), len(stream)]:
-        out += b"".join(guard.pass_on(stream[at:cut])) if cut > at else b""
+        out += b"".join(guard.filter(stream[at:cut])) if cut > at else b""
         at = max(at, cut)
     assert guard.whole
     return out
@@ -105,12 +105,12 @@ def test_what_is_not_the_stream_that_was_asked_for_is_refused(stream: bytes, par
     guard = StreamGuard(OURS, parent, b".receiving", 1)
     pieces = [stream[at : at + step] for at in range(0, len(stream), step)]
     with pytest.raises(BadStream):
-        [list(guard.pass_on(piece)) for piece in pieces]
+        [list(guard.filter(piece)) for piece in pieces]
 
 
 def test_a_stream_without_its_end_is_not_whole() -> None:
     guard = StreamGuard(OURS, None, b".receiving", 1)
-    list(guard.pass_on(HEADER + subvolume() + FILES))
+    list(guard.filter(HEADER + subvolume() + FILES))
     assert not guard.whole
 
 
@@ -119,4 +119,4 @@ def test_a_command_that_is_to_be_changed_is_refused_by_its_length_before_it_is_k
     """It is kept until all of it is there: if it came by single bytes, the work would grow with the square of its length."""
     guard = StreamGuard(OURS, PARENT, b"backup", 1, OTHER)
     with pytest.raises(BadStream):
-        list(guard.pass_on(HEADER + first + struct.pack("<IHI", 1 << 20, number, 0)))
+        list(guard.filter(HEADER + first + struct.pack("<IHI", 1 << 20, number, 0)))

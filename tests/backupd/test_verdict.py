@@ -19,13 +19,13 @@ from backupd.run.verdict import (
     RunVerdict,
     SuspectLimits,
     conditions_in,
+    count_that_exceeds_limit,
     decide_run,
-    enough_below,
     has_shrunk,
+    is_timeout,
     judge_emptied,
     judge_path,
     shrank_by_size,
-    waited_in_vain,
 )
 from btrkeep.backup_states import Cause, CauseCode, ConditionKey, ConditionKind
 from btrkeep.decisions.rsync_meaning import ExitCause
@@ -264,8 +264,8 @@ def test_bytes_on_the_disk_replace_those_of_rsync_whose_sizes_count_holes() -> N
 
 def test_files_below_an_unreadable_folder_count_as_missed_although_rsync_did_not_list_them() -> None:
     evidence = PathEvidence("/srv", 23, said(UNREADABLE.format("d")), {**HUNDRED, "files": 995}, None, LIMITS, 1.0)
-    assert judge_path(replace(evidence, below=9)).outcome is PathOutcome.COMPLETE  # 10 of 1004
-    result = judge_path(replace(evidence, below=10))
+    assert judge_path(replace(evidence, uncompared_files=9)).outcome is PathOutcome.COMPLETE  # 10 of 1004
+    result = judge_path(replace(evidence, uncompared_files=10))
     assert (result.outcome, result.unreadable) == (PathOutcome.SUSPECT, 11)
     assert "11 could not be read" in result.warnings[0]
 
@@ -283,14 +283,14 @@ def test_more_unreadable_folders_than_are_remembered_are_suspect_where_there_is_
 def test_as_many_files_as_are_counted_below_unreadable_folders_exceed_the_limit(unread: int, files: int, limit: float) -> None:
     limits = SuspectLimits(1, limit)
     messages = said(*[UNREADABLE.format(1)] * unread, *[NOT_KEPT.format(1)] * unread)
-    below = enough_below(messages, {"files": files}, limits)
+    below = count_that_exceeds_limit(messages, {"files": files}, limits)
     assert (2 * unread + below) / max(1, files + below) > limit
     fewer = below - 3  # counting goes over millions of names: no more of them than are needed
     assert fewer < 0 or (2 * unread + fewer) / max(1, files + fewer) <= limit
 
 
 def test_where_everything_may_be_unreadable_a_million_files_are_counted_at_most() -> None:
-    assert enough_below(Messages(), HUNDRED, SuspectLimits(1, 1)) == 1_000_000
+    assert count_that_exceeds_limit(Messages(), HUNDRED, SuspectLimits(1, 1)) == 1_000_000
 
 
 MISSING_FOLDER = 'rsync: [sender] opendir "/srv/deep" failed: Permission denied (13)'
@@ -329,7 +329,7 @@ def test_each_thing_that_a_backup_lacks_is_followed_by_its_name(
     ],
 )
 def test_a_host_that_let_a_time_limit_pass_waits_for_the_others_next_time(cause: Cause | None, waited: bool) -> None:
-    assert waited_in_vain(cause) is waited
+    assert is_timeout(cause) is waited
 
 
 BEFORE = {"files": 100, "bytes": 1000}

@@ -44,7 +44,7 @@ def planned(number: int, used: int, seconds: float = 10.0, *, is_within: bool = 
         cost=Cost(123_456, 1_234_567, used, 128 * MIB),
         estimate=Estimate(used, 3 * MIB, seconds),
         moved_so_far=used * (number + 1),
-        worth=1,
+        candidates=1,
         left=None if is_within else 0,
     )
     return replace(made, **fields)
@@ -63,7 +63,7 @@ def view(number: int = 1, **fields: Any) -> PlannedBlockGroup:
         cost=Cost(123_456, 1_234_567, 512 * MIB, 128 * MIB),
         estimate=Estimate(512 * MIB, 3 * MIB, 20.0),
         moved_so_far=512 * MIB,
-        worth=12,
+        candidates=12,
         left=None,
         shares=np.linspace(0, 1, MAP_CELLS),
     )

@@ -111,7 +111,9 @@ def cleaned(point: Path) -> bool:
 
 def planned(point: Path, **settings: Any) -> list[PlannedBlockGroup]:
     with python_btrfs.FileSystem(str(point)) as filesystem:
-        return planning.planned(filesystem.fd, planning.look(filesystem.fd, point), RunSettings(**{**QUICK, **settings}), DEFAULT)
+        return planning.planned(
+            filesystem.fd, planning.read_filesystem(filesystem.fd, point), RunSettings(**{**QUICK, **settings}), DEFAULT
+        )
 
 
 def groups(point: Path) -> dict[int, tuple[int, int, int]]:

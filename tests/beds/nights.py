@@ -137,7 +137,7 @@ class Nights:
             )
             facts = catalogue.host_facts(latest(site.clock.now()))
             planned = plan(config, facts, site.clock.now(), names=names, everything=not names)
-            return asyncio.run(NightRunner(site, planned, waits=not names).run())
+            return asyncio.run(NightRunner(site, planned, wait_for_slot=not names).run())
 
     def _begin(self) -> None:
         """A command that only reads needs a catalogue, also before the first run."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from backupd.cli import group
-from btrkeep.cli import edge
+from btrkeep.cli import run_command_line
 from tests.beds.nights import Nights
 
 
@@ -36,7 +36,7 @@ def within(*words: str | Path, check: bool = True) -> "subprocess.CompletedProce
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(told[0]), redirect_stderr(told[1]):
         patch.setattr(sys, "argv", ["backupd", *map(str, words)])
         patch.setenv("NO_COLOR", "1")
-        status = edge(group, "backupd")
+        status = run_command_line(group, "backupd")
     out, err = (one.buffer.getvalue().decode("utf-8", "surrogateescape") for one in told)
     assert not check or status == 0, f"backupd {words}\nexit status {status}\n{out}{err}"
     return subprocess.CompletedProcess(words, status, out, err)

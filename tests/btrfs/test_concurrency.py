@@ -210,7 +210,7 @@ def test_hosts_in_a_long_step_do_not_keep_another_from_its_own(nights: Nights, t
             in_time.append(quick_is_done.wait(20))
         return prepare(wanted)
 
-    def finalised(pool: Pool, prepared: finishing.Prepared, record: Record, disk: Syncfs, *rest: Any, **more: Any) -> object:
+    def finalised(pool: Pool, prepared: finishing.WorkSubvolume, record: Record, disk: Syncfs, *rest: Any, **more: Any) -> object:
         done = finalise(pool, prepared, record, disk, *rest, **more)
         if record.host == "zz-quick":
             quick_is_done.set()

@@ -16,7 +16,7 @@ import pytest
 from backupd.doctor.facts import DoctorFacts, FilesystemFacts, Machine, Scrub, SiteFacts
 from backupd.doctor.gather import FOLDER, read_filesystem, read_scrub
 from backupd.doctor.rules import examine
-from btrkeep.config.values import MinFree
+from btrkeep.config.values import SizeOrShare
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits
 from tests.beds import btrfs, differences, manifest, work
@@ -33,7 +33,7 @@ MIB = 1 << 20
 
 def facts_of(point: Path) -> DoctorFacts:
     """The filesystem as it is, in a site where all is well."""
-    limits = HealthLimits(point, Path("/var/lib/btrkeep/main"), MinFree("0%", 0.0), 1.0)
+    limits = HealthLimits(point, Path("/var/lib/btrkeep/main"), SizeOrShare("0%", 0.0), 1.0)
     site = SiteFacts(limits, name="main", file=Path("/etc/btrkeep/main.toml"), created=NOW)
     return DoctorFacts(
         NOW, read_filesystem(point), Scrub(finished=NOW), Machine((9,), True, cpu=frozenset({"sse4_2", "crc32"})), site

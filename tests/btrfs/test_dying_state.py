@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from backupd.serve.jobs import JobStore, ServeJob, ServeRequest, leave_request, new_id
+from backupd.serve.jobs import JobStore, ServeJob, ServeRequest, new_id, write_request
 from btrkeep import hung_storage
 from btrkeep.units import format_time
 from tests.beds import leftout, served_folder
@@ -96,7 +96,7 @@ def test_a_job_of_the_root_service_ends_when_the_folder_of_its_log_dies(site: Ni
     site.host("web", site.source, before=["/bin/sleep", "2.0377"])
     with served(site.state) as server:
         JobStore(site.state).put(job)
-        leave_request(site.state / "jobs" / "asked", ServeRequest(job.id, job.verb, job.who, job.arguments))
+        write_request(site.state / "jobs" / "asked", ServeRequest(job.id, job.verb, job.who, job.arguments))
         words = [
             sys.executable,
             "-P",

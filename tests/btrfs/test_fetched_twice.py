@@ -15,7 +15,7 @@ import pytest
 from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.run import fetched_twice
 from backupd.run.fetched_twice import own_place, with_fetched_twice
-from backupd.run.finishing import Prepared
+from backupd.run.finishing import WorkSubvolume
 from btrkeep.config import HostConfig
 from btrkeep.pool.marker import MARKER, open_pool
 from btrkeep.process.progress import Cancellation
@@ -231,7 +231,7 @@ def subvolume_of(nights: Nights, tree: Path) -> Path:
 def searched(nights: Nights, tree: Path) -> list[str]:
     """The warnings of a search of the host's newest backup, which is a real one."""
     subvolume = subvolume_of(nights, tree)
-    prepared = Prepared(subvolume, None, fresh=True, id=0, uuid="")
+    prepared = WorkSubvolume(subvolume, None, fresh=True, id=0, uuid="")
     results = [PathResult(str(tree), PathOutcome.COMPLETE, numbers={"created": 2000})]
     host = HostConfig("h", paths=(str(tree),))
     (result,) = with_fetched_twice(open_pool(nights.pool), host, prepared, results, Cancellation(), "backupd").results

@@ -16,7 +16,7 @@ import pytest
 from backupd.repo.backup_json import Record
 from backupd.run import finishing
 from backupd.run.emptied import judged
-from backupd.run.finishing import Prepared
+from backupd.run.finishing import WorkSubvolume
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Cancellation
 from tests.beds import work
@@ -219,7 +219,7 @@ def test_a_run_that_is_stopped_after_its_rsync_is_never_complete_without_the_com
     monkeypatch.setattr("backupd.run.emptied.AFTER_STOP", seconds)
     finalise = finishing.finalise
 
-    def stopped(pool: Pool, prepared: Prepared, record: Record, *args: Any, judge: Any, **keys: Any) -> tuple[Path, Record]:
+    def stopped(pool: Pool, prepared: WorkSubvolume, record: Record, *args: Any, judge: Any, **keys: Any) -> tuple[Path, Record]:
         base = prepared.base
         assert base is not None
         assert base.name is not None

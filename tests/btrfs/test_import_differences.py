@@ -10,7 +10,7 @@ import pytest
 
 from backupd.run.importing.copying import FileMatch, copy_tree
 from backupd.run.importing.target_names import remove_names
-from backupd.run.importing.tree_links import look_at, superfluous
+from backupd.run.importing.tree_links import scan_links, superfluous
 from backupd.run.importing.tree_walk import FolderDigests
 from tests.beds import manifest, work
 from tests.beds.everything import everything
@@ -100,7 +100,7 @@ def test_what_another_import_has_made_becomes_what_the_tree_is(nights: Nights, e
         file.seek(300_000)
         file.write(bytes(5000))
     kept = (copy / "kept").stat()
-    links = replace(look_at(tree, None, lambda: True), doubted=[b"deceives"], groups=[])
+    links = replace(scan_links(tree, None, lambda: True), doubted=[b"deceives"], groups=[])
     there, here = (os.open(folder, os.O_RDONLY) for folder in (tree, copy))
     try:
         remove_names(copy, superfluous(there, here, links.digests, lambda: True))
@@ -125,12 +125,12 @@ def test_of_the_tree_before_only_the_folders_are_read_that_are_not_as_they_were(
     work("cp", "-al", first, second)
     (second / "other/new").write_text("new")
     os.utime(second / "touched", ns=(1, 1))
-    folder_digests = look_at(first, None, lambda: True).digests
+    folder_digests = scan_links(first, None, lambda: True).digests
     work("rm", "-r", first / "same/deep")
     os.utime(first / "same", ns=(2, 2))
-    tree_links = look_at(second, first, lambda: True, folder_digests)
+    tree_links = scan_links(second, first, lambda: True, folder_digests)
     assert (sorted(tree_links.changed), tree_links.gone, sorted(tree_links.folders)) == ([b"other/new"], [], [b"other", b"touched"])
-    without = look_at(second, first, lambda: True)
+    without = scan_links(second, first, lambda: True)
     assert {b"same", b"same/deep"} <= set(without.folders)
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_read_of_the_backup_before_is_made_anew(make_btrfs: Calla
     spoil(top, content[200_704 : 200_704 + 4096])
     with pytest.raises(OSError, match="Input/output"):
         (top / "copy/file").read_bytes()
-    links = look_at(tree, None, lambda: True)
+    links = scan_links(tree, None, lambda: True)
     there, here = (os.open(folder, os.O_RDONLY) for folder in (tree, top / "copy"))
     try:
         copy_tree(there, here, links, lambda: True, FileMatch.CONTENT, delta=delta)
@@ -196,7 +196,7 @@ def test_holes_of_terabytes_are_not_read(nights: Nights, ext4: Path, same: FileM
     with (copy / "same").open("r+b") as file:  # where the tree has a hole
         file.seek(6 << 40)
         file.write(b"stray")
-    links = look_at(tree, None, lambda: True)
+    links = scan_links(tree, None, lambda: True)
     there, here = (os.open(folder, os.O_RDONLY) for folder in (tree, copy))
     try:
         copy_tree(there, here, links, lambda: True, same, delta=delta)

@@ -121,7 +121,9 @@ def test_a_line_that_goes_dead_in_a_stream_of_a_push_holds_the_next_one_for_a_fe
     """Minutes are seconds here. The line stays open for a minute, and `stall` is half an hour."""
     two = Pushing(make_btrfs(), make_btrfs())
     large(two)
-    script = "import sys; from backupd.replicate import far_pool; far_pool.PULSE = 4.0; from backupd.cli import main; main()"
+    script = (
+        "import sys; from backupd.replicate import far_pool; far_pool.KEEPALIVE_TIMEOUT = 4.0; from backupd.cli import main; main()"
+    )
     short = shlex.join([sys.executable, "-c", script, *two.forced[3:]])
     two.over(f'{shlex.quote(sys.executable)} -c "$RELAY" stop 400000 | "$@"', answers=short)
     command = [sys.executable, "-m", "backupd", "--config", str(two.first.config), "replicate", "--now", NOW]
@@ -160,7 +162,7 @@ def test_a_stream_says_that_more_is_to_come_while_the_kernel_looks_for_it(two: T
             return found
 
     usual = stream()
-    monkeypatch.setattr(sender, "BEAT", 0.1)
+    monkeypatch.setattr(sender, "KEEPALIVE_INTERVAL", 0.1)
     monkeypatch.setattr(sender, "send", looks_for_long)
     slow = stream()
     assert (b"" in usual, slow[0]) == (False, b"")

@@ -2,13 +2,13 @@
 
 import pytest
 
-from btrkeep.cli import complain
+from btrkeep.cli import print_error
 from btrkeep.errors import OperatorError, last_remote_error
 
 
 def test_what_complain_writes_is_read_as_the_last_error(capsys: pytest.CaptureFixture[str]) -> None:
-    complain(OperatorError("one"))
-    complain(OperatorError("the pool is full", "make room"))
+    print_error(OperatorError("one"))
+    print_error(OperatorError("the pool is full", "make room"))
     assert last_remote_error(["Warning: added a key", *capsys.readouterr().err.splitlines()]) == "the pool is full"
 
 

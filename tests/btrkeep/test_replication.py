@@ -8,13 +8,13 @@ import pytest
 
 from btrkeep.config import Retention
 from btrkeep.decisions.replication import (
-    FarBackup,
     Fetch,
     HostFetches,
-    NearBackup,
-    NearHost,
+    LocalBackup,
+    LocalHost,
     Obstacle,
     Parents,
+    RemoteBackup,
     ReplicaMark,
     demotion_obstacle,
     misplaced,
@@ -32,17 +32,17 @@ def name(day: int) -> str:
     return f"2026-03-{day:02}T220000Z"
 
 
-def there(*days: int) -> list[FarBackup]:
-    return [FarBackup(name(day), f"uuid-{day}", "complete") for day in days]
+def there(*days: int) -> list[RemoteBackup]:
+    return [RemoteBackup(name(day), f"uuid-{day}", "complete") for day in days]
 
 
-def here(*days: int, mark: ReplicaMark | None = MARK, refused: tuple[int, ...] = (), forgotten: bool = False) -> NearHost:
-    backups = [NearBackup(name(day), f"uuid-{day}", "complete") for day in days]
-    return NearHost(backups, mark, forgotten, [name(day) for day in refused], known=True)
+def here(*days: int, mark: ReplicaMark | None = MARK, refused: tuple[int, ...] = (), forgotten: bool = False) -> LocalHost:
+    backups = [LocalBackup(name(day), f"uuid-{day}", "complete") for day in days]
+    return LocalHost(backups, mark, forgotten, [name(day) for day in refused], is_known=True)
 
 
 def planned(
-    far: list[FarBackup], near: NearHost, policy: Retention = EVERYTHING, *, newest_only: bool = False
+    far: list[RemoteBackup], near: LocalHost, policy: Retention = EVERYTHING, *, newest_only: bool = False
 ) -> list[tuple[str, str | None]]:
     host_fetches = plan_fetches("web1", far, near, MARK, policy, ZoneInfo("UTC"), NOW, newest_only=newest_only)
     assert host_fetches.obstacle is None
@@ -51,7 +51,7 @@ def planned(
 
 def test_each_is_a_difference_to_the_one_before_it_that_both_have_by_then() -> None:
     assert planned(there(1, 2, 3, 4), here(1, 3)) == [(name(2), name(1)), (name(4), name(3))]
-    assert planned(there(1, 2), NearHost()) == [(name(1), None), (name(2), name(1))]
+    assert planned(there(1, 2), LocalHost()) == [(name(1), None), (name(2), name(1))]
 
 
 def test_one_that_is_older_than_all_that_both_have_is_a_difference_to_the_next() -> None:
@@ -63,7 +63,7 @@ def test_what_is_gone_there_is_no_base() -> None:
 
 
 def test_only_what_the_own_retention_keeps_comes() -> None:
-    assert planned(there(*range(1, 11)), NearHost(), Retention(daily=2, min_keep=1)) == [(name(9), None), (name(10), name(9))]
+    assert planned(there(*range(1, 11)), LocalHost(), Retention(daily=2, min_keep=1)) == [(name(9), None), (name(10), name(9))]
 
 
 def test_what_somebody_deleted_here_does_not_come_again() -> None:
@@ -71,7 +71,7 @@ def test_what_somebody_deleted_here_does_not_come_again() -> None:
 
 
 def test_what_is_invented_for_days_that_are_over_takes_the_place_of_nothing_here() -> None:
-    invented = [FarBackup(f"2026-03-{day:02}T000001Z", f"evil-{day}", "complete") for day in range(1, 5)]
+    invented = [RemoteBackup(f"2026-03-{day:02}T000001Z", f"evil-{day}", "complete") for day in range(1, 5)]
     policy = Retention(daily=3, min_keep=1)
     assert planned([*there(1, 2, 3, 4), *invented], here(1, 2, 3, 4), policy) == []
     assert planned([*there(1, 2, 3, 4, 5), *invented], here(1, 2, 3, 4), policy) == [(name(5), name(4))]
@@ -87,10 +87,10 @@ def test_what_is_stamped_in_the_future_waits() -> None:
 
 
 def test_what_has_no_name_of_a_backup_is_not_fetched() -> None:
-    assert planned([*there(1, 2), FarBackup("strange", "uuid-x", "complete")], here(1)) == [(name(2), name(1))]
+    assert planned([*there(1, 2), RemoteBackup("strange", "uuid-x", "complete")], here(1)) == [(name(2), name(1))]
 
 
-def with_parents(near: NearHost, *, damaged: bool = False) -> list[tuple[str, str | None]]:
+def with_parents(near: LocalHost, *, damaged: bool = False) -> list[tuple[str, str | None]]:
     host_fetches = plan_fetches("web1", there(1, 2, 3, 4), near, MARK, EVERYTHING, ZoneInfo("UTC"), NOW, damaged=damaged)
     return [(fetch.backup.name, fetch.parent.name if fetch.parent else None) for fetch in host_fetches.fetches]
 
@@ -133,7 +133,7 @@ def test_planned_once_more_each_backup_still_comes_once_and_a_damaged_one_again(
 
 
 def test_the_newest_alone() -> None:
-    assert planned(there(1, 2, 3), NearHost(), newest_only=True) == [(name(3), None)]
+    assert planned(there(1, 2, 3), LocalHost(), newest_only=True) == [(name(3), None)]
     assert planned(there(1, 2, 3), here(1), newest_only=True) == [(name(3), name(1))]
     assert planned(there(1, 2, 3), here(3), newest_only=True) == []
     assert planned(there(1, 2, 3), here(1, 3), newest_only=True) == []  # the newest that both have is newer
@@ -146,10 +146,10 @@ def test_the_newest_alone() -> None:
         (here(1, mark=None), there(1), Obstacle.BOTH_BACK_UP),
         (here(1, mark=ReplicaMark("pool-2", "office")), there(1), Obstacle.OF_ANOTHER_POOL),
         (here(1, forgotten=True), there(2), Obstacle.FORGOTTEN_HERE),
-        (here(1), [FarBackup(name(1), "uuid-x", "complete")], Obstacle.OTHER_BACKUP),
+        (here(1), [RemoteBackup(name(1), "uuid-x", "complete")], Obstacle.OTHER_BACKUP),
     ],
 )
-def test_what_stands_in_the_way(near: NearHost, far: list[FarBackup], obstacle: Obstacle) -> None:
+def test_what_stands_in_the_way(near: LocalHost, far: list[RemoteBackup], obstacle: Obstacle) -> None:
     host_fetches = plan_fetches("web1", far, near, MARK, Retention(), ZoneInfo("UTC"), NOW)
     assert (host_fetches.obstacle, host_fetches.fetches) == (obstacle, ())
 
@@ -162,7 +162,7 @@ def test_what_stands_in_the_way(near: NearHost, far: list[FarBackup], obstacle: 
         ([], here(1), False, (Obstacle.NOT_THERE, "")),
         (there(1), here(1), True, (Obstacle.NOBODY_BACKS_UP, "")),
         (
-            [*there(1), FarBackup(name(2), "x", "complete"), FarBackup(name(3), "y", "complete")],
+            [*there(1), RemoteBackup(name(2), "x", "complete"), RemoteBackup(name(3), "y", "complete")],
             here(1, 2, 3),
             False,
             (Obstacle.OTHER_BACKUP, name(2)),
@@ -171,7 +171,7 @@ def test_what_stands_in_the_way(near: NearHost, far: list[FarBackup], obstacle: 
     ],
 )
 def test_a_host_becomes_a_copy_only_of_a_pool_that_backs_it_up_and_has_a_common_backup(
-    far: list[FarBackup], near: NearHost, is_copy_there: bool, obstacle: tuple[Obstacle, str] | None
+    far: list[RemoteBackup], near: LocalHost, is_copy_there: bool, obstacle: tuple[Obstacle, str] | None
 ) -> None:
     assert demotion_obstacle(far, near.backups, is_copy_there=is_copy_there) == obstacle
 
@@ -197,14 +197,14 @@ def test_the_newest_that_both_have_is_named() -> None:
 
 
 def test_copies_are_known_by_what_they_are_and_not_by_a_name_that_another_host_has_now() -> None:
-    own, other = there(1, 2, 3), [FarBackup(name(day), f"other-{day}", "complete") for day in (4, 5)]
+    own, other = there(1, 2, 3), [RemoteBackup(name(day), f"other-{day}", "complete") for day in (4, 5)]
     near = {"web1": here(1, 2)}
     assert misplaced({"web1": ((), own)}, near, "pool-1") == ({}, {})
     assert misplaced({"old": (("web1",), own), "web1": ((), other)}, near, "pool-1") == ({"web1": "old"}, {"old": "web1"})
     # the copies are those of the host that has the name now, so the one that had it before is just new
     assert misplaced({"old": (("web1",), other), "web1": ((), own)}, near, "pool-1") == ({}, {})
     # the name has had three hosts: only one of them is here
-    third = [FarBackup(name(6), "third", "complete")]
+    third = [RemoteBackup(name(6), "third", "complete")]
     assert misplaced({"a": (("web1",), other), "b": (("web1",), own), "web1": ((), third)}, near, "pool-1")[0] == {"web1": "b"}
     # nothing is in common any more, and it was not fetched under the new name: in doubt, neither is
     assert misplaced({"old": (("web1",), there(9)), "web1": ((), other)}, near, "pool-1") == ({"web1": "old"}, {})
@@ -219,15 +219,17 @@ def test_copies_are_known_by_what_they_are_and_not_by_a_name_that_another_host_h
         ({}, ("old",)),
     ],
 )
-def test_a_host_that_is_no_copy_of_the_other_pools_is_not_renamed_after_it(near: dict[str, NearHost], was: tuple[str, ...]) -> None:
+def test_a_host_that_is_no_copy_of_the_other_pools_is_not_renamed_after_it(
+    near: dict[str, LocalHost], was: tuple[str, ...]
+) -> None:
     assert misplaced({"new": (was, there(1))}, near, "pool-1")[0] == {}
     assert misplaced({"new": (("old",), there(1))}, {"old": here(1)}, "pool-1")[0] == {"old": "new"}
 
 
 def test_hosts_that_have_changed_names_are_renamed_one_after_the_other() -> None:
-    far_backups, two = there(1), [FarBackup(name(2), "two", "complete")]
+    far_backups, two = there(1), [RemoteBackup(name(2), "two", "complete")]
     far = {"b": (("a", "aside"), far_backups), "a": (("b",), two)}
-    a, b = here(1), NearHost([NearBackup(name(2), "two", "complete")], MARK, known=True)
+    a, b = here(1), LocalHost([LocalBackup(name(2), "two", "complete")], MARK, is_known=True)
     assert misplaced(far, {"a": a, "b": b}, "pool-1")[0] == {"a": "b", "b": "a"}
     assert misplaced(far, {"aside": a, "b": b}, "pool-1")[0] == {"aside": "b", "b": "a"}
     assert misplaced(far, {"aside": a, "a": b}, "pool-1")[0] == {"aside": "b"}

@@ -22,8 +22,8 @@ def test_prose_is_broken_between_words_at_a_terminal_and_a_long_word_is_left_who
 
 
 COMPLAINT = (
-    "from btrkeep.cli import complain; from btrkeep.errors import OperatorError;"
-    "complain(OperatorError('the pool is not there, and so nothing of it can be said here',"
+    "from btrkeep.cli import print_error; from btrkeep.errors import OperatorError;"
+    "print_error(OperatorError('the pool is not there, and so nothing of it can be said here',"
     " 'mount it with what /etc/fstab says, then look at it with `backupd --pool main check --json`'))"
 )
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 import pytest
 
-from btrkeep.cli import edge
+from btrkeep.cli import run_command_line
 from tests.beds import session, work
 from tests.beds.anyone import readable
 from tests.beds.leftout import needs_program, needs_root
@@ -51,7 +51,7 @@ def cli(settings: Settings, *words: str, given: str = "", check: bool = True) ->
         patch.setattr(sys, "argv", ["btrkeep-web", *before, *words])
         patch.setattr(sys, "stdin", io.StringIO(given))
         patch.setattr(passwords, "_HASHER", CHEAP)
-        status = edge(group, "btrkeep-web")
+        status = run_command_line(group, "btrkeep-web")
     assert not check or status == 0, err.getvalue()
     return Done(status, out.getvalue(), err.getvalue())
 

@@ -226,7 +226,7 @@ def test_an_answer_that_took_long_is_as_new_as_its_end(clock: Clock, monkeypatch
             asked.append(verb)
             clock.now += 25
 
-    monkeypatch.setattr("web.service_client.agent", Slow)
+    monkeypatch.setattr("web.service_client.root_service", Slow)
     answers = Answers()
     answers.ask("doctor")
     answers.ask("doctor")
@@ -250,7 +250,7 @@ def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RequestRefused("your session has ended", "log in", "refused")
 
     service = Service()
-    monkeypatch.setattr("web.service_client.agent", lambda: service)
+    monkeypatch.setattr("web.service_client.root_service", lambda: service)
     answers, told = Answers(), []
 
     def ask() -> None:
@@ -271,7 +271,7 @@ def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == ["your session has ended"]
     last = answers.last("doctor")
     assert last is not None
-    assert (last.said, last.problem) == ("fine", "")
+    assert (last.content, last.problem) == ("fine", "")
 
 
 def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path, clock: Clock) -> None:

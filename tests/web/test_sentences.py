@@ -11,7 +11,7 @@ from flask import Flask, g
 
 from backupd.rsync.messages import Messages
 from backupd.run.verdict import PathEvidence, SuspectLimits, judge_path
-from backupd.serve.jobs import FAILED, RUNNING, ServeJob, as_it_is, job_object
+from backupd.serve.jobs import FAILED, RUNNING, ServeJob, job_object, with_actual_state
 from btrkeep.backup_states import FACTS, Cause, CauseCode
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.catalogue.model_alarm import HOST, AlarmSubject
@@ -19,7 +19,7 @@ from btrkeep.decisions import cause_words as words
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.serving.viewer import Viewer
 from web import redaction as telling
-from web.redaction import WITHHELD, of_cause, of_host_itself
+from web.redaction import WITHHELD, redacted_cause_words, without_server_paths
 
 NAMES = ("db1", "nothing-of-that-name")
 LINE = 'rsync: opendir "/srv/{}" failed: Permission denied (13)'
@@ -36,7 +36,7 @@ def test_a_verdict_of_numbers_is_told(exit_code: int) -> None:
         PathEvidence("/srv/data", exit_code, Messages(), {"files": 1000, "regular": 900}, None, SuspectLimits(0.5, 0.1), 1.0)
     )
     assert result.reason.startswith("/srv/data: ")
-    assert of_cause(result.cause, "lab") == result.reason
+    assert redacted_cause_words(result.cause, "lab") == result.reason
 
 
 @pytest.mark.parametrize(
@@ -46,25 +46,26 @@ def test_a_backup_that_shrank_is_told(numbers: dict[str, int]) -> None:
     base = {"files": 100, "regular": 90, "bytes": 5_000_000}
     result = judge_path(PathEvidence("/srv", 0, Messages(), numbers, base, SuspectLimits(0.5, 0.1), 1.0))
     assert "less, the limit is 50%" in result.reason or "no file is left" in result.reason
-    assert of_cause(result.cause, "lab") == result.reason
+    assert redacted_cause_words(result.cause, "lab") == result.reason
 
 
 @pytest.mark.parametrize("code", CauseCode)
 def test_every_cause_but_the_machines_own_is_told_whatever_its_words_are(code: CauseCode, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert of_cause(any_cause(code), "lab") == (WITHHELD if code is CauseCode.POOL else cause_words(any_cause(code)))
+    assert redacted_cause_words(any_cause(code), "lab") == (WITHHELD if code is CauseCode.POOL else cause_words(any_cause(code)))
     monkeypatch.setitem(words._WORDS, code, "said in another way")
-    assert of_cause(any_cause(code), "lab") == (WITHHELD if code is CauseCode.POOL else "/srv: said in another way")
+    assert redacted_cause_words(any_cause(code), "lab") == (WITHHELD if code is CauseCode.POOL else "/srv: said in another way")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_line_of_the_host_is_told_and_without_the_place_of_the_pool(name: str) -> None:
-    told = of_cause(Cause(CauseCode.NOTHING_READ, "/srv", {"line": LINE.format(name)}), "lab")
+    told = redacted_cause_words(Cause(CauseCode.NOTHING_READ, "/srv", {"line": LINE.format(name)}), "lab")
     assert told == f"/srv: nothing could be read: {LINE.format(name)}"
     ours = Cause(
         CauseCode.SERVER_FAULT, "/srv", {"line": 'rsync: [receiver] mkstemp "/pool/hosts/lab/.working/x" failed: No space left'}
     )
     assert (
-        of_cause(ours, "lab") == '/srv: this server could not write: rsync: [receiver] mkstemp ".working/x" failed: No space left'
+        redacted_cause_words(ours, "lab")
+        == '/srv: this server could not write: rsync: [receiver] mkstemp ".working/x" failed: No space left'
     )
 
 
@@ -137,24 +138,27 @@ def test_an_alarm_that_has_outlived_its_reason_is_not_told_with_that_of_somethin
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_host_may_say_any_name(name: str) -> None:
-    assert of_host_itself(f"{name}: hello", "lab") == f"{name}: hello"
+    assert without_server_paths(f"{name}: hello", "lab") == f"{name}: hello"
 
 
 @pytest.mark.parametrize("pool", ["/srv/pool", "/srv/our pool", "/guess"])
 def test_a_path_below_the_hosts_folder_is_told_from_there_on(pool: str) -> None:
     line = f'rsync: [receiver] mkstemp "{pool}/hosts/lab/.working/x" failed: No space left'
-    assert of_host_itself(line, "lab", Path(pool)) == 'rsync: [receiver] mkstemp ".working/x" failed: No space left'
+    assert without_server_paths(line, "lab", Path(pool)) == 'rsync: [receiver] mkstemp ".working/x" failed: No space left'
 
 
 def test_what_the_root_service_says_of_a_job_is_told_and_what_its_command_said_is_withheld() -> None:
     asked, moment = datetime(2026, 11, 20, 22, 0, tzinfo=UTC), "2026-11-20T22:00:00+00:00"
     job = ServeJob("20261120T220000Z-00000000", "run", "lab", "carol", "2026-11-20T22:00:00Z", {})
-    ended = [as_it_is(one, asked + timedelta(hours=25)) for one in (job, replace(job, called=moment), replace(job, state=RUNNING))]
+    ended = [
+        with_actual_state(one, asked + timedelta(hours=25))
+        for one in (job, replace(job, called=moment), replace(job, state=RUNNING))
+    ]
     said = [job_object(job) for job in ended]
     with Flask(__name__).app_context():
         g.viewer = Viewer("carol", "viewer", ("lab",))
-        assert [telling.answer("job", one)["error"] for one in said] == [one["error"] for one in said]
-        assert [one["error"] for one in telling.answer("jobs", said)] == [one["error"] for one in said]
+        assert [telling.redact_answer("job", one)["error"] for one in said] == [one["error"] for one in said]
+        assert [one["error"] for one in telling.redact_answer("jobs", said)] == [one["error"] for one in said]
         for name in NAMES:
-            told = telling.answer("job", job_object(replace(job, state=FAILED, exit=4, error=f"{name} is not there")))
+            told = telling.redact_answer("job", job_object(replace(job, state=FAILED, exit=4, error=f"{name} is not there")))
             assert told["error"].startswith("the pool could not be used; the administrator can see why")

@@ -41,19 +41,19 @@ SHOWN = r"^[^\x00-\x1f\x7f-\x9f]*$"
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoParameters:
     """No parameters."""
 
 
 @dataclass(frozen=True, slots=True)
-class OfHost:
+class HostParameters:
     """Which host."""
 
     host: Host
 
 
 @dataclass(frozen=True, slots=True)
-class OfNumber:
+class IdParameter:
     """Parameters: an id."""
 
     number: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="The id.")]
@@ -99,7 +99,7 @@ class Endpoint:
     """The type of its answer."""
     act: Callable[[ApiRequest], Any]
     """Returns the answer."""
-    takes: type = Nothing
+    takes: type = NoParameters
     """The type of its parameters."""
     body: type | None = None
     """The type of its body; None: it has none."""
@@ -107,7 +107,7 @@ class Endpoint:
     """True if only operators may use it."""
     pool_wide: bool = False
     """True if it covers all hosts, so that users who are limited to some may not use it."""
-    agent: bool = False
+    needs_root_service: bool = False
     """True if it asks the root service."""
     errors: tuple[int, ...] = field(default=())
     """Statuses besides 400, 401 and those of the root service."""
@@ -141,7 +141,7 @@ def either_way(orders: Collection[str]) -> OneOf:
     return OneOf((*orders, *(f"-{order}" for order in orders)))
 
 
-def of_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
+def parse_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
     """Parses `kind` from a raw query string and the values in the URL's path. Raises UsageError."""
     hints = hints_of(kind)
     arguments: dict[str, Any] = dict(in_path)
@@ -156,7 +156,7 @@ def of_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
     return _made(kind, arguments)
 
 
-def of_body(kind: type, body: bytes, media: str) -> Any:
+def parse_body(kind: type, body: bytes, media: str) -> Any:
     """Parses `kind` from a JSON document. Raises UsageError."""
     if media != "application/json":
         raise UsageError("the body is not JSON", "send it with Content-Type: application/json")

@@ -99,7 +99,7 @@ class Error:
     """What to do; "": nothing."""
 
 
-def of_operator(error: OperatorError) -> Response:
+def operator_error_answer(error: OperatorError) -> Response:
     """Returns the response for an error that the operator can solve."""
     if isinstance(error, RequestRefused):
         status = STATUSES.get(error.kind, 502)
@@ -108,7 +108,7 @@ def of_operator(error: OperatorError) -> Response:
     return answer(status, error.message, error.hint)
 
 
-def of_http(error: HTTPException) -> Response:
+def http_error_answer(error: HTTPException) -> Response:
     """Returns the response for an exception of Flask; its headers (Allow, Retry-After, WWW-Authenticate) are kept."""
     status = error.code or 500
     own = error.description if type(error).description != error.description else None

@@ -146,7 +146,7 @@ def _answer(endpoint: Endpoint, of_answer: Mapping[str, Any]) -> dict[str, Any]:
 
 def _errors(endpoint: Endpoint) -> dict[str, Any]:
     statuses = sorted(
-        {*_ALWAYS, *endpoint.errors, *(_OF_AGENT if endpoint.agent else (503,)), *(_OF_BODY if endpoint.body else ())}
+        {*_ALWAYS, *endpoint.errors, *(_OF_AGENT if endpoint.needs_root_service else (503,)), *(_OF_BODY if endpoint.body else ())}
     )
     content = {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}}
     return {str(status): {"description": MEANINGS[status], "content": content} for status in statuses}

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from btrkeep.cli import CONTEXT_SETTINGS, edge, version_words
+from btrkeep.cli import CONTEXT_SETTINGS, run_command_line, version_words
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 from btrkeep.cli.progress import print_commands_as
@@ -82,4 +82,4 @@ def main() -> None:
     """The entry point of `btrkeep-web`."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s", stream=sys.stderr)
     exit_on_sigterm()
-    sys.exit(edge(group, NAME))
+    sys.exit(run_command_line(group, NAME))

@@ -11,8 +11,8 @@ from web.api import FILES, ApiRequest, Bytes, Endpoint, Host, Name, OneOf, Path,
 from web.files import data
 from web.files.data import FolderPage
 from web.files.differences import LIMIT, Compared, HistoryPage, compare_at, history
-from web.same_names import of_row
-from web.service_client import agent
+from web.same_names import from_row
+from web.service_client import root_service
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +64,19 @@ class DownloadParameters:
 def browse(asked: ApiRequest) -> FolderPage:
     """Lists a folder."""
     given = asked.given
-    listing = data.browse(agent(), given.host, given.backup, given.path, given.offset, given.limit, given.sort)
-    return of_row(FolderPage, listing, entries=tuple(of_row(data.NamedFile, entry) for entry in listing.entries))
+    listing = data.browse(root_service(), given.host, given.backup, given.path, given.offset, given.limit, given.sort)
+    return from_row(FolderPage, listing, entries=tuple(from_row(data.NamedFile, entry) for entry in listing.entries))
 
 
 def versions(asked: ApiRequest) -> HistoryPage:
     """Lists the versions of a path over all backups."""
-    return history(agent(), asked.given.host, asked.given.path, asked.given.content, asked.given.since)
+    return history(root_service(), asked.given.host, asked.given.path, asked.given.content, asked.given.since)
 
 
 def compare(asked: ApiRequest) -> Compared:
     """Compares two backups."""
     given = asked.given
-    return compare_at(agent(), given.host, given.path, given.before, given.after, given.limit, given.since)
+    return compare_at(root_service(), given.host, given.path, given.before, given.after, given.limit, given.since)
 
 
 def download(asked: ApiRequest) -> Response:
@@ -86,7 +86,7 @@ def download(asked: ApiRequest) -> Response:
         abort(426, "an archive needs HTTP/1.1: over HTTP/1.0 a client cannot see whether it is complete")
     words = {"host": given.host, "backup": given.backup, "path": data.text_of(given.path), "as": given.form}
     with downloads.place(who) as places:
-        stream = agent().stream("download", **words)
+        stream = root_service().stream("download", **words)
         return downloads.sent(stream, downloads.name_of(given.host, given.backup, given.path, given.form), who, places)
 
 
@@ -94,7 +94,17 @@ _DOWNLOAD = Bytes("application/octet-stream", "The file or archive. If it fails 
 _OF = "/hosts/<host>"
 
 ENDPOINTS = (
-    Endpoint("GET", f"{_OF}/files", "browse", FILES, "List a folder of a backup", FolderPage, browse, BrowseParameters, agent=True),
+    Endpoint(
+        "GET",
+        f"{_OF}/files",
+        "browse",
+        FILES,
+        "List a folder of a backup",
+        FolderPage,
+        browse,
+        BrowseParameters,
+        needs_root_service=True,
+    ),
     Endpoint(
         "GET",
         f"{_OF}/versions",
@@ -104,9 +114,19 @@ ENDPOINTS = (
         HistoryPage,
         versions,
         VersionsParameters,
-        agent=True,
+        needs_root_service=True,
     ),
-    Endpoint("GET", f"{_OF}/compare", "compare", FILES, "Compare two backups", Compared, compare, CompareParameters, agent=True),
+    Endpoint(
+        "GET",
+        f"{_OF}/compare",
+        "compare",
+        FILES,
+        "Compare two backups",
+        Compared,
+        compare,
+        CompareParameters,
+        needs_root_service=True,
+    ),
     Endpoint(
         "GET",
         f"{_OF}/download",
@@ -116,7 +136,7 @@ ENDPOINTS = (
         _DOWNLOAD,
         download,
         DownloadParameters,
-        agent=True,
+        needs_root_service=True,
         errors=(426,),
     ),
 )

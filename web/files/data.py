@@ -13,7 +13,7 @@ from btrkeep.backup_states import EXPIRED, FINISHED
 from btrkeep.catalogue.model import Backup
 from btrkeep.decisions.due import latest
 from btrkeep.units import parse_backup_name, parse_time, printable
-from web.same_names import of_answer
+from web.same_names import from_json
 
 RESTORABLE = (*FINISHED, EXPIRED)
 SORTS = ("name", "kind", "size", "mode", "owner", "time")
@@ -139,7 +139,7 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
     as_asked = all(answer[name] == value for name, value in order.items())
     return Listing(
         host=host,
-        backup=of_answer(Which, answer["backup"]),
+        backup=from_json(Which, answer["backup"]),
         entry=file_of(answer["entry"]),
         entries=tuple(_entry_in(answer["path"], entry) for entry in answer["entries"]),
         total=answer["total"],
@@ -155,12 +155,12 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
 
 def file_of(fields: Mapping[str, Any]) -> File:
     """Parses the agent's description of an entry."""
-    return of_answer(File, fields, mtime=_moment(fields["mtime"]))
+    return from_json(File, fields, mtime=_moment(fields["mtime"]))
 
 
 def named_file_of(fields: Mapping[str, Any]) -> NamedFile:
     """Parses the agent's description of an entry without its path."""
-    return of_answer(NamedFile, fields, mtime=_moment(fields["mtime"]))
+    return from_json(NamedFile, fields, mtime=_moment(fields["mtime"]))
 
 
 def _entry_in(folder: str, fields: Mapping[str, Any]) -> File:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from web.files.data import Asks, NamedFile, named_file_of, shown_line, text_of
-from web.same_names import of_answer
+from web.same_names import from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,11 @@ def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since:
         path=answer["path"],
         by_content=answer["by_content"],
         versions=tuple(
-            of_answer(VersionRow, version, entry=named_file_of(version["entry"]), before=earlier)
+            from_json(VersionRow, version, entry=named_file_of(version["entry"]), before=earlier)
             for version, earlier in zip(versions, before, strict=False)
         ),
-        gone=tuple(of_answer(AbsenceRow, absence) for absence in answer["gone"]),
-        backups=tuple(of_answer(PathInBackupRow, backup) for backup in answer["backups"]),
+        gone=tuple(from_json(AbsenceRow, absence) for absence in answer["gone"]),
+        backups=tuple(from_json(PathInBackupRow, backup) for backup in answer["backups"]),
         of=answer.get("of", len(answer["backups"])),
         next=answer.get("next"),
     )
@@ -234,7 +234,7 @@ def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limi
 def _difference(fields: Mapping[str, Any]) -> DifferenceRow:
     before, after = fields["before"], fields["after"]
     files = {"before": named_file_of(before) if before else None, "after": named_file_of(after) if after else None}
-    return of_answer(DifferenceRow, fields, **files)
+    return from_json(DifferenceRow, fields, **files)
 
 
 def line_of(line: str) -> DiffLine:

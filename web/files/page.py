@@ -27,7 +27,7 @@ from web.files.data import Beginning, beginning, bytes_of
 from web.files.differences import LIMIT, HistoryPage, NeighbouringBackups, compare_at, history, neighbouring_backups
 from web.filters import comes_twice
 from web.request_values import number_of_request, path_of_request, path_of_text, path_query, path_text, which_of_request
-from web.service_client import agent
+from web.service_client import root_service
 from web.source import source
 
 
@@ -146,7 +146,7 @@ def too_many(error: downloads.TooManyDownloads) -> Response:
 def refused(error: RequestRefused) -> Response:
     """Handles a refusal by the service. For a missing backup or path the page offers alternatives."""
     if error.kind != "missing" or not request.view_args:
-        return errors.of_operator(error)
+        return errors.operator_error_page(error)
     host = request.view_args["host"]
     asked = next((backup_name for name in ("backup", "after", "before") if (backup_name := request.values.get(name))), "latest")
     path = data.text_of(path_of_request())
@@ -171,7 +171,7 @@ def _no_path(error: RequestRefused, host: str, backup: str, path: str) -> Respon
 
 def _looked(host: str, backup: str, path: bytes) -> data.Listing | None:
     try:
-        return data.browse(agent(), host, backup, path, limit=1000)
+        return data.browse(root_service(), host, backup, path, limit=1000)
     except Absent:
         raise
     except OperatorError:
@@ -229,7 +229,7 @@ def browse(host: str) -> str | Answer:
         return redirect(PageLinks(host, which).browse(data.text_of(path_of_text(request.args["quoted"]))), 303)
     sort = _sort(request.args.get("sort", "name"))
     path = path_of_request()
-    listing = data.browse(agent(), host, which, path, number_of_request("offset", 0), data.page_size(path), sort)
+    listing = data.browse(root_service(), host, which, path, number_of_request("offset", 0), data.page_size(path), sort)
     whiches = data.choices(source().catalogue.backups(host), source().now)
     past = _past(listing)
     given = {
@@ -257,7 +257,7 @@ def versions(host: str) -> str:
     """Shows every version of a path over all backups."""
     require_visible_host(host)
     path, by_content = path_of_request(), request.args.get("content") == "1"
-    past = history(agent(), host, path, by_content, which_of_request("since"))
+    past = history(root_service(), host, path, by_content, which_of_request("since"))
     given = {"at": PageLinks(host, which_of_request("backup")), "history": past, "path": data.text_of(path)}
     return render_template("files/versions.html", **given, may_restore=_may_restore(), zone=source().site.zone)
 
@@ -274,7 +274,7 @@ def compare(host: str) -> str | Answer:
         return redirect(PageLinks(host).compare(path, before, after), 303)
     limit = min(max(number_of_request("limit", LIMIT), 1), 5000)
     since = path_of_text(request.args["since"]) if "since" in request.args else None
-    compared = compare_at(agent(), host, path_of_request(), before, after, limit, since)
+    compared = compare_at(root_service(), host, path_of_request(), before, after, limit, since)
     given = {"at": PageLinks(host, compared.after), "found": compared, "since": since and data.text_of(since)}
     return render_template("files/compare.html", **given, known=whiches, zone=source().site.zone)
 
@@ -294,7 +294,7 @@ def download(host: str) -> Answer:
         )
     path, which, who = path_of_request(), which_of_request("backup") or "latest", viewer()
     with downloads.place(who) as places:
-        stream = agent().stream("download", host=host, backup=which, path=data.text_of(path), **{"as": kind})
+        stream = root_service().stream("download", host=host, backup=which, path=data.text_of(path), **{"as": kind})
         return downloads.sent(stream, downloads.name_of(host, which, path, kind), who, places)
 
 
@@ -334,7 +334,7 @@ def _starts(listing: data.Listing) -> list[int | None]:
 def _past(listing: data.Listing) -> HistoryPage | None:
     """Returns its history; None if the service is busy, because the page works without it."""
     try:
-        return history(agent(), listing.host, data.bytes_of(listing.entry.path))
+        return history(root_service(), listing.host, data.bytes_of(listing.entry.path))
     except RequestRefused:
         return None
 
@@ -346,7 +346,7 @@ def _text(listing: data.Listing) -> Beginning | None:
         return None
     try:
         asked: dict[str, Any] = {"host": listing.host, "backup": listing.backup.name, "path": entry.path, "as": "file"}
-        with agent().stream("download", **asked) as stream:
+        with root_service().stream("download", **asked) as stream:
             return beginning(stream, entry.size)
     except OperatorError:
         return None

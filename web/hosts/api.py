@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from flask import abort
 from pydantic import Field
 
-from web.api import HOSTS, KEEPING, SHOWN, ApiRequest, Endpoint, Host, Moment, Name, OfHost, OneOf, either_way
+from web.api import HOSTS, KEEPING, SHOWN, ApiRequest, Endpoint, Host, HostParameters, Moment, Name, OneOf, either_way
 from web.hosts.backups import BackupRow
 from web.hosts.data import ALL_STATES, ORDERS, HostList, Query, host_list
 from web.hosts.host import HostPage, host_page
-from web.service_client import agent
+from web.service_client import root_service
 
 Why = Annotated[str, Field(max_length=500, pattern=SHOWN, description="The reason; it is stored with the change.")]
 
@@ -151,17 +151,17 @@ def hosts(asked: ApiRequest) -> HostList:
 def hold(asked: ApiRequest) -> Any:
     """Places a hold on a backup."""
     until = {} if asked.body.until is None else {"until": asked.body.until}
-    return agent().ask("hold", host=asked.given.host, backup=asked.given.backup, why=asked.body.why, **until)
+    return root_service().ask("hold", host=asked.given.host, backup=asked.given.backup, why=asked.body.why, **until)
 
 
 def release(asked: ApiRequest) -> Any:
     """Releases a hold, so that the retention rules apply again."""
-    return agent().ask("release", host=asked.given.host, backup=asked.given.backup)
+    return root_service().ask("release", host=asked.given.host, backup=asked.given.backup)
 
 
 def accept(asked: ApiRequest) -> Any:
     """Accepts a suspect backup as complete."""
-    return agent().ask("accept", host=asked.given.host, backup=asked.given.backup, why=asked.body.why)
+    return root_service().ask("accept", host=asked.given.host, backup=asked.given.backup, why=asked.body.why)
 
 
 _AT = "/hosts/<host>/backups/<backup>"
@@ -169,13 +169,15 @@ _AT = "/hosts/<host>/backups/<backup>"
 
 def _post(name: str, summary: str, answer: type, act: Callable[[ApiRequest], Any], body: type | None = None) -> Endpoint:
     path = f"{_AT}/{name}"
-    return Endpoint("POST", path, name, KEEPING, summary, answer, act, OfBackup, body, operator=True, agent=True)
+    return Endpoint("POST", path, name, KEEPING, summary, answer, act, OfBackup, body, operator=True, needs_root_service=True)
 
 
 ENDPOINTS = (
     Endpoint("GET", "/hosts", "hosts", HOSTS, "Search, filter and sort hosts, a page at a time", HostList, hosts, HostsParameters),
-    Endpoint("GET", "/hosts/<host>", "host", HOSTS, "One host: state, settings, backups, runs", HostPage, one_host, OfHost),
-    Endpoint("GET", "/hosts/<host>/backups", "backups", HOSTS, "A host's backups, and why each is kept", Backups, backups, OfHost),
+    Endpoint("GET", "/hosts/<host>", "host", HOSTS, "One host: state, settings, backups, runs", HostPage, one_host, HostParameters),
+    Endpoint(
+        "GET", "/hosts/<host>/backups", "backups", HOSTS, "A host's backups, and why each is kept", Backups, backups, HostParameters
+    ),
     _post("hold", "Hold a backup, regardless of the retention", Held, hold, HoldParameters),
     _post("release", "Release a hold", Released, release),
     _post("accept", "Accept a suspect backup as complete", Accepted, accept, AcceptParameters),

@@ -21,7 +21,7 @@ from btrkeep.decisions.verification import Verified, verified_words
 from btrkeep.units import format_time, parse_time
 from web.copies import also_on
 from web.redaction import host_error, host_line
-from web.same_names import of_row
+from web.same_names import from_row
 from web.source import RequestContext
 
 
@@ -160,7 +160,7 @@ def backup_row(
     held = hold_words(hold, time_words) if hold and hold.is_in_force(now) else None
     kind = strip_letter(backup, decision) if decision else None
     stays = decision is not None and backup.state != "deleting"
-    return of_row(
+    return from_row(
         BackupRow,
         backup,
         size=backup.bytes,

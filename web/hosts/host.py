@@ -31,7 +31,7 @@ from web.hosts.data import UNCONFIGURED, HostRow
 from web.hosts.nights import explained
 from web.log import LogRun, as_shown
 from web.running import Transfer, alive_runs, running
-from web.same_names import of_row
+from web.same_names import from_row
 from web.source import RequestContext
 
 RUNS = 20
@@ -228,7 +228,7 @@ def _policy(source: RequestContext, row: HostRow, config: HostConfig | None) -> 
     """Returns the host's policy; for a copy, the replica's. None if there is none, or it is unknown."""
     if row.state != COPY:
         return config.retention if config else None
-    replica = source.site.replicas.get(copies_of(source.catalogue.get_fact(COPIES)).fetched.get(row.host, ""))
+    replica = source.site.copies.get(copies_of(source.catalogue.get_fact(COPIES)).fetched.get(row.host, ""))
     return replica.retention if replica else None
 
 
@@ -259,7 +259,7 @@ def run_row(run: Run, names: set[str | None], alive: bool) -> LogRun:
 def settings_of(config: HostConfig) -> HostSettings:
     """Returns the part of the configuration that the page shows."""
     window = str(config.window) if config.window else None
-    return of_row(HostSettings, config, window=window, retention=policy_words(config.retention))
+    return from_row(HostSettings, config, window=window, retention=policy_words(config.retention))
 
 
 def sentence(row: HostRow, config: HostConfig | None) -> str:

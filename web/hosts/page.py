@@ -20,7 +20,7 @@ from web.hosts.data import ALL_STATES, ORDERS, Query, bad_backups, host_list
 from web.hosts.host import HostPage, backup_of, host_page, near_names
 from web.jobs.data import RequestedJob, asked
 from web.running import running
-from web.service_client import agent
+from web.service_client import root_service
 from web.source import source
 
 blueprint = Blueprint("hosts", __name__)
@@ -78,7 +78,7 @@ def _time_words(moment: datetime) -> str:
 def _asked(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
     """Returns the root service's answer, or the reason why it gives none."""
     try:
-        return agent().ask("retention", host=name), ""
+        return root_service().ask("retention", host=name), ""
     except OperatorError as error:
         return None, error.message
 
@@ -164,7 +164,7 @@ def ask(host: str, verb: str) -> str:
 def _not_over(host: str) -> RequestedJob | None:
     """Returns the requested backup of it that waits or runs; None too if the root service does not answer."""
     try:
-        answer = agent().ask("jobs", limit=_MOST_JOBS)
+        answer = root_service().ask("jobs", limit=_MOST_JOBS)
     except OperatorError:
         return None
     requested_jobs = (
@@ -186,7 +186,7 @@ def act(host: str, verb: str) -> Response:
         arguments["why"] = " ".join(request.form.get("why", "").split())[:_LONGEST_WHY]
     if action.asks_until and (until := _until()):
         arguments["until"] = format_time(until)
-    answer = agent().ask(verb, **arguments)
+    answer = root_service().ask(verb, **arguments)
     flash(action.done.format(host=host, backup=arguments.get("backup", "")))
     return redirect(_after(host, answer), 303)
 

@@ -10,12 +10,12 @@ from flask import abort
 from pydantic import Field
 
 from web.access import visible_hosts
-from web.api import JOBS, TASKS, ApiRequest, Endpoint, OfHost, OneOf
+from web.api import JOBS, TASKS, ApiRequest, Endpoint, HostParameters, OneOf
 from web.jobs import data
 from web.jobs.data import JobRow, NightView
 from web.log import Before
-from web.same_names import of_answer
-from web.service_client import agent
+from web.same_names import from_json
+from web.service_client import root_service
 
 _MOST = 1000
 _TASK = r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$"
@@ -149,25 +149,25 @@ class Tasks:
 
 def run(asked: ApiRequest) -> Any:
     """Starts a backup, due or not."""
-    return agent().ask("run", host=asked.given.host)
+    return root_service().ask("run", host=asked.given.host)
 
 
 def tasks(asked: ApiRequest) -> Tasks:
     """Returns the tasks of the hosts that the viewer may see."""
     limit, before = asked.given.limit, asked.given.before
-    answer = agent().ask("jobs", limit=limit, **({"before": before} if before else {}))
+    answer = root_service().ask("jobs", limit=limit, **({"before": before} if before else {}))
     mine = [job_fields for job_fields in answer if asked.viewer.may_see(job_fields["host"])]
     # An answer ends also when its bytes do, so its length does not tell.
-    has_more = bool(answer) and bool(agent().ask("jobs", limit=1, before=answer[-1]["job"]))
-    return Tasks(tuple(of_answer(Task, job_fields) for job_fields in mine), answer[-1]["job"] if has_more else None)
+    has_more = bool(answer) and bool(root_service().ask("jobs", limit=1, before=answer[-1]["job"]))
+    return Tasks(tuple(from_json(Task, job_fields) for job_fields in mine), answer[-1]["job"] if has_more else None)
 
 
 def task(asked: ApiRequest) -> TaskAnswer:
     """Returns one task."""
-    answer = agent().ask("job", job=asked.given.task, lines=asked.given.lines)
+    answer = root_service().ask("job", job=asked.given.task, lines=asked.given.lines)
     if not asked.viewer.may_see(answer["host"]):
         abort(404)
-    return of_answer(TaskAnswer, answer)
+    return from_json(TaskAnswer, answer)
 
 
 ENDPOINTS = (
@@ -179,12 +179,22 @@ ENDPOINTS = (
         "Start a backup of the host now",
         Begun,
         run,
-        OfHost,
+        HostParameters,
         operator=True,
-        agent=True,
+        needs_root_service=True,
     ),
-    Endpoint("GET", "/tasks", "tasks", TASKS, "Tasks of the root service", Tasks, tasks, TasksParameters, agent=True),
-    Endpoint("GET", "/tasks/<task>", "task", TASKS, "One task, with its output", TaskAnswer, task, TaskParameters, agent=True),
+    Endpoint("GET", "/tasks", "tasks", TASKS, "Tasks of the root service", Tasks, tasks, TasksParameters, needs_root_service=True),
+    Endpoint(
+        "GET",
+        "/tasks/<task>",
+        "task",
+        TASKS,
+        "One task, with its output",
+        TaskAnswer,
+        task,
+        TaskParameters,
+        needs_root_service=True,
+    ),
     Endpoint("GET", "/jobs", "jobs", JOBS, "Nights, manual backups, expiries, balances and scrubs", Jobs, jobs, JobsParameters),
     Endpoint(
         "GET",

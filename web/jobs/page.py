@@ -13,7 +13,7 @@ from web.access import viewer, visible_hosts
 from web.jobs.data import DAYS, KINDS, USUAL, JobRow, RequestedJob, asked, by_hand, jobs, night_view, parse_id
 from web.pool.expiry import one_expiry
 from web.request_values import number
-from web.service_client import agent
+from web.service_client import root_service
 from web.source import source
 
 blueprint = Blueprint("jobs", __name__, url_prefix="/jobs")
@@ -43,7 +43,7 @@ def _rows(days: int, kinds: tuple[str, ...]) -> tuple[JobRow, ...]:
 def _asked_for() -> tuple[tuple[RequestedJob, ...], str]:
     """Jobs that the root service started; or why it does not tell."""
     try:
-        answer = agent().ask("jobs")
+        answer = root_service().ask("jobs")
     except OperatorError as error:
         return (), error.message
     return tuple(asked(job_fields) for job_fields in _listed(answer) if _is_seen(job_fields)), ""
@@ -67,7 +67,7 @@ def job(job: str) -> str | Response:
     if parsed:
         return _of_catalogue(*parsed)
     try:
-        answer = agent().ask("job", job=job)
+        answer = root_service().ask("job", job=job)
     except Absent:
         raise
     except OperatorError as error:

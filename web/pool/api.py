@@ -8,7 +8,7 @@ from flask import abort
 from pydantic import Field
 
 from btrkeep.errors import OperatorError, UsageError
-from web.api import JOBS, POOL, ApiRequest, Endpoint, Nothing, OfNumber
+from web.api import JOBS, POOL, ApiRequest, Endpoint, IdParameter, NoParameters
 from web.pool import balance, data, expiry
 from web.pool.balance import BalanceRun, BalanceSums, OneBalance
 from web.pool.data import DayView, Outlook, PoolNow, Trend, pool_now
@@ -135,7 +135,7 @@ def one_expiry(asked: ApiRequest) -> ExpiryRun:
 
 
 def _get(
-    path: str, name: str, tag: str, summary: str, answer: type, act: Callable[[ApiRequest], Any], takes: type = Nothing
+    path: str, name: str, tag: str, summary: str, answer: type, act: Callable[[ApiRequest], Any], takes: type = NoParameters
 ) -> Endpoint:
     return Endpoint("GET", path, name, tag, summary, answer, act, takes, pool_wide=True)
 
@@ -147,7 +147,7 @@ ENDPOINTS = (
     _get("/pool/day", "poolDay", POOL, "Disk throughput of a day, and its phases", DayView, day, Day),
     _get("/pool/scores", "poolScores", POOL, "Fragmentation of the free space over time", Scores, scores, Days),
     _get("/balances", "balances", JOBS, "Balances", Balances, balances, Limit),
-    _get("/balances/<number>", "balance", JOBS, "One balance, and its steps", OneBalance, one_balance, OfNumber),
+    _get("/balances/<number>", "balance", JOBS, "One balance, and its steps", OneBalance, one_balance, IdParameter),
     _get("/expiries", "expiries", JOBS, "Expiries", Expiries, expiries, Limit),
-    _get("/expiries/<number>", "expiry", JOBS, "One expiry", ExpiryRun, one_expiry, OfNumber),
+    _get("/expiries/<number>", "expiry", JOBS, "One expiry", ExpiryRun, one_expiry, IdParameter),
 )

@@ -12,7 +12,7 @@ from btrkeep.units import seconds_between
 from web.access import needs_all_hosts
 from web.pool.page import filesystem
 from web.running import is_alive
-from web.same_names import of_row
+from web.same_names import from_row
 from web.service_client import answers
 from web.source import source
 
@@ -153,7 +153,7 @@ def one_balance(catalogue: Catalogue, filesystem: str, balance_id: int, now: dat
     balance = catalogue.one_balance(balance_id)
     if balance is None or balance.filesystem != filesystem:
         return None
-    steps = tuple(of_row(StepRow, step, amplification=_share(step.written, step.moved)) for step in catalogue.steps(balance_id))
+    steps = tuple(from_row(StepRow, step, amplification=_share(step.written, step.moved)) for step in catalogue.steps(balance_id))
     return OneBalance(_run(balance, now), steps, accuracy(steps))
 
 
@@ -192,7 +192,7 @@ def _share(part: float | None, whole: float) -> float | None:
 
 def _run(balance: Balance, now: datetime) -> BalanceRun:
     runs = balance.finished is None and is_alive(balance.pid, balance.pid_started, balance.updated, now)
-    return of_row(
+    return from_row(
         BalanceRun,
         balance,
         state=balance.outcome or ("running" if runs else "killed"),
@@ -231,7 +231,7 @@ def plan() -> Response:
 
 @blueprint.get("/<int:balance_id>")
 @needs_all_hosts
-def one(balance_id: int) -> str:
+def balance_page(balance_id: int) -> str:
     """Shows a run with its block groups."""
     here = source()
     details = one_balance(here.catalogue, filesystem(), balance_id, here.now) if balance_id < 1 << 63 else None

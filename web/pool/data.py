@@ -12,7 +12,7 @@ from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds,
 from btrkeep.decisions.findings import FACT, UNKNOWN, UNUSABLE, Finding, from_text
 from btrkeep.decisions.trend import FullForecast, Point, TooLittleHistory, bounded, forecast, metadata_share, points, step_for
 from web.running import is_alive
-from web.same_names import of_row
+from web.same_names import from_row
 from web.source import RequestContext, stale_after
 
 
@@ -79,7 +79,7 @@ def pool_now(catalogue: Catalogue, filesystem: str) -> PoolNow | None:
 def _now(sample: Sample, scored: FreeSpaceScore | None) -> PoolNow:
     """Returns the sample with the newest score: a balance may have scored the free space since."""
     is_newer = scored and (sample.scored is None or scored.taken > sample.scored)
-    return of_row(
+    return from_row(
         PoolNow,
         sample,
         metadata_share=metadata_share(sample),
@@ -190,7 +190,7 @@ def _last_of_each(marks: Sequence[SampleMark], since: datetime, step: timedelta)
 def _points(samples: Sequence[Sample], marks: Sequence[SampleMark], since: datetime, step: timedelta) -> tuple[TrendPoint, ...]:
     most = _most_orphans(marks, since, step)
     return tuple(
-        of_row(
+        from_row(
             TrendPoint,
             point,
             metadata_share=round(point.metadata_share, 4),

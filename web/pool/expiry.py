@@ -12,7 +12,7 @@ from web.access import needs_all_hosts
 from web.pool.data import SPANS
 from web.pool.page import requested_days, trend_of
 from web.running import is_alive
-from web.same_names import of_row
+from web.same_names import from_row
 from web.source import source
 
 LAST = 60
@@ -76,7 +76,7 @@ def one_expiry(catalogue: Catalogue, expiry_id: int, now: datetime) -> ExpiryRun
 def _run(expiry: Expiry, now: datetime) -> ExpiryRun:
     runs = expiry.finished is None and is_alive(expiry.pid, expiry.pid_started, expiry.updated, now)
     written = expiry.written_bytes
-    return of_row(
+    return from_row(
         ExpiryRun,
         expiry,
         state=expiry.outcome or ("running" if runs else "killed"),

@@ -14,7 +14,7 @@ from web.pool.pictures import ORDERS as SORTS
 from web.pool.pictures import DrawingRequest, Gallery, Recorded, wish_of
 from web.pool.scores import BOUNDS, ORDERS, PAGE, groups, nearest, neighbours, one_group
 from web.request_values import number
-from web.service_client import agent
+from web.service_client import root_service
 from web.source import source
 
 blueprint = Blueprint("heatmap", __name__, url_prefix="/pool")
@@ -192,7 +192,7 @@ def extents(vaddr: str) -> Response:
     if address is None:
         abort(404, "a block group has a virtual address, in bytes")
     try:
-        with agent().stream("extents", vaddr=address, curve=wish_of(request.args).curve, size=9) as stream:
+        with root_service().stream("extents", vaddr=address, curve=wish_of(request.args).curve, size=9) as stream:
             parts, size = [], 0
             for part in stream:
                 size += len(part)

@@ -16,7 +16,7 @@ from btrkeep.charts.svg import FONT, ChartStyle, Sheet
 from btrkeep.units import counted, format_size, size_short
 from heatmap.colourings import SCORE_TOP, TYPES
 from heatmap.state import PROFILE_MASK, PROFILES, TYPE_MASK, Array, FilesystemState
-from web.same_names import of_row
+from web.same_names import from_row
 
 SHOWN = 60
 
@@ -82,10 +82,10 @@ def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> S
     since = now - timedelta(days=days)
     free_space_scores = catalogue.scores(filesystem, since)
     return Scores(
-        of_row(ScoreReading, newest),
+        from_row(ScoreReading, newest),
         tuple(SizeClass(*size_class) for size_class in newest.histogram),
         tuple(
-            of_row(ScoreReading, free_space_score)
+            from_row(ScoreReading, free_space_score)
             for free_space_score in _thinned(free_space_scores, since, timedelta(days=days) / SHOWN)
         ),
     )

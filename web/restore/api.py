@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from web.access import require_folder_right
-from web.api import TASKS, ApiRequest, Endpoint, OfHost, OneOf, Which
+from web.api import TASKS, ApiRequest, Endpoint, HostParameters, OneOf, Which
 from web.jobs.api import Begun
 from web.restore import data
 from web.restore.data import PreviewPage, RestoreForm
-from web.service_client import agent
+from web.service_client import root_service
 
 Folder = Annotated[str, Field(max_length=900, pattern=r"^/[^\x00-\x1f\x7f-\x9f]*$")]
 Overwrite = Annotated[str, OneOf(tuple(data.OVERWRITE)), Field(description="What to do if a file exists already.")]
@@ -39,12 +39,12 @@ class PreviewAnswer:
 
 def restore(asked: ApiRequest) -> Any:
     """Restores files to their own host."""
-    return agent().ask("restore", **_wish(asked).arguments())
+    return root_service().ask("restore", **_wish(asked).arguments())
 
 
 def preview(asked: ApiRequest) -> PreviewAnswer:
     """Returns the effect of a restore, without restoring anything."""
-    result = data.preview(agent(), _wish(asked))
+    result = data.preview(root_service(), _wish(asked))
     return PreviewAnswer(None, result) if isinstance(result, str) else PreviewAnswer(result, None)
 
 
@@ -55,7 +55,9 @@ def _wish(asked: ApiRequest) -> RestoreForm:
 
 
 def _post(path: str, name: str, summary: str, answer: type, act: Callable[[ApiRequest], Any]) -> Endpoint:
-    return Endpoint("POST", path, name, TASKS, summary, answer, act, OfHost, RestoreParameters, operator=True, agent=True)
+    return Endpoint(
+        "POST", path, name, TASKS, summary, answer, act, HostParameters, RestoreParameters, operator=True, needs_root_service=True
+    )
 
 
 ENDPOINTS = (

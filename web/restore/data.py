@@ -13,7 +13,7 @@ from typing import Any
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from web.files.data import Asks, bytes_of, text_of
-from web.same_names import of_answer
+from web.same_names import from_json
 
 OVERWRITE = {
     "never": "Keep everything that is there, and add what is missing",
@@ -142,7 +142,7 @@ class PreviewState:
     """The last line of its output."""
     error: str = ""
     """Why it failed; "": it did not."""
-    found: PreviewPage | None = None
+    preview: PreviewPage | None = None
     """The result; None: there is none yet."""
 
 
@@ -183,7 +183,7 @@ def _preview(fields: Mapping[str, Any]) -> PreviewPage:
 
 
 def _count(fields: Mapping[str, Any]) -> CountRow:
-    return CountRow(fields["count"], fields["bytes"], tuple(of_answer(SampleRow, sample) for sample in fields["samples"]))
+    return CountRow(fields["count"], fields["bytes"], tuple(from_json(SampleRow, sample) for sample in fields["samples"]))
 
 
 def _wish_of(fields: Mapping[str, Any]) -> RestoreForm:

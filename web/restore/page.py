@@ -17,7 +17,7 @@ from web.filters import backupd
 from web.request_values import paths_of_form, paths_of_request, which_of_request
 from web.restore import data
 from web.restore.data import OVERWRITE, RestoreForm
-from web.service_client import agent
+from web.service_client import root_service
 from web.source import source
 
 blueprint = Blueprint("restore", __name__)
@@ -49,10 +49,10 @@ def preview(host: str) -> Page:
     """Shows the effect of the restore; redirects to a page that waits for it if that takes long."""
 
     def previewed(wish: RestoreForm) -> Page:
-        result = data.preview(agent(), wish)
+        result = data.preview(root_service(), wish)
         if isinstance(result, str):
             return redirect(url_for("restore.look", host=host, job=result), 303)
-        return _shown(data.PreviewState(wish, True, found=result))
+        return _shown(data.PreviewState(wish, True, preview=result))
 
     return _asked(host, previewed)
 
@@ -61,7 +61,7 @@ def preview(host: str) -> Page:
 @operator_only
 def look(host: str, job: str) -> Page:
     """Shows the effect of the restore as soon as it is known."""
-    preview_state = data.look(agent(), job) if require_visible_host(host) else None
+    preview_state = data.look(root_service(), job) if require_visible_host(host) else None
     if preview_state is None or preview_state.wish.host != host:
         abort(404, "there is no such preview")
     if "X-Wait" in request.headers:  # the page, which asks whether it is worth to load it again
@@ -73,7 +73,7 @@ def look(host: str, job: str) -> Page:
 @operator_only
 def start(host: str) -> Page:
     """Starts the restore, and redirects to its job."""
-    return _asked(host, lambda wish: redirect(url_for("jobs.job", job=data.start(agent(), wish)), 303))
+    return _asked(host, lambda wish: redirect(url_for("jobs.job", job=data.start(root_service(), wish)), 303))
 
 
 def _asked(host: str, answer: Callable[[RestoreForm], Page]) -> Page:
@@ -103,7 +103,7 @@ def _wish(host: str, paths: list[bytes]) -> RestoreForm:
         abort(400, "place is original or folder")
     folder = request.values.get("into", "").strip() if place == "folder" else None
     require_folder_right(folder)
-    backup = browse(agent(), host, which_of_request("backup") or "latest", b"/", limit=1).backup.name
+    backup = browse(root_service(), host, which_of_request("backup") or "latest", b"/", limit=1).backup.name
     return RestoreForm(host, backup, tuple(dict.fromkeys(paths)), folder, overwrite)
 
 
@@ -119,12 +119,12 @@ def _problem(folder: str | None) -> str:
 
 
 def _form(wish: RestoreForm, problem: str = "", hint: str = "") -> str:
-    may_choose = viewer().admin and data.may_go_elsewhere(agent())
+    may_choose = viewer().admin and data.may_go_elsewhere(root_service())
     return render_template("restore/form.html", **_given(wish), problem=problem, hint=hint, may_choose=may_choose)
 
 
 def _shown(state: data.PreviewState) -> str:
-    return render_template("restore/preview.html", **_given(state.wish), look=state, found=state.found)
+    return render_template("restore/preview.html", **_given(state.wish), look=state, found=state.preview)
 
 
 def _given(wish: RestoreForm) -> dict[str, object]:

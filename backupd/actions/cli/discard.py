@@ -10,7 +10,7 @@ from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, req
 from backupd.cli.recording import record
 from backupd.repo.context import PoolContext
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.errors import Exit, StateConflict
 from btrkeep.pool.locks import held_by
 from btrkeep.pool.subvolume import describe
@@ -38,7 +38,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
         return Exit.OK
     with locked_host(ctx, host, "discard") as (context, moment):
         unfinished = _found(context, host)
-    prose(_lost(unfinished, moment), err=as_json)
+    print_wrapped(_lost(unfinished, moment), err=as_json)
     confirmed("it is deleted for good", host, yes, as_json)
     with locked_host(ctx, host, "discard") as (context, moment):  # the question may have waited for long
         discard(context.pool, context.catalogue, unfinished)

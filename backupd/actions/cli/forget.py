@@ -12,7 +12,7 @@ from backupd.expire.look import policy_of
 from backupd.repo.context import PoolContext
 from backupd.repo.notes_json import read_notes
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.errors import UsageError
 from btrkeep.process.proc import login_name
 from btrkeep.units import counted, format_duration
@@ -40,7 +40,7 @@ def command(ctx: click.Context, host: str, undo: bool, dry_run: bool, yes: bool,
     with locked_host(ctx, host, "forget") as (context, moment):
         require_forgettable(context.config, context.pool, host, moment)
         remaining = remaining_backups(context.catalogue, host)
-    prose(f"{host} has {remaining}", err=as_json)
+    print_wrapped(f"{host} has {remaining}", err=as_json)
     confirmed("all of them expire", host, yes, as_json)
     with locked_host(ctx, host, "forget") as (context, moment):  # the question may have waited for long
         require_forgettable(context.config, context.pool, host, moment)

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from backupd.actions.quota import QuotaState, costs, enable, look, programs, require_disableable, require_enableable
+from backupd.actions.quota import QuotaState, costs, enable, programs, read_state, require_disableable, require_enableable
 from backupd.cli.context import clock_for, dry_run_option, load_config, pass_context, yes_option
 from backupd.cli.names import confirmed
 from backupd.repo.context import open_configured, require_writable
 from btrkeep.cli import json_option, print_answer, print_listing
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.cli.tables import Column, objects
 from btrkeep.pool import quota
 from btrkeep.units import format_share, format_size, local_time
@@ -35,13 +35,13 @@ def command() -> None:
 def show_command(ctx: click.Context, as_json: bool) -> int:
     """Show how much space each host's backups use, and its quota."""
     config = load_config(ctx)
-    quota_state = look(config, open_configured(config))
+    quota_state = read_state(config, open_configured(config))
     return print_answer(_answer(quota_state), lambda: _show(quota_state), as_json=as_json)
 
 
 def _show(quota_state: QuotaState) -> None:
     print_listing(_columns(quota_state), _hosts(quota_state))
-    prose(_state_words(quota_state))
+    print_wrapped(_state_words(quota_state))
 
 
 @command.command("enable")
@@ -59,17 +59,17 @@ def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) 
     pool = open_configured(config)
     clock = clock_for(ctx, pool)
     if quota.mode(pool.filesystem) == quota.SIMPLE:
-        return _tell(look(config, pool), as_json, dry_run, changed=False)
+        return _tell(read_state(config, pool), as_json, dry_run, changed=False)
     require_enableable(pool)
     if not as_json or not yes:
         for line in costs(release(), programs()[0]):
-            prose(f"- {line}", err=as_json)
+            print_wrapped(f"- {line}", err=as_json)
     if dry_run:
-        return _tell(look(config, pool), as_json, dry_run, changed=True)
+        return _tell(read_state(config, pool), as_json, dry_run, changed=True)
     confirmed("simple quotas are switched on", config.name, yes, as_json)
     require_writable(pool)
     enable(pool, clock.now())
-    return _tell(look(config, pool), as_json, dry_run, changed=True)
+    return _tell(read_state(config, pool), as_json, dry_run, changed=True)
 
 
 @command.command("disable")
@@ -85,14 +85,14 @@ def disable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool)
     config = load_config(ctx)
     pool = open_configured(config)
     if quota.mode(pool.filesystem) == quota.OFF:
-        return _tell(look(config, pool), as_json, dry_run, changed=False)
+        return _tell(read_state(config, pool), as_json, dry_run, changed=False)
     require_disableable(pool)
     if not dry_run:
         confirmed("all numbers are lost", config.name, yes, as_json)
         require_writable(pool)
         require_disableable(pool)  # the question may have waited for long
         quota.disable(pool)
-    return _tell(look(config, pool), as_json, dry_run, changed=True)
+    return _tell(read_state(config, pool), as_json, dry_run, changed=True)
 
 
 def _tell(state: QuotaState, as_json: bool, dry_run: bool, *, changed: bool) -> int:
@@ -103,17 +103,17 @@ def _tell(state: QuotaState, as_json: bool, dry_run: bool, *, changed: bool) -> 
 
 
 def _hosts(state: QuotaState) -> list[str]:
-    return sorted({*state.alive, *state.limits})
+    return sorted({*state.referenced_bytes, *state.limits})
 
 
 def _columns(state: QuotaState) -> tuple[Column[str], ...]:
     def used(host: str) -> str:
-        alive, most = state.alive.get(host), state.limits.get(host)
+        alive, most = state.referenced_bytes.get(host), state.limits.get(host)
         return format_share(alive / most) if alive is not None and most else "-"
 
     return (
         Column("host", header="HOST"),
-        Column("bytes", state.alive.get, "ALIVE", format_size, right=True),
+        Column("bytes", state.referenced_bytes.get, "ALIVE", format_size, right=True),
         Column("quota", state.limits.get, "QUOTA", lambda most: format_size(most) if most is not None else "none", right=True),
         Column(header="USED", cell=used, right=True),
     )

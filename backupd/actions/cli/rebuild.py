@@ -10,7 +10,7 @@ from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.pool_files import hosts_of, names_of
-from backupd.repo.publish import tell_copies, tell_dashboard
+from backupd.repo.publish import publish_copies, publish_to_dashboard
 from backupd.repo.reconcile import all_rows, check_seals, point_all, reconcile
 from backupd.repo.verification_files import enter_damages, recall_looks
 from btrkeep.catalogue import WHOLE, Catalogue, CatalogueDamaged, Damage
@@ -51,12 +51,12 @@ def command(ctx: click.Context, as_json: bool) -> int:
                 if catalogue.pool_id() not in (None, pool.id):
                     raise _ForeignCatalogue
                 filled = _fill(pool, catalogue, clock, trouble)
-                tell_dashboard(config, pool, catalogue, clock)
+                publish_to_dashboard(config, pool, catalogue, clock)
         except (CatalogueDamaged, _ForeignCatalogue):
             trouble.clear()
             with Catalogue.made_anew(config.pool.state) as (catalogue, aside):
                 filled = _fill(pool, catalogue, clock, trouble)
-                tell_dashboard(config, pool, catalogue, clock)
+                publish_to_dashboard(config, pool, catalogue, clock)
     count, locked, history = filled
     answer = {
         "backups": count,
@@ -97,6 +97,6 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) ->
         if not catalogue.damages(host, name):
             enter_damages(pool, catalogue, [host], [Damage(host, name, WHOLE, 0, 0, "verify", clock.now())])
     history = bring_back(pool, catalogue)
-    tell_copies(pool, catalogue)
+    publish_copies(pool, catalogue)
     check_trust(pool, catalogue, clock.now())
     return count, since_then.locked, history

@@ -12,7 +12,7 @@ from backupd.doctor.checks import check_all
 from backupd.doctor.copies import reach_copies
 from backupd.doctor.host_checks import check_hosts
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.cli.tables import table
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit
@@ -60,7 +60,7 @@ def show(findings: Sequence[Finding]) -> None:
     if hints:
         click.echo("\nWhat to do:")
     for about, hint in hints:
-        prose(f"  {about}: {hint}", "    ")
+        print_wrapped(f"  {about}: {hint}", "    ")
 
 
 def merged(items: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:

@@ -27,7 +27,7 @@ from backupd.doctor.rules import BY_NAME, RULES, examine, findings_of, fix, refu
 from backupd.repo.context import open_configured
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import prose, with_calls
+from btrkeep.cli.progress import print_wrapped, with_calls
 from btrkeep.cli.tables import table
 from btrkeep.config import Config
 from btrkeep.decisions.findings import ROOM, Finding, check_as_json
@@ -130,10 +130,10 @@ def _finding_fields(finding: Finding) -> dict[str, Any]:
 
 def _show(facts: DoctorFacts, doctor_report: DoctorReport, all_checks: bool) -> None:
     fs = facts.filesystem
-    prose(f"{printable(str(facts.site.pool))}: filesystem {fs.uuid} on {printable('; '.join(stacks(fs.devices)))}", "  ")
+    print_wrapped(f"{printable(str(facts.site.pool))}: filesystem {fs.uuid} on {printable('; '.join(stacks(fs.devices)))}", "  ")
     if all_checks:
         options = sorted({*(fs.mount_options or ()), *fs.options})
-        prose(f"mounted at {printable(str(fs.target))} with {', '.join(options)}", "  ")
+        print_wrapped(f"mounted at {printable(str(fs.target))} with {', '.join(options)}", "  ")
     for finding in doctor_report.findings:
         click.echo()
         show_finding(finding)
@@ -142,7 +142,7 @@ def _show(facts: DoctorFacts, doctor_report: DoctorReport, all_checks: bool) -> 
         well = [(name, BY_NAME[name].looks) for name in doctor_report.well]
         click.echo(table(well, ["WELL", "NOT FOUND"]) + "\n")
     for unlooked in doctor_report.unlooked:
-        prose(f"{click.style(f'not checked {unlooked.name}', fg='yellow')}: {printable(unlooked.why)}", "  ")
+        print_wrapped(f"{click.style(f'not checked {unlooked.name}', fg='yellow')}: {printable(unlooked.why)}", "  ")
     counts = ", ".join(
         counted(number, severity)
         for severity in ("error", "warning", "note")
@@ -151,13 +151,13 @@ def _show(facts: DoctorFacts, doctor_report: DoctorReport, all_checks: bool) -> 
     blind = f"; {len(doctor_report.unlooked)} not checked" if doctor_report.unlooked else ""
     click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to report'}{blind}")
     if fixable := [finding.check for finding in doctor_report.findings if finding.remedy.fixable]:
-        prose(f"`backupd doctor --fix NAME` can repair: {', '.join(dict.fromkeys(fixable))}", "  ")
+        print_wrapped(f"`backupd doctor --fix NAME` can repair: {', '.join(dict.fromkeys(fixable))}", "  ")
 
 
 def show_finding(finding: Finding) -> None:
     """A headline, the reason, the commands, the risk."""
     label = click.style(f"{finding.level} {finding.check}", fg=colours.LEVEL[finding.level], bold=True)
-    prose(f"{label}: {printable(finding.text)}", "  ")
+    print_wrapped(f"{label}: {printable(finding.text)}", "  ")
     click.echo(_wrapped("why:  ", finding.remedy.why))
     for number, line in enumerate(finding.remedy.lines):
         click.echo(f"  {'do:   ' if not number else '      '}{printable(line)}")

@@ -271,7 +271,7 @@ def _subvolumes(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _unseen_scrubs(facts: DoctorFacts) -> str:
-    if not facts.scrub.known:
+    if not facts.scrub.is_known:
         return "the file in which btrfs-progs keeps when it scrubbed cannot be read"
     if facts.scrub.finished is None and facts.site.created is None and not facts.scrub.running:
         return "no scrub is known here, and pool.json does not say how old the pool is"

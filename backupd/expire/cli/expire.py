@@ -19,7 +19,7 @@ from backupd.health.trust import check_trust
 from backupd.repo.context import open_configured, require_privileges, require_writable
 from backupd.repo.history_copy import keep_history
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, print_wrapped
 from btrkeep.config import Config
 from btrkeep.decisions.safety_limits import CLOCK, HOSTS, POOL, Forced, force_word
 from btrkeep.errors import Exit, LockHeld, UsageError
@@ -172,11 +172,11 @@ def _restore(ctx: click.Context) -> int:
         with take_lock(pool.locks / EXPIRE_LOCK, "backupd expire --restore-mount-option", ""):
             done = MountOption(pool, "none", click.echo, problems.append).put_back()
     except LockHeld as error:
-        prose(f"{printable(error.message)}; it puts the mount option back itself")
+        print_wrapped(f"{printable(error.message)}; it puts the mount option back itself")
         return Exit.OK
-    prose(done or "no mount option is to be put back")
+    print_wrapped(done or "no mount option is to be put back")
     for problem in problems:
-        prose(printable(problem), err=True)
+        print_wrapped(printable(problem), err=True)
     return Exit.ATTENTION if problems else Exit.OK
 
 

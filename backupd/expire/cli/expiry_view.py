@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from backupd.expire.report import PAUSES, ExpiryEvent, ExpiryProgress, Summary, expiry_words, left_out_words, names_in_words
-from btrkeep.cli.progress import prose, say
+from btrkeep.cli.progress import print_wrapped, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.retention_words import reasons_words
 from btrkeep.process.progress import Notice, Status
@@ -137,16 +137,16 @@ def listed(plan: Plan, list_name: str, limit: int | None = None) -> list[tuple[H
 def echo_dry_run(plan: Plan, summary: Summary, limit: int | None, now: datetime) -> None:
     """Prints what would be done and why."""
     for text in plan_notices(plan):
-        prose(f"note: {printable(text)}")
+        print_wrapped(f"note: {printable(text)}")
     if summary.clock:
-        prose(f"note: {expiry_words(summary.clock)}")
+        print_wrapped(f"note: {expiry_words(summary.clock)}")
     for list_name, words in LISTS.items():
         for host, step in listed(plan, list_name, limit):
             until = _until(step.expires, now) if step.expires else ""
-            prose(f"{host.host} {step.name}: {words.format(until=until)}: {printable(reasons_words(step.reasons))}", "    ")
+            print_wrapped(f"{host.host} {step.name}: {words.format(until=until)}: {printable(reasons_words(step.reasons))}", "    ")
     counts = {list_name: len(listed(plan, list_name, limit)) for list_name in LISTS}
     stop = f"nothing would be done: {expiry_words(summary.stop)}; otherwise " if summary.stop else ""
-    prose(
+    print_wrapped(
         f"{stop}{counts['mark']:,} would be marked, {counts['revive']:,} kept again, {counts['delete']:,} deleted now, "
         f"{counts['wait']:,} wait for their grace to end; {counted(plan.total, 'backup')} in all"
     )

@@ -10,13 +10,13 @@ import click
 from backupd.cli import colours
 from backupd.cli.context import complete_host, opened, pass_context
 from backupd.cli.names import DAY, require_host_or_folder
-from backupd.expire.look import look, look_again, policy_of
+from backupd.expire.look import policy_of, read_host_from_pool, read_hosts
 from backupd.expire.report import expiry_words, left_out_words
 from backupd.files.cli.opened_backup import end_of
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.context import PoolContext
-from btrkeep.cli import complain, json_option, print_listing, stream_json
-from btrkeep.cli.progress import prose, text_width
+from btrkeep.cli import json_option, print_error, print_listing, stream_json
+from btrkeep.cli.progress import print_wrapped, text_width
 from btrkeep.cli.tables import Column, listing
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import strip
@@ -119,7 +119,7 @@ def _one(asked: _Asked, host: str) -> int:
         raise UsageError(f"{host} is configured, with a mistake: {fault}", "correct that line; until then nothing of it is deleted")
     rows = {row.name: row.state for row in context.catalogue.backups(host) if row.name}
     try:
-        seen = look_again(context.pool, context.config, host, rows)
+        seen = read_host_from_pool(context.pool, context.config, host, rows)
     except FileNotFoundError:  # configured, and never backed up
         facts, unreadable = HostBackups(host, (), policy_of(context.config, host, NO_NOTES)), dict[str, str]()
     else:
@@ -130,15 +130,15 @@ def _one(asked: _Asked, host: str) -> int:
     else:
         _show_one(asked, explained, policy)
     for name, why in unreadable.items():
-        complain(OperatorError(f"{host} {name} is left alone: {why}"))
+        print_error(OperatorError(f"{host} {name} is left alone: {why}"))
     return Exit.ATTENTION if unreadable else Exit.OK
 
 
 def _show_one(asked: _Asked, explained: ExplainedHost, policy: Retention) -> None:
     host = printable(explained.facts.host)
-    prose(f"{host}, if it were {policy_words(policy)}" if asked.policy else f"{host}: {policy_words(policy)}")
+    print_wrapped(f"{host}, if it were {policy_words(policy)}" if asked.policy else f"{host}: {policy_words(policy)}")
     for note in _notes(explained, policy, guarded([explained]).left_out):
-        prose(printable(note))
+        print_wrapped(printable(note))
     if not explained.decisions:
         click.echo("no backups yet")
         return
@@ -159,9 +159,9 @@ def _show_one(asked: _Asked, explained: ExplainedHost, policy: Retention) -> Non
         Column("", lambda decision: words_of(decision, asked.now), "KEPT FOR, OR DELETED"),
     )
     click.echo("\n" + listing(columns, explained.decisions) + "\n")
-    prose(f"{len(explained.decisions) - explained.going} kept, {_go(asked, explained.going, explained.today)}")
+    print_wrapped(f"{len(explained.decisions) - explained.going} kept, {_go(asked, explained.going, explained.today)}")
     for name in future_names(explained, asked.now):
-        prose(f"{name} is stamped in the future, so it is kept and not in the strip: was a clock wrong?")
+        print_wrapped(f"{name} is stamped in the future, so it is kept and not in the strip: was a clock wrong?")
 
 
 def _paint(text: str, colour: int) -> str:
@@ -185,13 +185,13 @@ def _all(asked: _Asked) -> int:
     else:
         _show_all(asked, [*_hosts(asked, trouble, [0, 0])])
     for host, why in trouble.items():
-        complain(OperatorError(f"{host} is left out: {why}"))
+        print_error(OperatorError(f"{host} is left out: {why}"))
     return Exit.ATTENTION if trouble else Exit.OK
 
 
 def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterator[tuple[ExplainedHost, Retention]]:
     """Yields one host at a time, to save memory; read errors are added to `trouble`."""
-    for facts in look(asked.context.pool, asked.context.catalogue, asked.context.config):
+    for facts in read_hosts(asked.context.pool, asked.context.catalogue, asked.context.config):
         if facts.trouble:
             trouble[facts.host] = facts.trouble.error
             continue
@@ -216,11 +216,11 @@ def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> No
     print_listing(columns, hosts)
     going, today = sum(explained.going for explained, _ in hosts), sum(explained.today for explained, _ in hosts)
     kept = sum(len(explained.decisions) for explained, _ in hosts) - going
-    prose(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")
+    print_wrapped(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")
     if limits.stop:
-        prose(f"an expiry would not begin: {expiry_words(limits.stop)}")
+        print_wrapped(f"an expiry would not begin: {expiry_words(limits.stop)}")
     if asked.now > asked.context.clock.now():
-        prose(f"as of {local_time(asked.now)}, with the backups that there are now")
+        print_wrapped(f"as of {local_time(asked.now)}, with the backups that there are now")
 
 
 def _notes(explained: ExplainedHost, policy: Retention, left_out: Mapping[str, DeletedShare]) -> Iterator[str]:

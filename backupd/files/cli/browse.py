@@ -23,7 +23,7 @@ from backupd.files.suggestions import entry_at, path_given, path_in
 from backupd.files.tree import Entry
 from backupd.files.words import backup_object, entry_object, shown
 from btrkeep.cli import json_option, stream_object
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.units import counted
 
 
@@ -67,8 +67,8 @@ def _print_json(opened: OpenedBackup, entry: Entry, entries: list[Entry]) -> Non
 
 def _show(opened: OpenedBackup, entry: Entry, entries: list[Entry]) -> None:
     summary = f": {counted(len(entries), 'name')}" if entry.kind == "folder" else ""
-    prose(f"{opened.where} ({state_words(opened.backup.state)}) {shown(entry.path)}{summary}")
+    print_wrapped(f"{opened.where} ({state_words(opened.backup.state)}) {shown(entry.path)}{summary}")
     for line in remark_lines(opened.backup.record, [entry.path]):
-        prose(click.style("note: ", fg="yellow") + line)
+        print_wrapped(click.style("note: ", fg="yellow") + line)
     if entries or entry.kind != "folder":
         click.echo(entries_table(entries or [entry]))

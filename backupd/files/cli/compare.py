@@ -27,7 +27,7 @@ from backupd.files.suggestions import entry_at, path_given, path_in
 from backupd.files.tree import Entry
 from backupd.files.words import backup_object, shown, time_words
 from btrkeep.cli import json_option, print_answer, stream_object
-from btrkeep.cli.progress import ProgressLine, prose
+from btrkeep.cli.progress import ProgressLine, print_wrapped
 from btrkeep.errors import UsageError
 from btrkeep.units import counted, format_size, printable
 
@@ -141,15 +141,15 @@ def _head(old: OpenedBackup, new: OpenedBackup, path: bytes) -> dict[str, Any]:
 
 
 def _show(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool, everything: bool) -> None:
-    prose(
+    print_wrapped(
         f"{shown(path)} of {old.backup.host}: {old.backup.name} ({state_words(old.backup.state)}) "
         f"-> {new.backup.name} ({state_words(new.backup.state)})"
     )
     total = DifferenceTotals()
     path_differences = _differences(old, new, path, content, total)
     for line in map(_line, path_differences) if everything else _lines(path_differences):
-        prose(line, "    ")
-    prose(_total(total))
+        print_wrapped(line, "    ")
+    print_wrapped(_total(total))
 
 
 def _lines(differences: Iterator[PathDifference]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from backupd.files.tree import Tree
 from backupd.files.versions import THERE, UNREADABLE, Absence, PathHistory, Version, history_object, versions
 from backupd.files.words import left_out_object, shown, skipped_deletions_object, time_words
 from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.progress import ProgressLine, prose
+from btrkeep.cli.progress import ProgressLine, print_wrapped
 from btrkeep.cli.tables import table
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool
@@ -57,7 +57,7 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
     else:
         _show(name, history)
         for line in remark_lines(newest, [history.path]):
-            prose(click.style("note: ", fg="yellow") + line)
+            print_wrapped(click.style("note: ", fg="yellow") + line)
     return 0
 
 
@@ -88,10 +88,10 @@ def _as_written(backups: Sequence[Restorable], path: bytes) -> bytes:
 def _show(host: str, history: PathHistory) -> None:
     kind = history.versions[-1].entry.kind
     count, backups = counted(len(history.versions), "version"), counted(len(history.backups), "backup")
-    prose(f"{shown(history.path)} of {host}, {kind}: {count} in {backups}")
+    print_wrapped(f"{shown(history.path)} of {host}, {kind}: {count} in {backups}")
     click.echo(table(sorted([*map(_row, history.versions), *map(_gone_row, history.gone)]), _HEADERS, right=["BACKUPS", "SIZE"]))
     for line in _notes(history):
-        prose(line)
+        print_wrapped(line)
 
 
 def _row(version: Version) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from backupd.repo.verification_files import comparison_fields, read_verified, ve
 from btrkeep.backup_states import ALTERED, PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
 from btrkeep.cli import json_option, stream_json
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.cli.tables import Column, listing, objects
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
@@ -65,7 +65,7 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
         text = listing(_columns(context), shown) if shown else _NONE[context.lost]
     click.echo(text)
     if shown and not every:
-        prose("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
+        print_wrapped("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
     return 0
 
 

@@ -16,7 +16,7 @@ from backupd.repo.pool_files import hosts_of
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import KILLED, Run
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.pool.marker import Pool
@@ -54,10 +54,10 @@ def command(ctx: click.Context, host: str | None, limit: int, actions: bool, as_
         shown = [action for action in done if oldest is None or action.at >= oldest][:limit]
         for run in runs:
             while shown and shown[0].at >= run.started:
-                prose(_action_line(shown.pop(0)), "    ")
+                print_wrapped(_action_line(shown.pop(0)), "    ")
             _show(run, width, deleted.get((run.host, run.backup)))
         for action in shown:
-            prose(_action_line(action), "    ")
+            print_wrapped(_action_line(action), "    ")
         if not runs:
             click.echo("no run is known" if context.lost else "no runs yet")
 
@@ -76,7 +76,7 @@ def _actions(pool: Pool, host: str | None) -> list[UserAction]:
 def _show_actions(actions: Sequence[UserAction], as_json: bool) -> int:
     def text() -> None:
         for action in actions:
-            prose(_action_line(action), "    ")
+            print_wrapped(_action_line(action), "    ")
         if not actions:
             click.echo("no action of a user is recorded")
 
@@ -150,13 +150,13 @@ def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> Non
         new += f", {format_size(run.shared_bytes)} shared"
     tries = f", {run.attempts} attempts" if run.attempts > 1 else ""
     coloured = click.style(f"{outcome:8}", fg=colours.BACKUP.get(outcome))
-    prose(f"{local_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {result}", "    ")
+    print_wrapped(f"{local_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {result}", "    ")
     if error := error_words(run.error, run.cause):
-        prose(f"    {printable(error)}", "      ")
+        print_wrapped(f"    {printable(error)}", "      ")
     if deleted:
         fate = f"deleted {recorded_time(deleted['at'])}" if deleted["at"] else "has expired"
         why = f": {printable(deleted['why'])}" if deleted["why"] else ""
         by = f" by {printable(deleted['by'])}" if deleted["by"] else ""
-        prose(f"    {run.backup} {fate}, asked for {recorded_time(deleted['asked'] or '')}{by}{why}", "      ")
+        print_wrapped(f"    {run.backup} {fate}, asked for {recorded_time(deleted['asked'] or '')}{by}{why}", "      ")
     for line in run.last_lines:
-        prose(f"    | {printable(line)}", "    |   ")
+        print_wrapped(f"    | {printable(line)}", "    |   ")

@@ -24,7 +24,7 @@ from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.catalogue.model_alarm import SERVICE
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.config import Config, ReportingConfig
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
@@ -107,7 +107,7 @@ class LastLook:
 
 
 def _say(topic: str, text: str) -> None:
-    prose(f"{click.style(f'{topic}:', fg='red', bold=True)} {printable(text)}")
+    print_wrapped(f"{click.style(f'{topic}:', fg='red', bold=True)} {printable(text)}")
 
 
 _AFTER = 2.0  # seconds
@@ -329,7 +329,7 @@ class _Status:
                 click.echo(f"last dedupe: {local_time(report.dedupe.started)}, {dedupe_words(report.dedupe)}")
             if report.in_doubt:
                 words = f"{in_doubt_words(report.in_doubt)}: `backupd verify --after-crash` does that"
-                prose(click.style("in doubt: ", fg="yellow") + words)
+                print_wrapped(click.style("in doubt: ", fg="yellow") + words)
         for clock_finding in clock_findings(self.context.clock_doubt, self.synchronised):
             click.echo(click.style("clock: ", fg=colours.LEVEL[clock_finding.level]) + printable(clock_finding.text))
         view.show_pool(report.verdict)

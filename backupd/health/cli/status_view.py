@@ -11,7 +11,7 @@ from backupd.cli import colours
 from backupd.expire.report import names_in_words
 from btrkeep.catalogue import KILLED, Dedupe, Progress, StoredAlarm
 from btrkeep.cli import print_listing
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.cli.tables import Column, objects, table
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
@@ -43,7 +43,9 @@ def show_all(
     )
     print_listing(columns, groups)
     for state in dict.fromkeys(group[0].state for group in groups if len(group) > 1):
-        prose(f"`backupd status --state {state}` lists each of these hosts")  # below the table: its cells are folded anywhere
+        print_wrapped(
+            f"`backupd status --state {state}` lists each of these hosts"
+        )  # below the table: its cells are folded anywhere
     for entry in running:
         click.echo(_running_line(entry))
     states = [f"{count} {state}" for state in (*STATES, COPY) if (count := sum(status.state == state for status in shown))]
@@ -76,7 +78,7 @@ def show_unconfigured(hosts: Mapping[str, int]) -> None:
     if hosts:
         shown = names_in_words([f"{printable(name)} ({counted(count, 'backup')})" for name, count in hosts.items()])
         head = click.style("not configured, so not backed up: ", fg="yellow")
-        prose(f"{head}{shown}; `backupd host add NAME` goes on from them, `backupd forget NAME` gives them up")
+        print_wrapped(f"{head}{shown}; `backupd host add NAME` goes on from them, `backupd forget NAME` gives them up")
 
 
 def show_copies(copies: Sequence[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> None:
@@ -128,7 +130,7 @@ def show_drills(drills: DrillStatus) -> None:
         late = click.style(", which is long ago", fg="yellow") if drills.state == DrillState.LATE else ""
         click.echo(f"last proven restore: {printable(proven_words(drills.last))}, {format_duration(drills.age)} ago{late}")
     elif drills.state == DrillState.LATE:
-        prose(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` does that")
+        print_wrapped(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` does that")
     for drill in drills.failed[:_MOST_BEHIND]:
         click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(drill)))
 
@@ -144,7 +146,9 @@ def show_damaged(damaged: Mapping[str, tuple[int, int]]) -> None:
     for host, (backups, files) in sorted(damaged.items())[:_MOST_BEHIND]:
         each = "each" if backups > 1 else "it"
         head = click.style("damaged: ", fg="red") + printable(host)
-        prose(f"{head}: {counted(backups, 'backup')}, up to {counted(files, 'file')} in {each}; `backupd damaged` names them")
+        print_wrapped(
+            f"{head}: {counted(backups, 'backup')}, up to {counted(files, 'file')} in {each}; `backupd damaged` names them"
+        )
     if len(damaged) > _MOST_BEHIND:
         click.echo(f"{click.style('damaged: ', fg='red')}backups of {counted(len(damaged) - _MOST_BEHIND, 'more host')}")
 
@@ -153,7 +157,7 @@ def show_altered(altered: Sequence[tuple[str, str]], command: str) -> None:
     """Prints one line for all backups that were changed after they were final; nothing if there are none."""
     if altered:
         click.echo(f"{click.style('altered: ', fg='red')}{altered_words(altered)}")
-        prose(f"  {altered_hint(altered, command)}")
+        print_wrapped(f"  {altered_hint(altered, command)}")
 
 
 def show_unverified(hosts: Sequence[str], seconds: float) -> None:
@@ -162,7 +166,7 @@ def show_unverified(hosts: Sequence[str], seconds: float) -> None:
         shown = ", ".join(map(printable, hosts[:_MOST_BEHIND]))
         more = f" and {counted(len(hosts) - _MOST_BEHIND, 'more host')}" if len(hosts) > _MOST_BEHIND else ""
         head = click.style(f"not verified for {format_duration(seconds)}: ", fg="yellow")
-        prose(f"{head}{shown}{more}; `backupd verify` does that")
+        print_wrapped(f"{head}{shown}{more}; `backupd verify` does that")
 
 
 def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:
@@ -187,7 +191,7 @@ def show_pool(verdict: health.PoolVerdict) -> None:
     if verdict.unlooked:
         click.echo(f"pool: {click.style('not checked', fg=colours.LEVEL[health.UNKNOWN])}: {', '.join(verdict.unlooked)}")
     if verdict.level != health.OK:
-        prose("`backupd check` shows what to do")
+        print_wrapped("`backupd check` shows what to do")
 
 
 def _remark(status: HostStatus) -> str:

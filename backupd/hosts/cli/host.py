@@ -18,7 +18,7 @@ from backupd.hosts.cli.questions import Prompter
 from backupd.hosts.files import Files, HostChange, add_host, add_hosts, remove_hosts, set_hosts
 from btrkeep.cli import json_option, print_answer, print_listing
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.cli.tables import Column
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.problems import show
@@ -344,7 +344,7 @@ def set_command(ctx: click.Context, words: tuple[str, ...], unset: tuple[str, ..
         else:
             _tell_many(done.hosts, dry_run=dry_run)
         for notice in done.notices:
-            prose(f"note: {notice}", "  ", err=True)
+            print_wrapped(f"note: {notice}", "  ", err=True)
 
     return print_answer(answers[0] if is_one else answers, show, as_json=as_json)
 
@@ -364,15 +364,15 @@ def _change_fields(name: str, change: HostChange, *, written: bool) -> dict[str,
 
 def _tell_one(name: str, change: HostChange, *, dry_run: bool) -> None:
     if not change.keys:
-        prose(f"{name} has all of that already: {change.path} is left as it is", "  ")
+        print_wrapped(f"{name} has all of that already: {change.path} is left as it is", "  ")
     elif dry_run:
         click.echo(_difference(change), nl=False)
     else:
-        prose(f"{name} is changed: {change.path}", "  ")
+        print_wrapped(f"{name} is changed: {change.path}", "  ")
         for key, (before, after) in change.keys.items():
-            prose(f"  {key}: {_shown(before)} -> {_shown(after)}", "  ")
+            print_wrapped(f"  {key}: {_shown(before)} -> {_shown(after)}", "  ")
         if _WAY & change.keys.keys():
-            prose(f"next: `backupd host test {name}`", "  ")
+            print_wrapped(f"next: `backupd host test {name}`", "  ")
 
 
 def _tell_many(hosts: Mapping[str, HostChange], *, dry_run: bool) -> None:
@@ -380,12 +380,12 @@ def _tell_many(hosts: Mapping[str, HostChange], *, dry_run: bool) -> None:
     changed = {name: change for name, change in hosts.items() if change.keys}
     for name, change in changed.items():
         values = ", ".join(f"{key}: {_shown(before)} -> {_shown(after)}" for key, (before, after) in change.keys.items())
-        prose(f"{name}: {values}", "  ")
+        print_wrapped(f"{name}: {values}", "  ")
     same = len(hosts) - len(changed)
     rest = f"; {counted(same, 'host')} had all of that already" if same else ""
-    prose(f"{counted(len(changed), 'host')} {'would be changed' if dry_run else 'changed'}{rest}")
+    print_wrapped(f"{counted(len(changed), 'host')} {'would be changed' if dry_run else 'changed'}{rest}")
     if not dry_run and any(_WAY & change.keys.keys() for change in changed.values()):
-        prose("next: `backupd check --connect`", "  ")
+        print_wrapped("next: `backupd check --connect`", "  ")
 
 
 def _difference(change: HostChange) -> str:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from btrkeep.cli import complain
+from btrkeep.cli import print_error
 from btrkeep.cli.progress import with_calls
 from btrkeep.errors import OperatorError, UsageError
 
@@ -54,7 +54,7 @@ def asked(prompter: Prompter, given: str | None, question: str, default: str, us
         try:
             return use(prompter.ask(question, default))
         except OperatorError as error:
-            complain(error)
+            print_error(error)
 
 
 def require_options(prompter: Prompter, missing: list[str]) -> None:

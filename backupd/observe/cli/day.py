@@ -16,8 +16,8 @@ from backupd.observe.chart import Axis, bars, labelled, strip, under
 from backupd.observe.cli.trend import chart_characters, svg_option, width
 from btrkeep.catalogue import Job
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.arguments import Parsed
-from btrkeep.cli.progress import prose
+from btrkeep.cli.arguments import ParsedType
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.cli.tables import Column, listing, objects
 from btrkeep.decisions.day_phases import MINUTES, DayData, PhaseSum, Slot, bounds, kinds_of, phases, slots, sums
 from btrkeep.decisions.trend import hour_ticks
@@ -36,7 +36,7 @@ def _date(text: str) -> Any:
 
 
 @click.command("day")
-@click.argument("date", required=False, type=Parsed("date", _date))
+@click.argument("date", required=False, type=ParsedType("date", _date))
 @svg_option
 @json_option
 @pass_context
@@ -66,7 +66,7 @@ def command(ctx: click.Context, date: Any, svg: Path | None, as_json: bool) -> i
 
     def show() -> None:
         if not has_samples:
-            prose(f"There are no samples from {local_minute(start)} to {local_minute(end)}.")
+            print_wrapped(f"There are no samples from {local_minute(start)} to {local_minute(end)}.")
         elif not svg:
             click.echo("\n".join(lines(day_data)))
 
@@ -97,14 +97,14 @@ def _slot(slot: Slot) -> dict[str, Any]:
     return {
         "start": slot.start,
         "seconds": (slot.end - slot.start).total_seconds(),
-        "known": round(slot.known, 1),
+        "known": round(slot.known_seconds, 1),
         "read": round(slot.read or 0),
         "written": round(slot.written or 0),
     }
 
 
 def _if_known(phase_sum: PhaseSum, size: int) -> str:
-    return format_size(size) if phase_sum.known else "-"
+    return format_size(size) if phase_sum.known_seconds else "-"
 
 
 def _ratio_words(ratio: float | None) -> str:
@@ -114,7 +114,7 @@ def _ratio_words(ratio: float | None) -> str:
 _SUMS: tuple[Column[PhaseSum], ...] = (
     Column("job", lambda row: row.kind or None, "", lambda kind: kind or "all day"),
     Column("seconds", lambda row: row.seconds, "TIME", format_duration, lambda seconds: round(seconds, 1), right=True),
-    Column("known", lambda row: round(row.known, 1)),
+    Column("known", lambda row: round(row.known_seconds, 1)),
     Column(
         "read",
         header="READ",
@@ -172,10 +172,10 @@ def _columns(day: DayData, room: int) -> list[Slot]:
 
 
 def _average(together: Sequence[Slot]) -> Slot:
-    seconds = sum(slot.known for slot in together)
+    seconds = sum(slot.known_seconds for slot in together)
     read, written = (
-        sum((slot.read or 0) * slot.known for slot in together),
-        sum((slot.written or 0) * slot.known for slot in together),
+        sum((slot.read or 0) * slot.known_seconds for slot in together),
+        sum((slot.written or 0) * slot.known_seconds for slot in together),
     )
     rates = (read / seconds, written / seconds) if seconds else (None, None)
     return Slot(together[0].start, together[-1].end, seconds, *rates)
@@ -193,10 +193,10 @@ def sum_lines(day: DayData) -> list[str]:
     """Returns the table and its footnotes."""
     text = [listing(_SUMS, day.sums)]
     words = []
-    short = [phase_sum for phase_sum in day.sums if phase_sum.known < phase_sum.seconds * 0.95]
+    short = [phase_sum for phase_sum in day.sums if phase_sum.known_seconds < phase_sum.seconds * 0.95]
     if short:
-        words.append(f"Samples tell of {format_duration(day.sums[0].known)} of {format_duration(day.sums[0].seconds)}.")
-    if any(phase_sum.metadata is None and phase_sum.known for phase_sum in day.sums):
+        words.append(f"Samples tell of {format_duration(day.sums[0].known_seconds)} of {format_duration(day.sums[0].seconds)}.")
+    if any(phase_sum.metadata is None and phase_sum.known_seconds for phase_sum in day.sums):
         words.append("Where less was written than data, it was compressed or is not written yet: no ratio.")
     words.append("Ratio: bytes written besides data for each byte of data, all copies counted.")
     return [*text, "", *textwrap.wrap(" ".join(words), min(width(), 100))]

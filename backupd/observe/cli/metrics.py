@@ -15,7 +15,7 @@ from btrkeep import __version__
 from btrkeep import metrics as table
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue import StoredAlarm
-from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli import echo_json, json_option, print_error
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.config import ReportingConfig
 from btrkeep.decisions import metric_samples
@@ -73,13 +73,13 @@ def _read(reporting: ReportingConfig, now: datetime) -> tuple[StatusReport, list
         try:
             catalogue, trouble = opened_catalogue(config.pool.state)
             if trouble:
-                complain(trouble)
+                print_error(trouble)
             with catalogue:
                 report = read_status(config, catalogue, now, live=False, faults=faults)
                 kept = from_text(catalogue.get_fact(FACT))
                 return report, AlarmMemory(config, catalogue, trouble).rows(), kept.looked if kept else None
         except OperatorError as error:
-            complain(error)
+            print_error(error)
     memory = AlarmMemory(config, None)
     return status_without_catalogue(config, now, faults=faults, is_bare=reporting.is_bare), memory.rows(), None
 
@@ -125,7 +125,7 @@ def _hosts(samples: MetricSamples, report: StatusReport) -> None:
         metric_samples.add_state(samples.add, table.HOST_STATE, STATES, status.state, host.name)
         samples.add(table.HOST_SUCCESS, _seconds(status.last_complete), host.name)
         samples.add(table.HOST_AGE, status.age, host.name)
-        samples.add(table.HOST_ALIVE, report.alive.get(host.name), host.name)
+        samples.add(table.HOST_ALIVE, report.referenced_bytes.get(host.name), host.name)
         samples.add(table.HOST_VERIFIED, _seconds(report.looks.get(host.name)), host.name)
         samples.add(table.HOST_DAMAGED, report.damaged.get(host.name, (0, 0))[0], host.name)
         samples.add(table.HOST_QUOTA, host.quota, host.name)

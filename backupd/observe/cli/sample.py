@@ -10,10 +10,10 @@ from backupd.cli.context import opened, pass_context
 from backupd.health.pool_facts import read_redundancy
 from backupd.observe import sampling
 from backupd.repo.context import PoolContext
-from backupd.repo.publish import tell_alive, tell_copies, tell_dashboard
+from backupd.repo.publish import publish_copies, publish_referenced_bytes, publish_to_dashboard
 from btrkeep.catalogue import CatalogueBusy, Sample
 from btrkeep.catalogue.model_pool import read_space_name, split_activities
-from btrkeep.cli import complain, json_option, print_answer
+from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.decisions.pool_health import note_redundancy
 from btrkeep.decisions.trend import metadata_share
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
@@ -38,9 +38,9 @@ def command(ctx: click.Context, as_json: bool) -> int:
     """
     with opened(ctx) as context:
         context.catalogue.copy_seldom()
-        tell_dashboard(context.config, context.pool, context.catalogue, context.clock)
+        publish_to_dashboard(context.config, context.pool, context.catalogue, context.clock)
         try:
-            pool_reading = sampling.look(context.pool)
+            pool_reading = sampling.read_counters_and_room(context.pool)
         except OSError as error:
             raise PoolUnusable(
                 f"{context.pool.path} cannot be read: {error.strerror}", "see the kernel's messages (dmesg)"
@@ -49,10 +49,10 @@ def command(ctx: click.Context, as_json: bool) -> int:
             sample = _keep(context, context.clock.now(), pool_reading)
             missing = missing_devices(context.pool.path)
             note_redundancy(context.catalogue, read_redundancy(context.pool.path, pool_reading.allocation, missing))
-            tell_alive(context.pool, context.catalogue)
-            tell_copies(context.pool, context.catalogue)
+            publish_referenced_bytes(context.pool, context.catalogue)
+            publish_copies(context.pool, context.catalogue)
         except CatalogueBusy as error:
-            complain(OperatorError(f"left out this sample: {error.message}", error.hint))
+            print_error(OperatorError(f"left out this sample: {error.message}", error.hint))
             return Exit.OK
     return print_answer(_fields(sample), lambda: click.echo(line(sample)), as_json=as_json)
 

@@ -14,7 +14,7 @@ from backupd.cli.context import opened, pass_context
 from backupd.observe.chart import ASCII, BLOCKS, ChartCharacters, axis_for, filled, labelled, under
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import prose, text_width
+from btrkeep.cli.progress import print_wrapped, text_width
 from btrkeep.decisions.trend import MOST_POINTS, Point, date_ticks, point_of, points, step_for
 from btrkeep.errors import Exit
 from btrkeep.units import format_share, format_size, in_zone, local_day, printable
@@ -64,7 +64,7 @@ def command(ctx: click.Context, days: int, svg: Path | None, as_json: bool) -> i
 
     def show() -> None:
         if not trend_points:
-            prose(_how_to_begin(days))
+            print_wrapped(_how_to_begin(days))
         elif not svg:
             click.echo("\n".join(lines(trend_points, printable(name))))
 

@@ -19,7 +19,7 @@ from backupd.observe.usage import (
     listed,
 )
 from btrkeep.cli import json_option, print_answer, print_listing
-from btrkeep.cli.arguments import Parsed
+from btrkeep.cli.arguments import ParsedType
 from btrkeep.cli.tables import Column, objects
 from btrkeep.pool import quota
 from btrkeep.units import counted, format_duration, format_size, local_time, parse_duration, printable
@@ -36,7 +36,7 @@ from btrkeep.units import counted, format_duration, format_size, local_time, par
 @click.option(
     "--time",
     "seconds",
-    type=Parsed("duration", parse_duration),
+    type=ParsedType("duration", parse_duration),
     default="60s",
     show_default=True,
     metavar="TIME",

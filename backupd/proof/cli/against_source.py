@@ -9,8 +9,8 @@ from backupd.repo.pool_files import hosts_of
 from backupd.repo.verification_files import comparison_fields
 from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
-from btrkeep.cli import complain, print_answer
-from btrkeep.cli.progress import prose
+from btrkeep.cli import print_answer, print_error
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.config import HostConfig
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
@@ -54,7 +54,7 @@ def compare_hosts(context: PoolContext, which: tuple[str, ...], scope: SourceSco
                     require_harmless(rsync, limits, context.config)
                 done = work.compare(host, now)
             except OperatorError as error:
-                complain(error)
+                print_error(error)
                 failed += 1
                 continue
             if done is None:
@@ -102,20 +102,20 @@ def _text(path: bytes) -> str:
 def _say(findings: SourceFindings) -> None:
     comparison = findings.comparison
     part = "" if findings.is_over else ", in part"
-    prose(
+    print_wrapped(
         f"{printable(findings.backup.host)} {findings.backup.name}: "
         f"{counted(comparison.files, 'file')} compared with the host{part}: "
         f"{comparison.alike:,} alike, {comparison.changed:,} changed since or not there"
         + (f"; {comparison.differing:,} with another content though size and time are the same:" if findings.differing else "")
     )
     if findings.passed_over:
-        prose(f"{counted(findings.passed_over, 'file')} passed over, for they take too long: --time")
+        print_wrapped(f"{counted(findings.passed_over, 'file')} passed over, for they take too long: --time")
     for path in findings.differing[:_SHOWN]:
-        prose(f"  {printable(_text(path))}")
+        print_wrapped(f"  {printable(_text(path))}")
     if (more := len(findings.differing) - _SHOWN) > 0:
-        prose(f"  and {more:,} more")
+        print_wrapped(f"  and {more:,} more")
     if findings.differing:
-        prose(
+        print_wrapped(
             "damaged in the backup, or the host has another content there under the same size and time; "
             "the next run fetches them again"
         )

@@ -9,11 +9,11 @@ from backupd.cli.context import opened, pass_context
 from backupd.cli.names import backups_argument, require_host_or_folder
 from backupd.files.backup_selector import find, parse_which
 from backupd.proof.damaged_files import DamagedFile, damaged_files
-from backupd.proof.read_errors import look_at_read_errors
+from backupd.proof.read_errors import check_read_errors
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
-from btrkeep.cli import complain, json_option, print_listing
-from btrkeep.cli.progress import prose
+from btrkeep.cli import json_option, print_error, print_listing
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.cli.tables import Column, listing
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.units import counted, format_size, local_time, printable
@@ -47,19 +47,19 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
         damaged = damaged_files(context, (row for row in dict.fromkeys(rows) if row.fate is None))
     print_listing(COLUMNS, damaged, as_json=as_json, empty="" if context.lost else "no damaged files are recorded")
     if unnamed and not as_json:
-        prose(unnamed)
+        print_wrapped(unnamed)
     return int(Exit.ATTENTION if damaged or context.lost else Exit.OK)
 
 
 def _look(context: PoolContext) -> str:
     """Formats the number of errors that no message explains."""
     try:
-        read_errors = look_at_read_errors(context, context.clock.now())
+        read_errors = check_read_errors(context, context.clock.now())
     except OperatorError as error:  # of the catalogue: what it has is shown
-        complain(error)
+        print_error(error)
         return ""
     except OSError as error:
-        complain(OperatorError(f"errors of the devices could not be read: {error}", "`backupd verify` finds what they damaged"))
+        print_error(OperatorError(f"errors of the devices could not be read: {error}", "`backupd verify` finds what they damaged"))
         return ""
     if not read_errors.seen.unnamed or not read_errors.seen.since:
         return ""
@@ -75,7 +75,7 @@ def show(damaged: Sequence[DamagedFile], most: int) -> None:
     """The first rows of the table, and how many more there are."""
     click.echo(listing(COLUMNS, damaged[:most]))
     if len(damaged) > most:
-        prose(f"and {counted(len(damaged) - most, 'file')} more: `backupd damaged`")
+        print_wrapped(f"and {counted(len(damaged) - most, 'file')} more: `backupd damaged`")
 
 
 def _copy(damaged_file: DamagedFile) -> str:

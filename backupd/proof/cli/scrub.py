@@ -12,11 +12,11 @@ import click
 from backupd.cli.context import load_config, opened
 from backupd.proof.cli.damaged import COLUMNS, show
 from backupd.proof.damaged_files import DamagedFile, damaged_files
-from backupd.proof.read_errors import ScrubDamage, look_at_read_errors, record_scrub_damage
+from backupd.proof.read_errors import ScrubDamage, check_read_errors, record_scrub_damage
 from backupd.proof.scrub import Scrubbed, ScrubState, is_unfinished, scrub
 from backupd.repo.context import open_configured, require_privileges, require_writable
-from btrkeep.cli import complain, json_option, print_answer
-from btrkeep.cli.progress import outlive_readers, prose, say
+from btrkeep.cli import json_option, print_answer, print_error
+from btrkeep.cli.progress import print_wrapped, say, survive_closed_stdout
 from btrkeep.cli.tables import objects
 from btrkeep.decisions.pool_health import redundancy_as_json, redundancy_words
 from btrkeep.decisions.repeated import AttemptOutcome, Step, StepAttempt, note_attempt
@@ -52,7 +52,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     pool = open_configured(load_config(ctx))
     require_writable(pool)
     require_privileges()
-    outlive_readers()
+    survive_closed_stdout()
     cancellation, status = Cancellation(), Status()
     cancellation.listen()
     status.say("scrubbing")
@@ -70,7 +70,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     def show_all() -> None:
         say(line(done))
         for words in (*_unread_lines(done), *_damage_lines(scrub_damage)):
-            prose(words)
+            print_wrapped(words)
         if files:
             show(files, _SHOWN)
 
@@ -101,11 +101,11 @@ def _note_begin(ctx: click.Context, pool: Pool) -> None:
             with opened(ctx) as context:
                 moment = context.clock.now()
                 note_begin(context.catalogue, ScrubBegin(context.catalogue.newest_subvolume(), moment))
-                look_at_read_errors(context, moment)  # what was counted until now the scrub will find
+                check_read_errors(context, moment)  # what was counted until now the scrub will find
     except OperatorError as error:  # a scrub is as good as it was, whatever becomes of the catalogue
-        complain(error)
+        print_error(error)
     except OSError as error:
-        complain(OperatorError(f"errors of the devices could not be read: {error}", "the scrub finds what they damaged"))
+        print_error(OperatorError(f"errors of the devices could not be read: {error}", "the scrub finds what they damaged"))
 
 
 def _recorded(ctx: click.Context, done: Scrubbed) -> tuple[ScrubDamage | None, list[DamagedFile]]:
@@ -115,9 +115,9 @@ def _recorded(ctx: click.Context, done: Scrubbed) -> tuple[ScrubDamage | None, l
             scrub_damage = record_scrub_damage(context, done, context.clock.now())
             return scrub_damage, damaged_files(context, scrub_damage.rows)
     except OperatorError as error:
-        complain(error)
+        print_error(error)
     except OSError as error:
-        complain(OperatorError(f"what is damaged could not be read: {error}", "`backupd verify` finds it as well"))
+        print_error(OperatorError(f"what is damaged could not be read: {error}", "`backupd verify` finds it as well"))
     return None, []
 
 

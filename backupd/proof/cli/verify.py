@@ -31,9 +31,9 @@ from backupd.repo.reconcile import check_seals, reconcile
 from backupd.repo.seals import altered_paths
 from backupd.repo.verification_files import read_verified, verification_fields, verified_row
 from btrkeep.backup_states import ALTERED
-from btrkeep.cli import complain, json_option, print_answer
-from btrkeep.cli.arguments import Parsed
-from btrkeep.cli.progress import ProgressLine, prose
+from btrkeep.cli import json_option, print_answer, print_error
+from btrkeep.cli.arguments import ParsedType
+from btrkeep.cli.progress import ProgressLine, print_wrapped
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
 from btrkeep.decisions.verification import BackupsInDoubt, Verification, VerificationState, in_doubt_words, is_empty, verified
@@ -113,7 +113,7 @@ class VerifyOptions:
 @backups_argument
 @click.option(
     "--sample",
-    type=Parsed("sample", _sample),
+    type=ParsedType("sample", _sample),
     default="all",
     show_default=True,
     metavar="N|P%|all",
@@ -184,7 +184,7 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
                 with own.counting(run.met):
                     run.read_in_doubt()
             if (changed := check_seals(context.pool, context.catalogue, format_time(moment))) and not given.as_json:
-                prose(str(changed))
+                print_wrapped(str(changed))
             _tell_catalogue(context, chosen)
             run.tell_altered([backup for backup, _ in chosen])
             run.read([backup for backup, _ in chosen], moment, own)
@@ -221,16 +221,16 @@ class _VerifyRun:
         context = self.context
         corrected = reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
         if corrected and not self.given.as_json:
-            prose(corrected.sentence)
+            print_wrapped(corrected.sentence)
         record = record_boot(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
         if record.unread and not self.given.as_json:
-            prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
+            print_wrapped(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
         self.progress.begin_in_doubt()
         self.passes.append(in_doubt_verifier(context, record, self.cancellation, self.progress))
         for result in read_in_doubt(record, self.passes[0]):
             self.progress.clear()
             if isinstance(result, OperatorError):
-                complain(result)
+                print_error(result)
             else:
                 self._add(*result)
 
@@ -252,7 +252,7 @@ class _VerifyRun:
                     done = work.verify(backup)
                 except OperatorError as error:  # it is being deleted, or gone; or no file of it can be read
                     self.progress.clear()
-                    complain(error)
+                    print_error(error)
                     self.unreadable += isinstance(error, DataUnreadable)
                     continue
             self.progress.clear()
@@ -274,18 +274,18 @@ class _VerifyRun:
             self.altered.append({"host": backup.host, "name": backup.name, "paths": names})
             if not self.given.as_json:
                 place = f"{printable(backup.host)} {backup.name}"
-                prose(f"{place}: altered: {counted(len(names), 'path')} changed after it was final{trouble}")
+                print_wrapped(f"{place}: altered: {counted(len(names), 'path')} changed after it was final{trouble}")
                 for name in names[:_MOST_PATHS]:
-                    prose(f"  {printable(name)}")
+                    print_wrapped(f"  {printable(name)}")
                 if len(names) > _MOST_PATHS:
-                    prose(f"  and {len(names) - _MOST_PATHS:,} more; --json has all")
+                    print_wrapped(f"  and {len(names) - _MOST_PATHS:,} more; --json has all")
 
     def tell_unreadable(self, hosts: Sequence[str]) -> None:
         """Names the backups of which nothing can be read, not even what they are."""
         for host, name in unreadable_backups(self.context.pool, hosts):
             self.passes[-1].note_unreadable(host, name)
             self.unreadable += 1
-            complain(
+            print_error(
                 OperatorError(
                     f"nothing of {printable(host)}@{name} can be read", "see the kernel's messages (dmesg) and `backupd scrub`"
                 )
@@ -357,10 +357,10 @@ def _say(backup: Restorable, verification: Verification) -> None:
     name, read = f"{printable(backup.host)} {backup.name}", counted(verification.read, "file")
     head = f"{name}: {read} read, {verification.compared:,} compared{whole}"
     if not verification.damages:
-        prose(head)
+        print_wrapped(head)
         return
-    prose(f"{head}; {counted(verification.damages, 'file')} damaged:")
+    print_wrapped(f"{head}; {counted(verification.damages, 'file')} damaged:")
     for path in verification.damaged:
-        prose(f"  {printable(path)}")
+        print_wrapped(f"  {printable(path)}")
     if more := verification.damages - len(verification.damaged):
-        prose(f"  and {more:,} more")
+        print_wrapped(f"  and {more:,} more")

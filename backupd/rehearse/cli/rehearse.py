@@ -10,7 +10,7 @@ import click
 from backupd.cli.context import load_config
 from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.arguments import GivenPath, Parsed, from_options
+from btrkeep.cli.arguments import GivenPath, ParsedType, from_options
 from btrkeep.errors import Exit, UsageError
 from btrkeep.units import parse_size
 
@@ -73,7 +73,7 @@ def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: 
     help="How many times each variant runs, each time with other changes.",
 )
 @click.option(
-    "--size", type=Parsed("size", parse_size), metavar="SIZE", help="The maximum size of the throwaway pool.  [default: 2GiB]"
+    "--size", type=ParsedType("size", parse_size), metavar="SIZE", help="The maximum size of the throwaway pool.  [default: 2GiB]"
 )
 @click.option(
     "--on",
@@ -147,11 +147,11 @@ def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", quest
     from backupd.rehearse.nights import NightDone, Rehearsal
     from backupd.rehearse.pool import BASES, remove_left, workspace
     from backupd.rehearse.variants import judged
-    from btrkeep.cli.progress import notices_on_stderr, prose
+    from btrkeep.cli.progress import notices_on_stderr, print_wrapped
     from btrkeep.process.progress import Cancellation, ProgressSinks
 
     for left in remove_left({*BASES, place.folder}):
-        prose(f"removed what a rehearsal that was killed had left: {left}", err=True)
+        print_wrapped(f"removed what a rehearsal that was killed had left: {left}", err=True)
     cancellation, meter, began = Cancellation(), RehearsalMeter(), time.monotonic()
     with ExitStack() as held:
         held.enter_context(cancellation.listening())

@@ -10,7 +10,7 @@ from typing import Any
 
 from backupd.cli.copies import left_words
 from backupd.replicate.cli.replicate_lines import ReplicationLines
-from backupd.replicate.far_pool import FarPool, replica_buckets
+from backupd.replicate.far_pool import RemotePool, replica_buckets
 from backupd.replicate.outcome import (
     Connect,
     HostFailed,
@@ -24,15 +24,15 @@ from backupd.replicate.outcome import (
 from backupd.replicate.planning import make_plan
 from backupd.replicate.run import replicate
 from backupd.replicate.seed import unusable_hosts
-from backupd.replicate.wire import FarHost, Refused
+from backupd.replicate.wire import Refused, RemoteHost
 from backupd.repo.context import PoolContext
-from backupd.repo.publish import tell_copies
+from backupd.repo.publish import publish_copies
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.bandwidth import BudgetPace
 from backupd.rsync.cell import PROGRAM, seccomp_filter
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
-from btrkeep.cli import complain
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.cli import print_error
+from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, print_wrapped
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.copies import HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.due import latest
@@ -90,7 +90,7 @@ def _unusable(wanted: ReplicationOptions) -> list[HostFailed]:
 def _tell_dashboard(context: PoolContext, notice: Callable[[str], None]) -> None:
     """Publishes what is a copy now. What went wrong before is the error to be told, and the next command publishes it, too."""
     try:
-        tell_copies(context.pool, context.catalogue)
+        publish_copies(context.pool, context.catalogue)
     except (OSError, CatalogueBusy, CatalogueUnusable) as error:
         why = error.strerror if isinstance(error, OSError) else error.message
         notice(f"the dashboard does not show the new replicas: {why}")
@@ -116,7 +116,7 @@ def _begun(
     observer: Observer,
     held: ExitStack,
     connect: Connect,
-) -> tuple[ReplicationContext, FarPool]:
+) -> tuple[ReplicationContext, RemotePool]:
     """Connects, until `held` ends. Over a connection that the other server has begun this program itself keeps to the bandwidth."""
     far = held.enter_context(connect(lambda: None))
     replication = ReplicationContext(
@@ -168,7 +168,7 @@ def _session(
     times: tuple[datetime, datetime],
     pool: str,
     plan: ReplicationPlan,
-    listed: Mapping[str, FarHost],
+    listed: Mapping[str, RemoteHost],
     summary: ReplicationSummary,
     begun: float,
 ) -> ReplicaSession:
@@ -216,10 +216,10 @@ def _say_plan(replica: ReplicaSettings, plan: ReplicationPlan, as_json: bool) ->
             for fetch in host.fetches:
                 how = f"as a difference to {fetch.parent.name}" if fetch.parent else "all of it"
                 how += ", replacing the damaged copy" if fetch.again else ""
-                prose(f"{host.host}@{fetch.backup.name}: would be fetched, {how}")
+                print_wrapped(f"{host.host}@{fetch.backup.name}: would be fetched, {how}")
         for host in plan.obstacles:
-            prose(f"{host.host}: would not be fetched: {printable(obstacle_words(host))}")
-        prose(f"{replica.name}: {counted(plan.count, 'backup')} of {plan.total} there would be fetched")
+            print_wrapped(f"{host.host}: would not be fetched: {printable(obstacle_words(host))}")
+        print_wrapped(f"{replica.name}: {counted(plan.count, 'backup')} of {plan.total} there would be fetched")
     return {
         "replica": replica.name,
         "there": plan.total,
@@ -234,10 +234,10 @@ def _say_plan(replica: ReplicaSettings, plan: ReplicationPlan, as_json: bool) ->
 
 def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bool) -> dict[str, Any]:
     for failed in summary.failed:
-        complain(OperatorError(f"{failed.host}: {failed.error}"))
+        print_error(OperatorError(f"{failed.host}: {failed.error}"))
     if not as_json:
         more = left_words(summary.planned - len(summary.fetched), out_of_time=summary.out_of_time)
-        prose(f"{summary.replica}: {counted(len(summary.fetched), 'backup')} fetched, {format_size(summary.bytes)}{more}")
+        print_wrapped(f"{summary.replica}: {counted(len(summary.fetched), 'backup')} fetched, {format_size(summary.bytes)}{more}")
     status = int(Exit.ATTENTION) if summary.failed else int(Exit.OK)
     return {
         "replica": summary.replica,

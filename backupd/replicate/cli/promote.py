@@ -9,23 +9,23 @@ import click
 from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.cli.recording import record
-from backupd.expire.look import look
+from backupd.expire.look import read_hosts
 from backupd.replicate.cli.replicate import chosen_replicas, complete_replica
-from backupd.replicate.far_pool import FarPoolMissing, connected, send_command
+from backupd.replicate.far_pool import RemotePoolMissing, connected, send_command
 from backupd.replicate.planning import mark_of, wants
-from backupd.replicate.wire import FarHost
+from backupd.replicate.wire import RemoteHost
 from backupd.repo.common_backups import common_with, drop_common, write_common
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import final_backups
 from backupd.repo.leftovers import discard_received
 from backupd.repo.notes_json import DEMOTED, effective_state, read_notes, write_notes
 from backupd.repo.pool_files import hosts_of
-from backupd.repo.publish import tell_copies
+from backupd.repo.publish import publish_copies
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.config.problems import page
-from btrkeep.decisions.replication import HostFetches, NearBackup, Obstacle, demotion_obstacle, obstacle_words
+from btrkeep.decisions.replication import HostFetches, LocalBackup, Obstacle, demotion_obstacle, obstacle_words
 from btrkeep.decisions.retention_words import explain
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
@@ -67,14 +67,16 @@ def promote_command(ctx: click.Context, hosts: tuple[str, ...], name: str | None
                         drop_common(context.pool, str(notes.replica.get("name")), [host])
                     write_notes(folder, replace(notes, replica=None))
                     record(context.pool, context.clock.now(), "promote", host)
-            tell_copies(context.pool, context.catalogue)
+            publish_copies(context.pool, context.catalogue)
         left = sorted({mark.replica for host, mark in marks.items() if host not in chosen})
         idle = sorted({marks[host].replica for host in chosen} & set(context.config.replicas) - set(left))
     status = _print_promoted(chosen, missing, "promoted", as_json=as_json, dry_run=False)
     if idle and not as_json:
         names = ", ".join(f"[replica.{replica}]" for replica in idle)
         file = context.config.file
-        prose(f"nothing is fetched by {names} any more: take it out of {file} while that server is gone, or it counts as failing")
+        print_wrapped(
+            f"nothing is fetched by {names} any more: take it out of {file} while that server is gone, or it counts as failing"
+        )
     return status
 
 
@@ -121,7 +123,7 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
         with ExitStack() as held:
             try:
                 far = held.enter_context(connected(send_command(context.config, replica, [])))
-            except FarPoolMissing as error:
+            except RemotePoolMissing as error:
                 raise OperatorError(f"{name}: {error.message.rstrip('.')}; nothing was changed", error.hint) from None
             if far.id == context.pool.id:
                 raise OperatorError("that is this very pool", "name the replica of another one")
@@ -132,7 +134,7 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
                 raise OperatorError(f"{host}: {why}", "nothing was changed")
             configured = [host for host in chosen if host in context.config.every_host]
             if words := _expiring(context, replica, chosen):
-                prose(words, err=as_json)
+                print_wrapped(words, err=as_json)
             if not dry_run:
                 confirmed(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
                 held.enter_context(writing(context.pool))
@@ -150,7 +152,7 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
                 mark = {"pool": far.id, "name": replica.name, "at": since, DEMOTED: True}
                 write_notes(folder, replace(read_notes(folder), replica=mark))
                 record(context.pool, context.clock.now(), "demote", host)
-            tell_copies(context.pool, context.catalogue)
+            publish_copies(context.pool, context.catalogue)
     return _print_demoted(chosen, configured, only_here, stay, as_json=as_json, dry_run=False)
 
 
@@ -175,7 +177,7 @@ def _print_demoted(
     return print_answer(answer, text(), as_json=as_json)
 
 
-def _not_theirs(host: str, far: FarHost | None) -> str:
+def _not_theirs(host: str, far: RemoteHost | None) -> str:
     """Returns why the other pool does not back the host up; "" if it does."""
     if not far or not far.backups:
         return obstacle_words(HostFetches(host, obstacle=Obstacle.NOT_THERE))
@@ -187,7 +189,7 @@ def _expiring(context: PoolContext, replica: ReplicaSettings, hosts: Sequence[st
     zone, moment = context.config.pool.zone, context.clock.now()
     explained_hosts = [
         explain(host_backups, replica.retention, zone, moment)
-        for host_backups in look(context.pool, context.catalogue, context.config, hosts)
+        for host_backups in read_hosts(context.pool, context.catalogue, context.config, hosts)
     ]
     count, going = (
         sum(len(explained.decisions) for explained in explained_hosts),
@@ -196,7 +198,7 @@ def _expiring(context: PoolContext, replica: ReplicaSettings, hosts: Sequence[st
     return f"the retention of replica {replica.name} keeps {count - going} of {counted(count, 'backup')} here" if going else ""
 
 
-def _require_demotable(context: PoolContext, host: str, far: FarHost | None) -> tuple[list[str], str]:
+def _require_demotable(context: PoolContext, host: str, far: RemoteHost | None) -> tuple[list[str], str]:
     """Backups that only this pool has, oldest first, and the newest that both have, by name.
 
     Raises OperatorError when the host has to stay as it is.
@@ -205,11 +207,11 @@ def _require_demotable(context: PoolContext, host: str, far: FarHost | None) -> 
         raise OperatorError(f"{host}: a backup of it is not finished", f"`backupd run {host}` or `backupd discard {host}`")
     notes, unread = read_notes(context.pool.host(host)), list[str]()
     here = [
-        NearBackup(final_backup.path.name, final_backup.record.uuid, effective_state(final_backup.record, notes))
+        LocalBackup(final_backup.path.name, final_backup.record.uuid, effective_state(final_backup.record, notes))
         for final_backup in final_backups(context.pool, host, unread)
     ]
     for name in unread:
-        prose(f"{host}: {name} cannot be read, so it is passed over; `backupd damaged {host}` lists the damage", err=True)
+        print_wrapped(f"{host}: {name} cannot be read, so it is passed over; `backupd damaged {host}` lists the damage", err=True)
     far_backups = far.backups if far else ()
     if obstacle := demotion_obstacle(far_backups, here, is_copy_there=bool(far and far.copy_of)):
         raise OperatorError(

@@ -16,14 +16,14 @@ import click
 from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
 from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, report_unreached
 from backupd.replicate.cli.sending import make_seed, parse_part_size, push_to
-from backupd.replicate.far_pool import Connections, FarPool, FarPoolMissing, OwnStreams, replica_command
+from backupd.replicate.far_pool import Connections, OwnStreams, RemotePool, RemotePoolMissing, replica_command
 from backupd.replicate.outcome import ReplicationOptions
 from backupd.repo.context import PoolContext
 from btrkeep import __version__
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
-from btrkeep.cli import complain, json_option, print_answer
-from btrkeep.cli.arguments import GivenPath, Parsed
-from btrkeep.cli.progress import outlive_readers
+from btrkeep.cli import json_option, print_answer, print_error
+from btrkeep.cli.arguments import GivenPath, ParsedType
+from btrkeep.cli.progress import survive_closed_stdout
 from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.decisions.copies import PUSH, REPLICA, note_failure
 from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
@@ -51,7 +51,7 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
 )
 @click.option(
     "--part-size",
-    type=Parsed("size", parse_part_size),
+    type=ParsedType("size", parse_part_size),
     default="2GiB",
     show_default=True,
     metavar="SIZE",
@@ -107,12 +107,14 @@ def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | Non
                     end = closing_time(context, copy) if due else None
                     results.append(_fetch(context, copy, replace(wanted, end=end)))
             except LockHeld as error:
-                complain(error)
+                print_error(error)
                 results.append({copy.kind: copy.name, "error": error.message, "status": error.exit_code})
             except (CatalogueBusy, CatalogueUnusable, UsageError):
                 raise
             except OperatorError as error:  # the others are fetched all the same
-                failed = report_unreached(context, copy, error, is_away=isinstance(error, FarPoolMissing), dry_run=wanted.dry_run)
+                failed = report_unreached(
+                    context, copy, error, is_away=isinstance(error, RemotePoolMissing), dry_run=wanted.dry_run
+                )
                 results.append(
                     {copy.kind: copy.name, "error": error.message, "status": int(error.exit_code if failed else Exit.OK)}
                 )
@@ -179,7 +181,7 @@ def receive_only_command(ctx: click.Context, replica: str) -> int:
         )
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not end up among the requests
-    outlive_readers()  # when the other server is gone, that has to be noted
+    survive_closed_stdout()  # when the other server is gone, that has to be noted
     with opened(ctx) as context:
         (settings,) = chosen_replicas(context, replica)
         if not settings.is_pushed:
@@ -193,10 +195,10 @@ def _take(context: PoolContext, replica: ReplicaSettings, out: int) -> int:
     room = read_room(context.pool.path)
     free = max(0, room.available - context.config.pool.min_free.bytes_of(room.total))
     says = {"version": __version__, "now": format_time(datetime.now(UTC)), "free": free}  # for `check --connect` over there
-    far = FarPool(OwnStreams(out, 0), lambda: None, says, replica.stall)
+    far = RemotePool(OwnStreams(out, 0), lambda: None, says, replica.stall)
 
     @contextmanager
-    def connect(look: Callable[[], None]) -> Iterator[FarPool]:
+    def connect(look: Callable[[], None]) -> Iterator[RemotePool]:
         before, far.look = far.look, look
         try:
             yield far
@@ -213,6 +215,6 @@ def _take(context: PoolContext, replica: ReplicaSettings, out: int) -> int:
     return int(done["status"])
 
 
-def _tell_end(far: FarPool, error: str, failed: list[dict[str, Any]]) -> None:
+def _tell_end(far: RemotePool, error: str, failed: list[dict[str, Any]]) -> None:
     with suppress(OperatorError):  # then it is not there any more, and sees as much
         far.note_end(error, {failure["host"]: failure["error"] for failure in failed})

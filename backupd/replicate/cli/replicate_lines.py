@@ -1,7 +1,7 @@
 """The lines that are printed of a replication, with a terminal and without one."""
 
 from backupd.replicate.outcome import Fetched, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
-from btrkeep.cli.progress import SaidOnce, prose, say_wait
+from btrkeep.cli.progress import SaidOnce, print_wrapped, say_wait
 from btrkeep.process.progress import Notice, Waiting
 from btrkeep.units import counted, format_duration, format_size, printable
 
@@ -27,11 +27,11 @@ class ReplicationLines:
         match event:
             case ReplicationPlan():
                 if event.count:
-                    prose(plan_line(event))
+                    print_wrapped(plan_line(event))
             case Fetched():
-                prose(fetched_line(event))
+                print_wrapped(fetched_line(event))
             case Notice():
-                prose(printable(event.text), err=True)
+                print_wrapped(printable(event.text), err=True)
             case Waiting():
                 self._waits(event.why)
             case HostFailed() | ReplicationProgress():

@@ -13,7 +13,7 @@ from backupd.cli.context import load_config
 from backupd.replicate.seed import SeedSender
 from backupd.replicate.sender import BackupSender, request_lines, serve
 from backupd.repo.context import open_configured
-from backupd.repo.publish import tell_copies
+from backupd.repo.publish import publish_copies
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.config.sources import name_fault
@@ -76,7 +76,7 @@ def _tell(state: Path, pool: Pool) -> None:
     try:
         with Catalogue.open(state) as catalogue:
             if catalogue.pool_id() == pool.id:
-                tell_copies(pool, catalogue)
+                publish_copies(pool, catalogue)
     except (OSError, OperatorError) as error:
         _log.info("%s", error)
 

@@ -11,25 +11,25 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.replicate.far_pool import FarPool, FarPoolMissing, connected, own_modules, push_command, unreached_hint
+from backupd.replicate.far_pool import RemotePool, RemotePoolMissing, connected, own_modules, push_command, unreached_hint
 from backupd.replicate.outcome import ReplicationOptions
 from backupd.replicate.push import Push, PushSummary, SentBackup
 from backupd.replicate.seed import SEED, STREAM, begin_seed, end_host, has_host, write_parts
 from backupd.replicate.sender import BackupSender
-from backupd.replicate.wire import FarHost, Refused
+from backupd.replicate.wire import Refused, RemoteHost
 from backupd.repo.common_backups import keep_seed
 from backupd.repo.context import PoolContext
-from backupd.repo.publish import tell_copies
+from backupd.repo.publish import publish_copies
 from backupd.rsync.bandwidth import prepare
 from btrkeep.backup_states import COMPLETE
-from btrkeep.cli import complain, print_answer
-from btrkeep.cli.progress import ProgressLine, SaidOnce, prose, say_wait
+from btrkeep.cli import print_answer, print_error
+from btrkeep.cli.progress import ProgressLine, SaidOnce, print_wrapped, say_wait
 from btrkeep.config.model import PushSettings
 from btrkeep.config.problems import nearest
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.copies import PUSH, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.replication import FarBackup, Fetch
+from btrkeep.decisions.replication import Fetch, RemoteBackup
 from btrkeep.errors import Exit, OperatorError, UsageError, last_remote_error
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.programs import piped
@@ -45,7 +45,7 @@ def push_to(context: PoolContext, push: PushSettings, wanted: ReplicationOptions
         )
     if wanted.dry_run:
         if not wanted.as_json:
-            prose(f"{push.name}: {push.source} would be asked what it wants, and get it")
+            print_wrapped(f"{push.name}: {push.source} would be asked what it wants, and get it")
         return {PUSH: push.name, "sent": [], "failed": [], "status": int(Exit.OK)}
     since, began, cancellation = format_time(context.clock.now()), context.clock.now(), Cancellation()
     with ExitStack() as held:
@@ -62,15 +62,15 @@ def push_to(context: PoolContext, push: PushSettings, wanted: ReplicationOptions
             tell = (lambda _: None) if wanted.as_json else _say
             done = Push(sender, program, buckets, cancellation, tell, SaidOnce(say_wait), push.stall).run()
             program.end()
-            lines = program.said()
+            lines = program.error_lines()
     if not cancellation:
         if not done.is_ended:
             why = printable(last_remote_error(lines))[:1000] or "the connection has ended"
-            raise OperatorError(why) if done.is_asked else FarPoolMissing(why, unreached_hint(lines))
+            raise OperatorError(why) if done.is_asked else RemotePoolMissing(why, unreached_hint(lines))
         if done.error:  # it may name a lock or a process: not of this machine
             done.error = f"message of the other server: {done.error}"
         done.failed = {host: f"message of the other server: {why}" for host, why in done.failed.items()}  # "here" is there
-        tell_copies(context.pool, context.catalogue)
+        publish_copies(context.pool, context.catalogue)
         before = read_session(context.catalogue, push.name, PUSH)
         note_session(
             context.catalogue, push.name, _session(before, began, context.clock.now(), done, time.monotonic() - begun), PUSH
@@ -88,16 +88,16 @@ def _session(before: ReplicaSession | None, began: datetime, now: datetime, done
 
 
 def _say(done: SentBackup) -> None:
-    prose(f"{printable(done.host)}@{done.name}: {format_size(done.bytes)} sent in {format_duration(done.seconds)}")
+    print_wrapped(f"{printable(done.host)}@{done.name}: {format_size(done.bytes)} sent in {format_duration(done.seconds)}")
 
 
 def _report(push: PushSettings, done: PushSummary, cancellation: Cancellation, as_json: bool) -> dict[str, Any]:
     for host, why in done.failed.items():
-        complain(OperatorError(f"{push.name}: {printable(host)}: {why}"))
+        print_error(OperatorError(f"{push.name}: {printable(host)}: {why}"))
     if done.error:
-        complain(OperatorError(f"{push.name}: {done.error}", "look there"))
+        print_error(OperatorError(f"{push.name}: {done.error}", "look there"))
     if not as_json:
-        prose(f"{push.name}: {counted(len(done.sent), 'backup')} sent, {format_size(done.bytes)}")
+        print_wrapped(f"{push.name}: {counted(len(done.sent), 'backup')} sent, {format_size(done.bytes)}")
     status = int(Exit.ATTENTION if done.failed or done.error else Exit.OK)
     return {
         PUSH: push.name,
@@ -159,7 +159,7 @@ def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: i
                     _print_line(f"{host.name}@{newest.name}: is there", wanted.as_json)
             except Refused as error:
                 fields["error"], status = error.message, int(Exit.ATTENTION)
-                complain(OperatorError(f"{host.name}: {error.message}"))
+                print_error(OperatorError(f"{host.name}: {error.message}"))
             except OSError as error:
                 hint = "what is whole stays: the same command continues from there, on a disk with more room if that was it"
                 raise OperatorError(f"{error.filename or folder}: {error.strerror}", hint) from None
@@ -177,12 +177,12 @@ def _begin(folder: Path, pool: str) -> None:
         raise OperatorError(f"{error.filename or folder}: {error.strerror}", "is the disk mounted?") from None
 
 
-def _newest(host: FarHost) -> FarBackup:
+def _newest(host: RemoteHost) -> RemoteBackup:
     """The newest complete one; without one the newest."""
     return max(host.backups, key=lambda backup: (backup.state == COMPLETE, backup.name))
 
 
-def _write(far: FarPool, folder: Path, host: FarHost, newest: FarBackup, part_size: int, as_json: bool) -> dict[str, Any]:
+def _write(far: RemotePool, folder: Path, host: RemoteHost, newest: RemoteBackup, part_size: int, as_json: bool) -> dict[str, Any]:
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink():
         raise OSError(errno.ELOOP, "it is a symbolic link", str(folder))
@@ -202,4 +202,4 @@ def _write(far: FarPool, folder: Path, host: FarHost, newest: FarBackup, part_si
 
 def _print_line(text: str, as_json: bool) -> None:
     if not as_json:
-        prose(text)
+        print_wrapped(text)

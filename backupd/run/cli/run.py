@@ -31,7 +31,7 @@ from backupd.run.planning import PlannedHost, plan
 from backupd.run.run import RunEnd, report_unstarted, run_hosts
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, print_wrapped
 from btrkeep.config import Config
 from btrkeep.decisions.due import latest
 from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, UsageError, report_error
@@ -201,11 +201,11 @@ def _say_plan(context: PoolContext, planned: Sequence[PlannedHost], as_json: boo
 
     def show() -> None:
         for entry, commands in entries:
-            prose(f"{entry.host.name}: {'would run' if entry.runs else 'would not run'}: {printable(entry.reason)}", "    ")
+            print_wrapped(f"{entry.host.name}: {'would run' if entry.runs else 'would not run'}: {printable(entry.reason)}", "    ")
             for words in commands:
                 click.echo("    " + printable(paste_line(words)))
         running = sum(entry.runs for entry in planned)
-        prose(f"{running} of {len(planned)} hosts would run, {context.config.backup.concurrency} at a time")
+        print_wrapped(f"{running} of {len(planned)} hosts would run, {context.config.backup.concurrency} at a time")
 
     answer = [
         {"host": entry.host.name, "runs": entry.runs, "reason": entry.reason, "commands": commands} for entry, commands in entries

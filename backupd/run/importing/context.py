@@ -13,12 +13,12 @@ from threading import Event
 
 from backupd.repo.backup_json import Record
 from backupd.repo.context import require_room
-from backupd.repo.final_backups import final_backups, require_own
+from backupd.repo.final_backups import final_backups, require_not_replica
 from backupd.repo.pool_files import NOT_UNDERSTOOD, text_of_file
 from backupd.rsync.command import Rsync
 from backupd.run.importing.copy_processes import CopyProcesses
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.tree_links import TreeLinks, look_at
+from backupd.run.importing.tree_links import TreeLinks, scan_links
 from backupd.run.importing.tree_walk import FolderDigests
 from backupd.run.interrupted import discardable
 from btrkeep.clock import Clock
@@ -122,7 +122,7 @@ class LookAhead:
 
         def look() -> TreeLinks:
             with opened_tree(tree) as source, opened_tree(before) as old:
-                tree_links = look_at(source, old, lambda: not stop.is_set(), digests)
+                tree_links = scan_links(source, old, lambda: not stop.is_set(), digests)
             if stop.is_set():
                 raise Cancelled
             return tree_links
@@ -176,7 +176,7 @@ def locked_for_import(context: ImportContext, tree: OldTree) -> Iterator[tuple[H
     """
     host = config_of(context.config, tree)
     with take_lock(context.pool.host_lock(tree.host), f"import of {tree.host}", format_time(context.clock.now())):
-        require_own(context.pool, tree.host)
+        require_not_replica(context.pool, tree.host)
         require_room(context.pool, context.config)
         require_no_other_work(context.pool, tree.host)
         with opened_tree(tree) as folder:

@@ -316,7 +316,7 @@ class _Copier:
         return copied_names
 
     def _name(self, place: "CopyPlace", same: FileMatch, counts: CopiedNames) -> None:
-        if not stat.S_ISREG(os.stat(place.name, dir_fd=place.there, follow_symlinks=False).st_mode):  # to open it may have effects
+        if not stat.S_ISREG(os.stat(place.name, dir_fd=place.source, follow_symlinks=False).st_mode):  # to open it may have effects
             counts.names += make_special(place)
             return
         with opened_name(place, os.O_RDONLY | FILE) as (old, status):

@@ -17,13 +17,13 @@ from typing import NamedTuple, TypeVar
 
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.context import require_room
-from backupd.run.finishing import Prepared
+from backupd.run.finishing import WorkSubvolume
 from backupd.run.importing.context import ImportContext, OwnBackup, TreeProgress, named, require_going
 from backupd.run.importing.copy_processes import SharedStop
 from backupd.run.importing.copying import CopiedNames, FileMatch, copy_changed, copy_tree
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.target_names import link_names, remove_names
-from backupd.run.importing.tree_links import TreeLinks, look_at, superfluous
+from backupd.run.importing.tree_links import TreeLinks, scan_links, superfluous
 from backupd.run.importing.tree_walk import UnprovenTree
 from btrkeep.decisions.pool_health import lacks_room
 from btrkeep.errors import OperatorError
@@ -58,18 +58,18 @@ class OpenTrees(NamedTuple):
     old: Path | None
 
 
-def _own_base(context: ImportContext, trees: OpenTrees, prepared: Prepared) -> OwnBackup | None:
+def _own_base(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume) -> OwnBackup | None:
     """Returns the base, if this import has made it, of the tree before, and nothing of it was damaged: then it lacks files."""
     own = context.own.get(trees.tree.host) if not prepared.dropped else None
     return own if own and prepared.base and own.name == prepared.base.name and _follows(trees, prepared) else None
 
 
-def _follows(trees: OpenTrees, prepared: Prepared) -> bool:
+def _follows(trees: OpenTrees, prepared: WorkSubvolume) -> bool:
     """Returns True if the base is the backup of the tree before."""
     return trees.before is not None and prepared.base is not None and prepared.base.name == backup_name(trees.before.started)
 
 
-async def look_at_tree(context: ImportContext, trees: OpenTrees, prepared: Prepared) -> TreeLinks:
+async def scan_tree(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume) -> TreeLinks:
     """Compares the tree with the one before it, if the base is of that one. Raises Cancelled, OperatorError."""
     context.tell(TreeProgress(trees.tree.host))
     own = _own_base(context, trees, prepared)
@@ -81,7 +81,7 @@ async def look_at_tree(context: ImportContext, trees: OpenTrees, prepared: Prepa
             links = own.ahead.found.result()
         else:
             old, folder_digests = trees.old if _follows(trees, prepared) else None, own.folders if own else None
-            links = await asyncio.to_thread(look_at, trees.source, old, lambda: context.goes_on, folder_digests)
+            links = await asyncio.to_thread(scan_links, trees.source, old, lambda: context.goes_on, folder_digests)
     except UnprovenTree as error:
         raise named(trees.tree, error) from error
     except OSError as error:
@@ -90,7 +90,7 @@ async def look_at_tree(context: ImportContext, trees: OpenTrees, prepared: Prepa
     return links
 
 
-async def fill(context: ImportContext, trees: OpenTrees, prepared: Prepared, links: TreeLinks) -> dict[str, int]:
+async def fill(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume, links: TreeLinks) -> dict[str, int]:
     """Copies the tree's content into `.working`. Returns the numbers, as PathResult has them.
 
     After a tree that this very import has copied, only the differences are copied, and of a first one all. After any other backup

@@ -17,7 +17,7 @@ from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.fresh_sums import NO_SUMS
 from backupd.run.importing.context import ImportContext, LookAhead, OwnBackup, locked_for_import, opened_tree
-from backupd.run.importing.filling import OpenTrees, fill, look_at_tree
+from backupd.run.importing.filling import OpenTrees, fill, scan_tree
 from backupd.run.importing.formats import OldTree
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE
@@ -62,7 +62,7 @@ async def _made(context: ImportContext, trees: OpenTrees, host: HostConfig, disk
         working.WorkRequest(context.pool, host, tree.started, disk, context.cancellation, damages, imported=origin),
     )
     try:
-        links = await look_at_tree(context, trees, prepared)
+        links = await scan_tree(context, trees, prepared)
         if trees.after:
             ahead = LookAhead.begin(trees.after, tree, links.digests)
         numbers = await fill(context, trees, prepared, links)

@@ -22,7 +22,7 @@ from backupd.repo.final_backups import discard
 from backupd.repo.notes_json import read_notes
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
-from backupd.run.finishing import Prepared
+from backupd.run.finishing import WorkSubvolume
 from backupd.run.fresh_sums import NO_SUMS
 from backupd.run.importing.context import ImportContext, config_of, locked_for_import
 from backupd.run.importing.formats import OldTree
@@ -190,11 +190,11 @@ def subvolumes_left_out(tree: Path, copy: Path) -> list[bytes]:
     return left_out
 
 
-def _named(context: ImportContext, staged: Path, tree: OldTree) -> Prepared:
+def _named(context: ImportContext, staged: Path, tree: OldTree) -> WorkSubvolume:
     """`.working`, with its first record."""
     subvolume = describe(staged)
     assert subvolume is not None
-    prepared = Prepared(context.pool.working(tree.host), None, True, subvolume.id, subvolume.uuid)
+    prepared = WorkSubvolume(context.pool.working(tree.host), None, True, subvolume.id, subvolume.uuid)
     join_quota(context.pool, tree.host, subvolume.id)
     records.write(staged, working.first_record(prepared, config_of(context.config, tree), tree.started, origin_of(tree)))
     with Checkpoint("working subvolume named"):

@@ -28,7 +28,7 @@ class CopyPlace(NamedTuple):
     `inherits`: what is made in the backup may get attributes from its folder, for that has some.
     """
 
-    there: int
+    source: int
     here: int
     name: bytes
     inode: int
@@ -38,7 +38,7 @@ class CopyPlace(NamedTuple):
 @contextmanager
 def opened_name(place: CopyPlace, flags: int) -> Iterator[tuple[int, os.stat_result]]:
     """Opens the name in the tree. Raises OSError also if it is another file than was looked at."""
-    with ClosingFd(os.open(place.name, flags, dir_fd=place.there)) as fd:
+    with ClosingFd(os.open(place.name, flags, dir_fd=place.source)) as fd:
         if (status := os.fstat(fd)).st_ino != place.inode:
             raise OSError(errno.EAGAIN, "it was exchanged meanwhile: is the history changed?")
         yield fd, status

@@ -65,7 +65,7 @@ class TreeLinks:
         return {name for names in self.groups for name in names[1:]}
 
 
-def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], digests: FolderDigests | None = None) -> TreeLinks:
+def scan_links(tree: Path, before: Path | None, goes_on: Callable[[], bool], digests: FolderDigests | None = None) -> TreeLinks:
     """Compares the trees; without `before`, or if that is on another filesystem, all is new. `known`: of the tree before, when that
     was looked at; without, all of it is read. Raises OSError, and UnprovenTree, as `walk_tree` does.
 

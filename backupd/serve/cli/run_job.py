@@ -18,7 +18,7 @@ import click
 
 from backupd.cli.context import load_config, outlive_hung_state
 from backupd.serve.commands import command_of
-from backupd.serve.jobs import DONE, FAILED, PREVIEW, RUN, RUNNING, RUNTIME, JobStore, ServeJob, take_request
+from backupd.serve.jobs import DONE, FAILED, PREVIEW, RUN, RUNNING, RUNTIME, JobStore, ServeJob, claim_request
 from btrkeep.clock import Clock
 from btrkeep.config import load_usable
 from btrkeep.errors import ERRORS_VARIABLE, Exit, ReportedError, UsageError, first_reported
@@ -49,7 +49,7 @@ def command(ctx: click.Context, name: str) -> int:
     show_times_in(config.pool.zone)
     require_answer(config.pool.state)
     outlive_hung_state(ctx, config)  # the job and its log are there
-    request = take_request(folder, job_id)
+    request = claim_request(folder, job_id)
     clock = Clock(parse_time(request.now) if request.now else None)
     jobs = JobStore(config.pool.state)
     job = jobs.get(job_id, clock.now())
@@ -125,9 +125,9 @@ def carry_out(
         if speaks_json and len(result) < LONGEST_RESULT:
             result.extend(data)
         elif not speaks_json:
-            said(data)
+            write_error(data)
 
-    def said(data: bytes) -> None:
+    def write_error(data: bytes) -> None:
         log.write(data)
         say(data)
         if lines := data.strip().splitlines():
@@ -136,7 +136,7 @@ def carry_out(
 
     with tempfile.TemporaryFile() as errors:
         try:
-            code, late = asyncio.run(_run(command, printed, said, errors.fileno(), within, grace))
+            code, late = asyncio.run(_run(command, printed, write_error, errors.fileno(), within, grace))
         finally:
             log.close()
         error = None if code == Exit.OK else _error(jobs, job, code, first_reported(errors))
@@ -190,7 +190,7 @@ def _pass_on(group: Group, number: signal.Signals) -> None:
 
 
 def _error(jobs: JobStore, job: ServeJob, code: int, reported: ReportedError | None) -> str:
-    """The first error that it reported, in one line; else the last line that it said."""
+    """The first error that it reported, in one line; else the last line of its output."""
     lines = [line for line in jobs.last_lines(job.id, 200) if line.strip()]
     error_lines = reported.message.splitlines() if reported else lines[-1:]
     return printable(error_lines[0] if error_lines else f"exit status {code}")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from backupd.expire.look import look_again, policy_of
+from backupd.expire.look import policy_of, read_host_from_pool
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.serve.context import Call
 from backupd.serve.verbs.protection import require_host
@@ -49,7 +49,7 @@ def retention(call: Call) -> list[dict[str, Any]]:
         require_host(context, host)
         rows = {row.name: row.state for row in context.catalogue.backups(host) if row.name}
         try:
-            facts = look_again(context.pool, context.config, host, rows).facts
+            facts = read_host_from_pool(context.pool, context.config, host, rows).facts
         except FileNotFoundError:  # configured, and never backed up
             facts = HostBackups(host, (), policy_of(context.config, host, NO_NOTES))
         return list(objects(explain(facts, facts.policy, context.config.pool.zone, now)))

@@ -7,7 +7,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 from backupd.files.backup_selector import find
-from backupd.serve.commands import Allowed, folder_of, restore_request
+from backupd.serve.commands import RestorePermissions, folder_of, restore_request
 from backupd.serve.context import Call
 from backupd.serve.jobs import PREVIEW, RUN, JobStore, ServeJob, job_object, no_job
 from backupd.serve.request_checks import ROOT
@@ -91,7 +91,7 @@ def _restore(call: Call, verb: str) -> ServeJob:
     with reading():
         backup = find(service.pool(), host, call["backup"]).name
     folder = folder_of(service.restore_to, host, backup)
-    allowed = Allowed(folder, service.elsewhere, tuple(map(str, service.in_place)))
+    allowed = RestorePermissions(folder, service.elsewhere, tuple(map(str, service.in_place)))
     restore_request(call.arguments, service.config(), allowed)  # refuses what is not allowed
     asked = {**call.arguments, "backup": backup, "paths": [os.fsdecode(path) for path in call["paths"]]}
     return begin(service, verb, host, call.who, asked, folder)
@@ -103,14 +103,14 @@ def job(call: Call) -> dict[str, Any]:
     serve_job = jobs.get(call["job"], call.service.clock.now())
     if not call.viewer.may_see(serve_job.host):
         raise no_job(call["job"])
-    answer = {**_told(call, serve_job), "lines": list[str]()}
+    answer = {**_job_answer(call, serve_job), "lines": list[str]()}
     if call.viewer.limited:
         return answer
     answer["lines"] = jobs.last_lines(serve_job.id, call["lines"])
     return {**answer, "queue": _queue(call, jobs)} if serve_job.waits else answer
 
 
-def _told(call: Call, job: ServeJob) -> dict[str, Any]:
+def _job_answer(call: Call, job: ServeJob) -> dict[str, Any]:
     """A job as the asker may know it. What commands of root's say is about the whole machine, and not for who sees some hosts."""
     answer = job_object(job)
     if call.viewer.limited and job.error is not None and not job.own:
@@ -141,7 +141,7 @@ def jobs(call: Call) -> list[dict[str, Any]]:
 
 def _listed(call: Call, job: ServeJob) -> dict[str, Any]:
     """A job as a list has it: without its result, which may have megabytes."""
-    return {key: value for key, value in _told(call, job).items() if key != "result"}
+    return {key: value for key, value in _job_answer(call, job).items() if key != "result"}
 
 
 def _jobs(call: Call) -> JobStore:

@@ -21,7 +21,7 @@ from backupd.expire.report import names_in_words
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.context import PoolContext
-from backupd.repo.final_backups import keep_names
+from backupd.repo.final_backups import sync_names
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.command import rsync_version
@@ -34,9 +34,9 @@ from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHis
 from backupd.run.importing.rsnapshot_conf import BackupPoint, RsnapshotConf, read_conf
 from backupd.run.importing.run import ImportedBackup, import_tree
 from backupd.run.importing.takeover import subvolumes_left_out, take_over
-from btrkeep.cli import complain, json_option, print_answer
+from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import has_live_terminal, prose
+from btrkeep.cli.progress import has_live_terminal, print_wrapped
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
@@ -124,7 +124,7 @@ def command(ctx: click.Context, **options: Any) -> int:
         here = sum(backup_name(tree.started) in names_by_host[host] for host, trees in todo.items() for tree in trees)
         left_out = {**history.left_out, **ahead}
         for folder, why in left_out.items():
-            prose(f"left out: {printable(folder)}: {printable(why)}", err=True)
+            print_wrapped(f"left out: {printable(folder)}: {printable(why)}", err=True)
         if given.dry_run:
             conf = read_conf(given.place) if given.kind == "rsnapshot" and given.place.is_file() else None
             name_of = history.names.get if names.are_chosen else str
@@ -144,7 +144,7 @@ def command(ctx: click.Context, **options: Any) -> int:
             processes = [held.enter_context(CopyProcesses(copy_batch, _PROCESSES)) for _ in range(places)]  # before any thread
             held.enter_context(display)
             asyncio.run(done.run(todo, processes))
-        keep_names(context.pool)
+        sync_names(context.pool)
     _tell(done, here, left_out)
     return cancellation.exit_status(done.status)
 
@@ -262,7 +262,7 @@ class _Import:
     def _note_failure(self, host: str, error: OperatorError | OSError) -> None:
         self.failed[host] = f"{self.failed[host]}; {error}" if host in self.failed else str(error)
         self.status = max(self.status, int(Exit.LOCKED if isinstance(error, LockHeld) else Exit.ATTENTION))
-        complain(OperatorError(f"{host}: {error}", error.hint if isinstance(error, OperatorError) else ""))
+        print_error(OperatorError(f"{host}: {error}", error.hint if isinstance(error, OperatorError) else ""))
 
     async def _host(self, host: str, trees: Sequence[OldTree]) -> None:
         newest, before, by_name = None, None, known_backups(self.context.pool, host, [])
@@ -303,7 +303,7 @@ class _Import:
 
     def _say_nested(self, tree: OldTree, made: ImportedBackup) -> None:
         folders = f"{counted(made.nested, 'empty folder')} in place of omitted subvolumes"
-        prose(f"{printable(str(tree.folder))}: {folders}", err=True)
+        print_wrapped(f"{printable(str(tree.folder))}: {folders}", err=True)
 
     def _is_unproven(self, record: Record) -> bool:
         """Returns True if it is of an import, and was not compared yet: that import may have been killed before."""
@@ -344,7 +344,7 @@ class _Import:
             message = (
                 f"{name} differs from {tree.folder} in {counted(found_differences.number, 'name')}: {found_differences.samples[0]}"
             )
-            complain(OperatorError(message, _DIFFERS.format(name)))
+            print_error(OperatorError(message, _DIFFERS.format(name)))
             return
         ComparedTrees(self.context.config.pool.state).add(record)
         if not self.given.as_json:

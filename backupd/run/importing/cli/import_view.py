@@ -13,11 +13,11 @@ from rich.text import Text
 
 from backupd.run.importing.context import TreeProgress, named
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.tree_links import look_at
+from backupd.run.importing.tree_links import scan_links
 from backupd.run.importing.tree_walk import UnprovenTree
 from btrkeep.cli import print_answer, print_listing
 from btrkeep.cli.live import LiveDisplay
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import print_wrapped
 from btrkeep.cli.tables import Column
 from btrkeep.errors import UsageError
 from btrkeep.process.progress import Cancellation
@@ -42,7 +42,7 @@ def planned(
         for tree in trees if reads else ():
             if tree in new:
                 try:
-                    tree_links = look_at(tree.folder, before, lambda: not cancellation, digests)
+                    tree_links = scan_links(tree.folder, before, lambda: not cancellation, digests)
                 except UnprovenTree as error:
                     raise named(tree, error) from error
                 files, size, digests = tree_links.files, size + tree_links.new_bytes, tree_links.digests
@@ -76,9 +76,9 @@ def _show_plan(plans: list[dict[str, Any]], here: int, suggestion: str | None, *
     )
     print_listing(columns, plans)
     if here:
-        prose(f"{counted(here, 'tree')} more {'is' if here == 1 else 'are'} here already")
+        print_wrapped(f"{counted(here, 'tree')} more {'is' if here == 1 else 'are'} here already")
     if suggestion:
-        prose("a configuration for these hosts, from rsnapshot.conf; read it before you use it:")
+        print_wrapped("a configuration for these hosts, from rsnapshot.conf; read it before you use it:")
         click.echo(suggestion, nl=False)
 
 
@@ -142,7 +142,7 @@ class ImportDisplay(LiveDisplay):
 
     def say(self, text: str) -> None:
         """Prints a line above the display."""
-        self.line(text) if self._is_shown else prose(text)
+        self.line(text) if self._is_shown else print_wrapped(text)
 
     def picture(self) -> Table:
         """One row for each host at work."""
