@@ -114,8 +114,8 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class BestBlockGroup:
-    """The index of the best block group, None if there is none. `worth`: how many are worth balancing; `beyond`: how many of these
-    do not fit into the rest of the budget; `no_place`: why the data of one that does cannot be moved, "" if none is so.
+    """The index of the best block group, None if there is none. `candidates`: how many are worth balancing; `beyond`: how many
+    of these do not fit into the rest of the budget; `no_place`: why the data of one that does cannot be moved, "" if none is so.
     """
 
     index: int | None

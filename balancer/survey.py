@@ -98,14 +98,14 @@ def _count_free_space(fd: int, vaddr: Array, length: Array, tally: FreeSpaceTall
 
 
 def _among(values: Array, others: Array) -> Array:
-    """bool[n]: which of `some` are in `others`; both sorted, so there is no need to hash them as numpy.isin does."""
+    """bool[n]: which of `values` are in `others`; both sorted, so there is no need to hash them as numpy.isin does."""
     if not len(others):
         return np.zeros(len(values), bool)
     return np.asarray(others[np.minimum(np.searchsorted(others, values), len(others) - 1)] == values)
 
 
 def surveyed(vaddr: Array, length: Array, used: Array, free: FreeExtents, is_counted: Array) -> Survey:
-    """Combines what was read of block groups, u64[n] each; `there`, bool[n], are those that still exist."""
+    """Combines what was read of block groups, u64[n] each; `is_counted`, bool[n], are those that still exist."""
     vaddr, length, used, score = vaddr[is_counted], length[is_counted], used[is_counted], free.score[is_counted]
     share, fragments, largest = used_pct(used, length), free.fragments[is_counted], free.largest[is_counted]
     groups = DataBlockGroups(vaddr, length, used, share, fragments, largest, score, benefit(score, used))

@@ -92,7 +92,7 @@ def _used(fd: int, chunk: Chunks) -> BlockGroups:
 
 
 def _index(vaddr: Array, starts: Array) -> Array:
-    """Returns the indexes in `vaddr`, which is sorted, of those of `some` that are in it."""
+    """Returns the indexes in `vaddr`, which is sorted, of those of `starts` that are in it."""
     at = np.searchsorted(vaddr, starts)
     at[at == len(vaddr)] = 0
     places: Array = at[vaddr[at] == starts]

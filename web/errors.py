@@ -113,7 +113,7 @@ def _status(error: OperatorError) -> int:
 
 
 def page(status: int, description: str = "", hint: str = "") -> Response:
-    """Returns the page of an error; `said` and `hint` replace its default text. It needs neither catalogue nor service."""
+    """Returns the page of an error; `description` and `hint` replace its default text. It needs neither catalogue nor service."""
     g.setdefault("viewer", None)
     title, usual = _WORDS.get(status, _WORDS[500] if status >= 500 else _WORDS[400])
     description, hint = (description, hint or ("" if description else usual))

@@ -102,7 +102,7 @@ def _is_for_room(record: records.Record | None) -> bool:
 
 
 def room_hint(unfinished: Sequence[Unfinished], hint: str = MAKE_ROOM) -> str:
-    """Returns the hint for a pool with too little room; `found` are the unfinished backups, the largest first."""
+    """Returns the hint for a pool with too little room; `unfinished` are the unfinished backups, the largest first."""
     if not unfinished:
         return hint
     host, size = unfinished[0].host, format_size(unfinished[0].size)

@@ -26,7 +26,8 @@ _PROGRAMS = (6, 7)
 class QuotaState:
     """The state of simple quotas. `mode`: see btrkeep.pool.quota. `since`: when they were enabled, None if unknown.
 
-    `ever_on`: the filesystem has the feature, which stays after they are disabled. `alive` and `limits` are bytes by host.
+    `ever_on`: the filesystem has the feature, which stays after they are disabled. `referenced_bytes` and `limits` are bytes by
+    host.
     """
 
     mode: str

@@ -11,7 +11,7 @@ there, it is over, it is back.
     -              known           told that it is gone: at once, or when it kept coming and going, after QUIET without it;
                                    not as long as something else is wrong with the same subject
 
-`known` changes only when a message has arrived, so what could not be sent is told by a later look.
+The recorded alarms change only when a message has arrived, so what could not be sent is sent by a later run.
 """
 
 from collections.abc import Collection, Iterable
@@ -50,7 +50,7 @@ class AlarmChanges:
         return [row for row in self.rows if row.recovered is None and row.key not in self.waiting]
 
     def changed(self, recorded: Known, now: datetime, *, arrived: bool) -> list[StoredAlarm]:
-        """Returns the rows to write, without those that are the same in `known`; `arrived`: the messages were delivered."""
+        """Returns the rows to write, without those that are the same in `recorded`; `arrived`: the messages were delivered."""
         rows = {row.key: row for row in self.rows}
         if arrived:
             # A wrong clock may have written a time for `cleared` that is not before now: then it would not count as told.

@@ -90,8 +90,8 @@ class FoundAlarms:
 def find(report: StatusReport, recorded: Known, units: Mapping[str, bool | None]) -> FoundAlarms:
     """Finds all problems. `units`: for each reported failed unit, whether it still fails; None: unknown.
 
-    `known` are the recorded alarms: since when a host without any backup has been waited for, and which fill level was reported as
-    full.
+    `recorded` are the recorded alarms: since when a host without any backup has been waited for, and which fill level was
+    reported as full.
     """
     verdict = _verdict(report, recorded)
     alarms = [

@@ -119,7 +119,7 @@ class Scrub:
     """The last scrub of each device that is known on this machine, all together.
 
     `finished`: when the oldest of the devices' last complete scrubs began; None: some device has none. `unfinished`: some device's
-    last one was broken off. `running`: it goes on now. `uncorrectable` and `corrected` count its errors. `known`: the file that
+    last one was broken off. `running`: it goes on now. `uncorrectable` and `corrected` count its errors. `is_known`: the file that
     tells of them could be read, or there is none.
     """
 

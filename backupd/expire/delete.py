@@ -206,11 +206,11 @@ class MetadataReader:
         self._read: dict[int, tuple[int, Future[bool]]] = {}
 
     def can_be_dropped(self, own: FinalBackup, final_backups: Iterable[FinalBackup]) -> Future[bool]:
-        """Begins to look whether the kernel can drop a backup of a host that has those of `there`. Raises NoThread.
+        """Begins to look whether the kernel can drop a backup of a host that has these `final_backups`. Raises NoThread.
 
         The result is False if the disk cannot read metadata that the kernel needs for that; an OSError comes with it. What
-        the backup has from one of `there` that it grew from is not read: if that goes too, it is read for that one. All is read of
-        one that grew from none of them, or was received.
+        the backup has from one of `final_backups` that it grew from is not read: if that goes too, it is read for that one. All
+        is read of one that grew from none of them, or was received.
         """
         since = max((_shared_before(own, final_backup) for final_backup in final_backups), default=0)
         running = self._read.get(own.subvolume.id)

@@ -29,7 +29,7 @@ class RestoreStep:
 
 
 def decide(entry: Entry, existing: Entry | None, differs: Sequence[str], overwrite: str | None) -> RestoreStep:
-    """The step for `entry` where `there` is what its place holds; `differs` are the fields in which they differ.
+    """The step for `entry` where `existing` is what its place holds; `differs` are the fields in which they differ.
 
     `overwrite` None refuses whatever would be overwritten. A folder never takes the place of anything else, nor anything else the
     place of a folder: what is there would have to be deleted.

@@ -6,7 +6,7 @@ administrator who gives a replica up deletes the file.
     {"format": 1, "hosts": {HOST: NAME}, "seeds": {HOST: [NAMES]}, "told": TIME}
 
 `seeds`: what was written to disks that are on their way. All of a host are kept until both pools have one in common: nobody knows
-which of them arrives. `told`: when the pool that fetches from this one has fetched last, which it then said.
+which of them arrives. `last_told`: when the pool that fetches from this one has fetched last, which it then said.
 
 POOL/.btrkeep/copied/NAME.json names all backups that both had by then, for the dashboard alone.
 """

@@ -65,7 +65,7 @@ def require_writable(pool: Pool) -> None:
 
 
 def require_catalogue_of(config: Config, pool: Pool, recorded_id: str | None) -> None:
-    """Raises OperatorError when `known`, the pool that the catalogue names, is another one; None is a new catalogue."""
+    """Raises OperatorError when `recorded_id`, the pool that the catalogue names, is another one; None is a new catalogue."""
     if recorded_id not in (None, pool.id):
         raise OperatorError(
             f"the catalogue in {config.pool.state} is of another pool ({recorded_id})",

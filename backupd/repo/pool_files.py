@@ -35,7 +35,7 @@ def hosts_of(pool: Pool) -> list[str]:
 def names_of(pool: Pool, host: str, wanted: AbstractSet[str] = frozenset()) -> set[str]:
     """The names in a host's folder that may be backups, `.working` among them.
 
-    Those that are `known` to be such are not taken apart, which is half of the time where there are many.
+    Those that are `wanted` to be such are not taken apart, which is half of the time where there are many.
     """
     try:
         names = [entry.name for entry in os.scandir(pool.host(host))]

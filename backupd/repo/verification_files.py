@@ -365,7 +365,8 @@ EveryDamage = Callable[[Pool, str, str], list[bytes]]
 def forgotten_damages(
     pool: Pool, host: str, names: Collection[str], new_damages: Iterable[Damage], every: EveryDamage | None = None
 ) -> list[Damage]:
-    """Returns the damaged files of these backups that the pool records and that are not among `known`, those of the catalogue.
+    """Returns the damaged files of these backups that the pool records and that are not among `new_damages`, those of the
+    catalogue.
 
     Without `every` only those that verified.json names.
     """

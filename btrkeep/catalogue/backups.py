@@ -68,7 +68,7 @@ class BackupStore(AboutStore):
     def replace_backups(self, pool_id: str, new_backups: Iterable[Backup]) -> int:
         """Replaces all rows of backups in one transaction and returns their number. The history of runs stays.
 
-        `found` is read completely before anything is locked or changed. Two backups with the same host and name are an error;
+        `new_backups` is read completely before anything is locked or changed. Two backups with the same host and name are an error;
         nothing is changed then.
         """
         count = 0

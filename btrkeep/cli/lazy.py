@@ -76,7 +76,7 @@ _NO_BLANK = ("COMPREPLY+=($value)", "COMPREPLY+=($value); [[ $value != *= ]] || 
 
 
 def completion_command(program: str, completed: str, bash_first: str = "") -> click.Command:
-    """The command of that program; `what` it completes, in words. bash runs the line `bash_first` before the script."""
+    """The command of that program; `completed` it completes, in words. bash runs the line `bash_first` before the script."""
 
     @click.command("completion", help=_help(program, completed))
     @click.argument("shell", type=click.Choice(SHELLS))

@@ -46,7 +46,7 @@ class Problem:
     setting: str
     """What is wrong, in words."""
     reason: str = ""
-    """Why; "": `what` says it."""
+    """Why; "": `setting` says it."""
     where: tuple[str, ...] = ()
     """The path of the key or section; empty for a whole file."""
     line: int | None = None

@@ -36,7 +36,7 @@ class SelfExclusion:
 
 @dataclass(frozen=True, slots=True)
 class SourceExclusion:
-    """`source` contains `what`, which `pattern` leaves out; an empty pattern: `source` lies in it, so nothing would remain."""
+    """`source` contains `name`, which `pattern` leaves out; an empty pattern: `source` lies in it, so nothing would remain."""
 
     source: str
     name: str

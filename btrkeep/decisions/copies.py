@@ -203,8 +203,8 @@ class CopyStatus(Generic[Terms]):
 @dataclass(frozen=True, slots=True)
 class KnownCopies:
     """`fetched`: the replica of each host that is fetched from another pool. `common`: by replica and host, the newest backup that
-    both pools have: here it is a copy, or the other pool has said that it has it. `told`: by replica, when a pool that fetches from
-    this one has done so last.
+    both pools have: here it is a copy, or the other pool has said that it has it. `told_times`: by replica, when a pool that
+    fetches from this one has done so last.
     """
 
     fetched: Mapping[str, str] = field(default_factory=dict)
@@ -404,7 +404,7 @@ def other_copies(
 ) -> tuple[OtherCopy, ...]:
     """Returns the copies of a host. `offsite`: by repository and host the newest backup there.
 
-    With `known` None the catalogue is gone: then a copy counts if its `hosts` of the configuration include the host.
+    With `known_copies` None the catalogue is gone: then a copy counts if its `hosts` of the configuration include the host.
     """
     candidates = [_configured(copy_settings, known_copies, offsite, host) for copy_settings in configured.values()]
     copies = [other_copy for other_copy in candidates if other_copy]

@@ -39,9 +39,9 @@ class Slot:
     known_seconds: float
     """How many of its seconds the samples cover."""
     read: float | None
-    """Bytes per second read from all devices during `known`; None: not known."""
+    """Bytes per second read from all devices during `known_seconds`; None: not known."""
     written: float | None
-    """Bytes per second written to all devices during `known`; None: not known."""
+    """Bytes per second written to all devices during `known_seconds`; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

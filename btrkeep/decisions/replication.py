@@ -218,7 +218,7 @@ def misplaced(
     """Returns for hosts whose copies have another name here than in the other pool: the name there by the one here, as far as the
     other pool says that it renamed them; and by the name there, the name here of any host that has a backup of it.
 
-    `there` has the former names and the backups of each host that is backed up in the other pool; `pool` is its id.
+    `remote_hosts` has the former names and the backups of each host that is backed up in the other pool; `pool` is its id.
     """
     places: dict[str, set[str]] = {}
     for name, host in near.items():

@@ -107,7 +107,7 @@ class ClockFact:
 
 @dataclass(frozen=True, slots=True)
 class ClockBehind:
-    """The clock shows `now`, although `known` was seen already."""
+    """The clock shows `now`, although `newest_known` was seen already."""
 
     now: datetime
     newest_known: datetime

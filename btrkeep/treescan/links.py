@@ -210,7 +210,7 @@ class InodeNames:
         return paths_by_inode
 
     def _folder(self, subvolume: int, ino: int, names_by_inode: _Names) -> tuple[bytes, ...]:
-        """The path of a folder; `known` are names that were found anyway."""
+        """The path of a folder; `names_by_inode` are names that were found anyway."""
         if (before := self._folders.get((subvolume, ino))) is not None:
             return before
         path, above = list[bytes](), ino
@@ -290,7 +290,7 @@ def _image(buffer: bytearray, headers: Sequence[int], size: int) -> bytes:
 
 
 def _path_within(names_by_inode: _Names, folder: int) -> tuple[bytes, ...] | None:
-    """The path of a folder, if `known` has all names on the way to the root."""
+    """The path of a folder, if `names_by_inode` has all names on the way to the root."""
     path = list[bytes]()
     while folder != _ROOT_FOLDER:
         if not (names := names_by_inode.get(folder)):

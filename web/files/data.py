@@ -188,7 +188,10 @@ def choices(backups: Iterable[Backup], now: datetime) -> tuple[Which, ...]:
 
 
 def one_before(backups: Sequence[Which], name: str) -> str:
-    """Returns the backup before this one, which may be "latest"; the latest itself if none precedes it. `known` as of `choices`."""
+    """Returns the backup before this one, which may be "latest"; the latest itself if none precedes it.
+
+    `backups` as of `choices`.
+    """
     names = [which.name for which in backups]
     latest = next((which.name for which in backups if which.state == "complete"), names[0] if names else name)
     wanted = latest if name == "latest" else name
@@ -197,7 +200,7 @@ def one_before(backups: Sequence[Which], name: str) -> str:
 
 
 def nearest(backups: Sequence[Which], name: str) -> Which | None:
-    """Returns the backup nearest in time to one that does not exist any longer, given by name or by day; the first of `known`
+    """Returns the backup nearest in time to one that does not exist any longer, given by name or by day; the first of `backups`
     if neither can be parsed, None without any.
     """
     moment = parse_backup_name(name) or _day(name)

@@ -19,7 +19,10 @@ _FEATURE = "simple_quota"
 
 
 def idle_quotas(quotas: int, mode: str, is_supported: bool) -> str:
-    """Returns why quotas of hosts are not enforced; "" if they are, or there are none. `known`: the kernel has simple quotas."""
+    """Returns why quotas of hosts are not enforced; "" if they are, or there are none.
+
+    `is_supported`: the kernel has simple quotas.
+    """
     if not quotas or mode == _SIMPLE:
         return ""
     have = f"{counted(quotas, 'host')} {'has a quota that does' if quotas == 1 else 'have quotas that do'} not hold"

@@ -86,7 +86,7 @@ def _copy(damaged_file: DamagedFile) -> str:
 
 
 def ranges(chosen: Iterable[str], all_names: Sequence[str]) -> str:
-    """The names of backups, those that follow one another among `known` as first..last (how many)."""
+    """The names of backups, those that follow one another among `all_names` as first..last (how many)."""
     place = {name: number for number, name in enumerate(all_names)}
     numbered = sorted((place.get(name, -1), name) for name in chosen)
     words = []

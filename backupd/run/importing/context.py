@@ -117,7 +117,7 @@ class LookAhead:
 
     @classmethod
     def begin(cls, tree: OldTree, before: OldTree, digests: FolderDigests) -> "LookAhead":
-        """`known`: of the tree before."""
+        """`digests`: of the tree before."""
         stop = Event()
 
         def look() -> TreeLinks:

@@ -66,8 +66,8 @@ class TreeLinks:
 
 
 def scan_links(tree: Path, before: Path | None, goes_on: Callable[[], bool], digests: FolderDigests | None = None) -> TreeLinks:
-    """Compares the trees; without `before`, or if that is on another filesystem, all is new. `known`: of the tree before, when that
-    was looked at; without, all of it is read. Raises OSError, and UnprovenTree, as `walk_tree` does.
+    """Compares the trees; without `before`, or if that is on another filesystem, all is new. `digests`: of the tree before, when
+    that was looked at; without, all of it is read. Raises OSError, and UnprovenTree, as `walk_tree` does.
 
     Memory: eight bytes for each name, 16 for each folder, and the names of changes and of hard links. `goes_on` is called in each
     folder; if it returns False, the findings so far are returned.

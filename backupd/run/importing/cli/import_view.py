@@ -31,7 +31,8 @@ def planned(
 ) -> list[dict[str, Any]]:
     """Returns by host how many trees have no backup yet, from when to when, and how much data in each is not in the tree before.
 
-    `known`: the names of the backups that each host has. Without `reads` nothing is copied, so files and data are not counted.
+    `names_by_host`: the names of the backups that each host has. Without `reads` nothing is copied, so files and data are not
+    counted.
     """
     plans = []
     for host, trees in todo.items():
