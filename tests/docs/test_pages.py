@@ -143,7 +143,7 @@ def test_cron_starts_what_the_installation_has_linked(page: Read) -> None:
     line, expiry = lines.splitlines()
     assert re.fullmatch(r"\d+ \d+ \* \* \* root (/usr/local/sbin/backupd) expire >/dev/null \|\| \1 retention explain", expiry)
     assert re.fullmatch(r"\d+ [\d,]+ \* \* \* root (/usr/local/sbin/backupd) run >/dev/null \|\| \1 status", line)
-    assert start.section("Install").block("sh") == "sudo ./install.sh"
+    assert start.section("Install").block("sh") == "./install.sh"
     assert "\nBIN=/usr/local/sbin\n" in (TOP / "install.sh").read_text(encoding="utf-8")
 
 

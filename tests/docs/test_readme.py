@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from btrkeep.trusted_path import untrusted_step
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
 
@@ -40,6 +41,16 @@ NOT_TYPED = {
 """Lines that this test cannot type, and why."""
 MAY_ATTEND = {"backupd check", "backupd check --connect", "backupd doctor"}
 """They report what a throwaway pool lacks."""
+
+
+DESTINATION = re.compile(r"backupd (?:--\S+ \S+ )?restore [^`\n]*--to (/[\w/.-]*)")
+
+
+def test_no_page_restores_to_a_folder_that_restore_refuses() -> None:
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (TOP / "README.rst", *(TOP / "docs").glob("*.rst"))}
+    folders = {(name, folder) for name, text in pages.items() for folder in DESTINATION.findall(text)}
+    assert len(folders) > 5
+    assert {place for place in folders if untrusted_step(Path(place[1]))} == set()
 
 
 def lines() -> list[str]:
@@ -75,7 +86,7 @@ def test_each_line_works_in_a_fresh_folder(shared_btrfs: Path, tmp_path: Path) -
         "/srv/backup": str(site.pool),
         "/etc": str(etc),
         "/root/restored": str(tmp_path / "restored"),
-        "/var/tmp": str(tmp_path / "latest"),
+        "/root/web1": str(tmp_path / "latest"),
         FIRST: f"{first:%Y-%m-%d}",
     }
     path = f"{programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
