@@ -1,5 +1,6 @@
 """The pages are built without a warning, and what they say of the code is what the code does."""
 
+import csv
 import os
 import re
 import subprocess
@@ -33,6 +34,18 @@ def test_the_pages_load_nothing_from_elsewhere_and_all_are_there(html: Path) -> 
     assert {str(name): re.findall(loaded, text) for name, text in pages.items() if re.search(loaded, text)} == {}
     styles = [path for path in html.rglob("*.css") if re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", path.read_text())]
     assert styles == []
+
+
+def test_no_row_of_a_table_of_csv_has_more_cells_than_its_head() -> None:
+    """A row that was wrapped as text into the next one is shown in one line of twice as many cells."""
+    wrong = []
+    for path in DOCS.glob("*.rst"):
+        for block in re.findall(r"^\.\. csv-table::.*\n((?: {3}.*\n|\n)+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            lines = [line.strip() for line in block.splitlines() if line.strip()]
+            head = next(line.removeprefix(":header:") for line in lines if line.startswith(":header:"))
+            cells = [len(row) for row in csv.reader([head, *lines], skipinitialspace=True) if not row[0].startswith(":")]
+            wrong += [(path.name, count) for count in cells if count > cells[0]]
+    assert wrong == []
 
 
 def test_the_table_of_exit_statuses_is_the_codes(page: Read) -> None:
