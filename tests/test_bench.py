@@ -1,4 +1,7 @@
-"""What a benchmark must not get wrong: a false figure, a command that failed unseen, anything left behind."""
+"""What a benchmark must not get wrong: a false figure, a command that failed unseen, anything left behind.
+
+Administrators choose by the figures in docs/benchmarks.rst. If these tests fail, a figure there may be that of a failed command.
+"""
 
 import os
 import signal

@@ -1,19 +1,17 @@
-"""The figures of the benchmark of balance orders, compared with all choices and with made-up answers."""
+"""The figures of the benchmark of balance orders, compared with all choices and with made-up answers.
+
+If they are wrong, docs/benchmarks.rst promises a gain of the order of balance that nobody gets.
+"""
 
 from itertools import combinations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.cost_model import MeasuredBalance, Model, Rates
-from balancer.survey import Cost
-from bench.balance_effect import BUDGETS, goodness, ratio, summary
+from bench.balance_effect import BUDGETS, summary
 from bench.bound import most
 from bench.relocating import WAYS, highest_usage
-
-MODEL = Model(Rates(group=1e6, reference=1000.0), Rates(group=0.5, byte=1e-9))
 
 
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(0, 400)), max_size=8), st.integers(0, 3000))
@@ -37,11 +35,6 @@ def test_no_choice_has_more_score_than_the_bound_and_it_is_less_than_one_block_g
     assert said <= best + max((score for _, score in filled), default=0) + 1e-6
 
 
-def test_the_ratio_is_the_median_of_the_seeds_and_a_way_that_removes_nothing_is_infinitely_worse() -> None:
-    assert ratio([(4.0, 2.0), (9.0, 1.0), (5.0, 1.0)]) == 5.0
-    assert ratio([(4.0, 2.0), (9.0, -1.0), (5.0, 0.0)]) == float("inf")
-
-
 def test_the_summary_compares_seed_by_seed() -> None:
     def reached(*removed: float) -> list[dict[str, float | str]]:
         return [{"note": "", "removed": one, "moved": 7} for one in removed]
@@ -56,19 +49,3 @@ def test_the_summary_compares_seed_by_seed() -> None:
     assert told["5% score"] == {"removed": 10, "moved": 7, "ours removes times as much": 2.0}  # of 2, 3 and 1
     assert told["20% score"]["ours removes times as much"] == 1.0
     assert told["5% usage"]["ours removes times as much"] == 20
-
-
-def test_a_model_that_says_all_is_told_from_one_that_says_nothing() -> None:
-    steps = []
-    for number in range(1, 20):
-        estimate = MODEL.estimate(Cost(number, number * number * 10, number << 20, 0))
-        steps.append(
-            MeasuredBalance(estimate.moved, number, number * number * 10, estimate.moved + estimate.metadata, estimate.seconds)
-        )
-    perfect = goodness(steps, MODEL)
-    assert perfect["metadata: R2"] == perfect["written: R2"] == 1
-    assert perfect["seconds: worst error"] == 0
-    mean = float(np.mean([step.written - step.moved for step in steps]))
-    flat = goodness(steps, Model(Rates(group=mean), Rates(group=0.5)))
-    assert flat["metadata: R2"] == pytest.approx(0, abs=1e-3)
-    assert flat["metadata: worst error"] > 1

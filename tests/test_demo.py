@@ -1,6 +1,8 @@
 """demo.sh as somebody meets it: it ends well, it can be interrupted anywhere, and nothing of it stays.
 
 What it says and shows, that it goes on after a kill, and an end while a deleted backup is being read is seen in the long form only.
+
+It is typed by who has not decided yet, as root: what it leaves behind stays on that machine.
 """
 
 import os

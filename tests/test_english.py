@@ -1,4 +1,7 @@
-"""What administrators read is plain English: messages, help, pages, manuals. tests/phrases.txt lists what no text may have."""
+"""What administrators read is plain English: messages, help, pages, manuals. tests/phrases.txt lists what no text may have.
+
+An administrator reads a message at night, often in a language that is not his own: what has to be read twice costs a mistake.
+"""
 
 import ast
 import re

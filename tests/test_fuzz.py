@@ -2,6 +2,8 @@
 
 And thirty inputs: a slow machine has not even begun after two seconds. The long form has ten. What was once found is among the
 first inputs, and in tests of its own.
+
+Without them, bytes of a hostile host could end a program with a traceback, and the night with it.
 """
 
 import json

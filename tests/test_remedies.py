@@ -3,6 +3,8 @@
 tests/*/test_remedies*.py type most of those that change something, in the state that prints them. What only reads is known by its
 name; tests/btrfs/test_remedies_looks.py types all of it on one site. A command that is printed from now on has to be added to
 one of them.
+
+Otherwise an administrator types what a message advises and gets an error.
 """
 
 import ast

@@ -1,6 +1,5 @@
 """How much of the root service one asker may take up: previews that go on, and backups that wait."""
 
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -69,15 +68,17 @@ def test_one_asker_leaves_room_for_the_previews_of_others(jobs: JobStore, pool: 
 
 @pytest.mark.slow
 def test_a_request_over_its_time_limit_is_ended_with_all_its_processes(jobs: JobStore, tmp_path: Path) -> None:
-    endless = job("liar", "carol", verb="preview")
-    jobs.put(endless)
-    script = f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/pid; echo begun >&2; wait; wait"
-    begun = time.monotonic()
-    code = carry_out(endless, jobs, ("bash", "-c", script), Clock(), lambda _: None, speaks_json=True, within=1.0, grace=0.5)
-    assert time.monotonic() - begun < 60
+    pid, within = tmp_path / "pid", 0.5
+    script = f"trap '' TERM; sleep 6000 & echo $! > {pid}.new; mv {pid}.new {pid}; echo begun >&2; wait; wait"
+    while not pid.exists():  # a busy machine may not have begun so soon
+        within *= 2
+        endless = job("liar", "carol", verb="preview")
+        jobs.put(endless)
+        words = ("bash", "-c", script)
+        code = carry_out(endless, jobs, words, Clock(), lambda _: None, speaks_json=True, within=within, grace=0.5)
     found = jobs.get(endless.id, NOW)
-    assert (found.state, found.exit, found.error) == ("failed", code, "it took longer than 1.0s, and was ended")
-    assert start_time(int((tmp_path / "pid").read_text())) is None, "it is there, and no zombie"
+    assert (found.state, found.exit, found.error) == ("failed", code, f"it took longer than {within}s, and was ended")
+    assert start_time(int(pid.read_text())) is None, "it is there, and no zombie"
 
 
 def test_what_ends_in_time_is_not_ended(jobs: JobStore) -> None:

@@ -380,7 +380,6 @@ PROTECTIONS: Mapping[str, tuple[str, ...]] = {
     "the source keeps its rules": (
         "test_structure.py::test_each_module_uses_only_what_its_place_allows",
         "test_structure.py::test_nothing_is_imported_in_a_circle_neither_modules_nor_rooms",
-        "test_structure.py::test_the_features_of_backupd_stand_no_more_than_seven_levels_high_and_none_is_a_loose_module",
         "test_structure.py::test_no_public_class_has_the_name_of_another",
         "test_structure.py::test_decisions_are_pure_and_so_is_what_the_dashboard_finds_behind_a_door",
         "test_structure.py::test_no_handler_swallows_bugs",

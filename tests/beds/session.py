@@ -95,10 +95,10 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def mounts_below(path: Path) -> list[Path]:
-    """Mount points at or below `path`, the innermost first."""
+def mounts_below(path: Path, process: int | str = "self") -> list[Path]:
+    """Mount points at or below `path` that a process sees, the innermost first."""
     points = []
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+    for line in Path(f"/proc/{process}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), line.split()[4])
         if Path(point).is_relative_to(path):
             points.append(Path(point))
@@ -185,6 +185,8 @@ def remove(path: Path) -> list[str]:
     for device in loops_below(path):
         _quietly("btrfs", "device", "scan", "--forget", device)
         said = _quietly("losetup", "--detach", device)
+        if device in loops_below(path):
+            unmount_copies(path)
         problems += said if device in loops_below(path) else []  # the kernel may have let go of it by itself meanwhile
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
@@ -219,6 +221,21 @@ def with_a_copy(point: Path) -> list[str]:
             if f" {point} " in Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8", errors="replace"):
                 lines.append(f"process {pid} has it mounted: {_command_line(pid)}")
     return lines
+
+
+def unmount_copies(path: Path) -> None:
+    """Unmounts what lies at or below `path` in the mount namespaces of others.
+
+    Whoever makes such a namespace copies all mounts, and keeps our filesystems in use for as long as its last process lives.
+    """
+    seen = {Path("/proc/self/ns/mnt").stat().st_ino}
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            namespace = Path(f"/proc/{pid}/ns/mnt").stat().st_ino
+            if namespace not in seen:
+                seen.add(namespace)
+                for point in mounts_below(path, pid):
+                    _quietly("nsenter", f"--mount=/proc/{pid}/ns/mnt", "umount", str(point))
 
 
 def _own_holders(name: str, point: Path) -> dict[int, str]:

@@ -170,24 +170,3 @@ def test_a_replication_that_is_killed_anywhere_costs_no_backup(two: TwoPools) ->
         require_same(two, names[-1])
         assert not (two.second.pool / "hosts/web1/.receiving").exists()
     assert two.names(two.second.pool) == names
-
-
-def test_a_configuration_with_the_removed_key_engine_says_what_to_do(two: TwoPools) -> None:
-    """No backup is deleted for it, and after the line is removed the replica goes on."""
-    first = two.night("2026-03-01T22:00:00Z", "a")
-    two.fetch()
-    second = two.night("2026-03-02T22:00:00Z", "b")
-    for engine in ("rsync", "send"):
-        two.second.tables["replica.office"]["engine"] = engine
-        two.second.write()
-        done = two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z", check=False)
-        assert done.returncode != 0
-        (line,) = [line for line in done.stderr.splitlines() if "engine" in line]
-        assert line.endswith(f'replica.office.engine = "{engine}": unknown key; remove it or correct it')
-        assert "add [replica." not in done.stderr, "there is that section"
-        two.second.backupd("expire", "--now", "2026-03-20T12:00:00Z", check=False)
-        assert first in two.names(two.second.pool)
-    del two.second.tables["replica.office"]["engine"]
-    two.second.write()
-    two.fetch()
-    require_same(two, first, second)

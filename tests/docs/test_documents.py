@@ -1,4 +1,7 @@
-"""What messages, manual pages, units and templates name of the documentation is there, where they say it is."""
+"""What messages, manual pages, units and templates name of the documentation is there, where they say it is.
+
+Otherwise a message sends its reader to a page that an installation does not have.
+"""
 
 import ast
 import re

@@ -1,4 +1,7 @@
-"""The glossary has an entry for each state of a backup and each kind of section that an administrator names."""
+"""The glossary has an entry for each state of a backup and each kind of section that an administrator names.
+
+A reader who meets such a word in a message looks for it there.
+"""
 
 import re
 

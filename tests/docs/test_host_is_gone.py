@@ -1,6 +1,8 @@
 """What "When a host is gone" tells to type is typed, on a machine apart: its folder /mnt is the new machine's disk.
 
 Not typed are the partitioning, the boot loader and the restart. All else is, to the letter.
+
+It is read when a host is lost: a line that does not work then costs its data or a night.
 """
 
 import re

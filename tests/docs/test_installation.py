@@ -1,4 +1,7 @@
-"""What "Installation" tells to type: the commands of ours on a machine apart, the others held against install.sh."""
+"""What "Installation" tells to type: the commands of ours on a machine apart, the others held against install.sh.
+
+A line that does not work stops a new user before the first backup.
+"""
 
 import re
 import tempfile

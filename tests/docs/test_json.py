@@ -1,4 +1,7 @@
-"""Every example of JSON on the page has the keys and kinds of values that the real output has."""
+"""Every example of JSON on the page has the keys and kinds of values that the real output has.
+
+Scripts are written by these examples: a key that the output does not have breaks them, or makes them see nothing.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""The manual page names every command, every option and every exit status, as man itself shows them."""
+"""The manual page names every command, every option and every exit status, as man itself shows them.
+
+An option that the page does not have is one that its reader does not find.
+"""
 
 import re
 

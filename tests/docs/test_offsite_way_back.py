@@ -1,4 +1,7 @@
-"""What docs/offsite.rst tells to type on an empty machine is typed: with the repository and its password, and without btrkeep."""
+"""What docs/offsite.rst tells to type on an empty machine is typed: with the repository and its password, and without btrkeep.
+
+It is the last way back, without the server: a line that does not work then costs all backups.
+"""
 
 import shutil
 import subprocess

@@ -1,4 +1,7 @@
-"""The pages are built without a warning, and what they say of the code is what the code does."""
+"""The pages are built without a warning, and what they say of the code is what the code does.
+
+A reader decides by these tables whether a backup is good, and what rsync was told to do: a false row is a false decision.
+"""
 
 import csv
 import os

@@ -1,4 +1,7 @@
-"""The commands of README.rst and of the tour, typed one after the other in a fresh folder, on a real pool."""
+"""The commands of README.rst and of the tour, typed one after the other in a fresh folder, on a real pool.
+
+It is what a stranger tries first.
+"""
 
 import re
 import shlex

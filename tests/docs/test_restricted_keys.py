@@ -1,4 +1,7 @@
-"""The line for authorized_keys, taken from the page: it lets btrkeep in, and nobody else does anything with it."""
+"""The line for authorized_keys, taken from the page: it lets btrkeep in, and nobody else does anything with it.
+
+If the line is wrong, whoever has the server's key can write on every host, or no host can be backed up.
+"""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""The page about the root service has the verbs, arguments and kinds of failure that there are."""
+"""The page about the root service has the verbs, arguments and kinds of failure that there are.
+
+A program that asks the root service is written by this page.
+"""
 
 import json
 import re

@@ -1,4 +1,7 @@
-"""The page that an administrator searches for a message, which scripts/what_to_do.py makes: all kinds of alarms, and commands."""
+"""The page that an administrator searches for a message, which scripts/what_to_do.py makes: all kinds of alarms, and commands.
+
+It is read at an alarm: false advice there makes the damage larger.
+"""
 
 from collections.abc import Callable
 
