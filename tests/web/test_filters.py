@@ -1,7 +1,12 @@
 """What templates may use, without a page around it."""
 
-import pytest
+import re
 
+import pytest
+from flask import Flask
+
+from tests.beds import TOP
+from web.app import PAGES
 from web.filters import with_commands
 
 
@@ -16,3 +21,15 @@ from web.filters import with_commands
 )
 def test_what_stands_between_backquotes_is_a_command_and_nothing_is_markup(text: str, shown: str) -> None:
     assert str(with_commands(text)) == shown
+
+
+def test_every_link_of_a_template_or_page_leads_to_a_page_that_there_is() -> None:
+    """A view that is renamed breaks only the page that links to it, with an error 500."""
+    app = Flask("links")
+    for page in PAGES:
+        app.register_blueprint(page.blueprint)
+    views = {rule.endpoint for rule in app.url_map.iter_rules()} | {"static", "api.openapi"}
+    files = [path for path in (TOP / "web").rglob("*") if path.suffix in (".html", ".py")]
+    links = {(path.name, link) for path in files for link in re.findall(r"""url_for\(\s*["'](\w+\.\w+)["']""", path.read_text())}
+    assert len(links) > 50
+    assert sorted((name, link) for name, link in links if link not in views) == []
