@@ -30,7 +30,8 @@ import sys
 import web.pool.pictures, web.pool.scores
 held = ("btrfs", "click", "rich", "flask", "backupd")
 held += ("btrkeep.pool", "btrkeep.process", "btrkeep.treescan")
-print([name for name in sys.modules if name in held or name.startswith(tuple(f"{one}." for one in held))])
+pure = ("btrkeep.pool", "btrkeep.pool.model")
+print([name for name in sys.modules if name not in pure and name.startswith(held)])
 """
 
 
