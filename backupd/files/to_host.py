@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -91,6 +92,7 @@ class HostRestore:
         self._target = target
         self._config = config
         self._above = _above(request.paths) if self.parents else frozenset()
+        self._base = b""  # of all paths, the deepest common folder above them that the host has
         self._tell = tell
         self._kept: set[int] = set()
         self._overwritten: set[int] = set()
@@ -113,7 +115,11 @@ class HostRestore:
         stays = ABOVE_STAYS if self.parents and not above else ()
         host, ssh, folder = self._target.host, self._config.ssh, self._target.folder
         all_options = (*stays, *self._exact, *options)
-        return restore_command(host, ssh, self._subvolume / DATA, self.request.paths, folder, self.parents, all_options, shell)
+        # Where it writes, rsync goes through a symlink that a user of the host has just exchanged for a folder, but (from 3.5) not
+        # out of its destination. So that is not / if it need not be. The looks begin at the top, to check the folders above.
+        base = b"" if LOOK[0] in options else self._base
+        data, paths = self._subvolume / DATA, self.request.paths
+        return restore_command(host, ssh, data, paths, folder, self.parents, all_options, shell, base)
 
     @cached_property
     def _is_confined(self) -> bool:
@@ -158,7 +164,15 @@ class HostRestore:
         if self._is_all_absent() and (preview := self._preview_of_absent()):
             return preview
         result, new, newer = RestorePreview(str(self._target)), set[int](), set[int]()
-        looks = [self._run((*LOOK, *ONLY_NEW), lambda item: new.add(hash(item.name)), above=True)]
+        missing = set[bytes]()
+
+        def take(item: Item) -> None:
+            new.add(hash(item.name))
+            if item.new and item.name in self._above:
+                missing.add(item.name)
+
+        looks = [self._run((*LOOK, *ONLY_NEW), take, above=True)]
+        self._base = _common_folder(self.request.paths, self._above - missing)
         if self.request.overwrite == OLDER:
             looks.append(self._run((*LOOK, *NEWER_STAYS), lambda item: newer.add(hash(item.name)), above=True))
         compares = CONTENT if content and self.request.overwrite == ALL else ()
@@ -193,6 +207,7 @@ class HostRestore:
                 names.add(item.name)
 
         ended = self._run((*LOOK, *ONLY_NEW, *NOT_BELOW), partial(take, new), above=True)
+        self._base = _common_folder(self.request.paths, self._above - new)
         if ended.exit_code or not roots.keys() <= new:
             return False
         if not self._above:
@@ -313,10 +328,11 @@ class HostRestore:
         """Counts a file that is overwritten only because of its content; a preview that does not compare contents counted it as
         equal.
         """
-        if item.fields == CONTENT_ONLY and hash(item.name) not in self._other_content:
+        name = self._base + b"/" + item.name if self._base else item.name
+        if item.fields == CONTENT_ONLY and hash(name) not in self._other_content:
             result.counts[SAME].number -= 1
-            result.counts[OVERWRITTEN].add_difference(self._place(item.name), item.fields, item.size)
-            self._overwritten.add(hash(item.name))
+            result.counts[OVERWRITTEN].add_difference(self._place(name), item.fields, item.size)
+            self._overwritten.add(hash(name))
 
     def _differs(self, item: Item, result: Restored) -> None:
         if hash(item.name) not in self._kept:
@@ -453,3 +469,9 @@ def _above(paths: Sequence[bytes]) -> frozenset[bytes]:
     """The names, as rsync has them, of folders above paths that are not asked for themselves."""
     asked = {tuple(components(path)) for path in outermost(paths)}
     return frozenset(b"/".join(names[:depth]) for names in asked for depth in range(1, len(names)))
+
+
+def _common_folder(paths: Sequence[bytes], existing: AbstractSet[bytes]) -> bytes:
+    """Returns the deepest folder above all paths that is among the `existing` ones, as rsync names it; b"" if there is none."""
+    common = frozenset.intersection(*(_above([path]) for path in outermost(paths)))
+    return max(common & existing, key=len, default=b"")

@@ -89,11 +89,13 @@ def restore_command(
     whole: bool,
     options: Sequence[str],
     shell: Sequence[str] = (),
+    base: bytes = b"",
 ) -> tuple[str, ...]:
     """Returns the command that copies `paths` of the backup whose files are in `data` into `folder` on the host.
 
     `whole`: under their whole paths, else under their last names. The caller has checked that the paths contain no symlink. `shell`
-    replaces ssh.
+    replaces ssh. `base`: with `whole`, a folder that all paths are in, and that the host has in `folder`: rsync goes there first.
+    What rsync prints of names begins below it then.
     """
     return (
         "rsync",
@@ -101,14 +103,16 @@ def restore_command(
         *(("--relative",) if whole else ()),
         *options,
         *remote_shell(host, ssh, (), shell),
-        *(_source(data, path, whole) for path in paths),
-        _destination(host, folder),
+        *(_source(data, path, whole, base) for path in paths),
+        _destination(host, folder.rstrip(b"/") + b"/" + base if base else folder),
     )
 
 
-def _source(data: Path, path: bytes, whole: bool) -> str:
-    text = path.decode("utf-8", "surrogateescape").strip("/")
-    return f"{data}/{'./' if whole else ''}{text}"
+def _source(data: Path, path: bytes, whole: bool, base: bytes) -> str:
+    text = path.strip(b"/")
+    if whole:
+        text = base + b"/./" + text[len(base) + 1 :] if base else b"./" + text
+    return f"{data}/{text.decode('utf-8', 'surrogateescape')}"
 
 
 def _destination(host: HostConfig, folder: bytes) -> str:

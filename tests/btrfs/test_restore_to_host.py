@@ -1,5 +1,6 @@
 """What `backupd restore --to-host` gives back over ssh, with a real sshd and the machine's own rsync."""
 
+import ctypes
 import fcntl
 import json
 import os
@@ -18,11 +19,13 @@ import pytest
 from backupd.files import host_rsync
 from backupd.files.restore_types import RestorePreview
 from backupd.files.to_host import HostRestore
+from backupd.rsync.command import rsync_version
 from tests.beds import TOP, differences, manifest, session, ssh, within, work
 from tests.beds.everything import everything, write
 from tests.beds.nights import Nights
 from tests.beds.within import restore
 
+_libc = ctypes.CDLL(None)
 SAYER = TOP / "tests" / "beds" / "sayer.py"
 
 pytestmark = [pytest.mark.root, pytest.mark.btrfs, pytest.mark.ssh]
@@ -395,6 +398,43 @@ def test_a_symlink_in_the_place_of_a_folder_above_leads_nowhere(web1: Nights, tm
     done = web1.backupd("restore", "web1", srv / "his" / "inner" / "passwd", *overwrite, "--to-host", check=False)
     assert differences(before, manifest(tmp_path)) == []
     assert (done.returncode, f"{srv}/his/inner: something else than a folder is there" in done.stderr) == (1, True), done.stderr
+
+
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite=all",)])
+def test_a_folder_that_a_user_exchanges_for_a_symlink_meanwhile_leads_to_no_place_of_root(
+    web1: Nights, overwrite: tuple[str, ...]
+) -> None:
+    """He does it again and again, also while rsync writes. His folder is his own, `etc` beside it is root's."""
+    if rsync_version().numbers < (3, 5):
+        pytest.skip("an older rsync on the host goes through such symlinks")
+    srv, home = web1.source / "srv", web1.source / "srv" / "home"
+    for number in range(200):
+        write(home / "docs" / f"folder{number % 40:02}" / f"file{number}", "planted")
+    web1.night("web1")
+    shutil.rmtree(home / "docs")
+    (srv / "etc").mkdir()
+    (home / "docs").mkdir()
+    (home / "away").symlink_to("../etc")
+    work("chown", "-Rh", "1000:1000", home)
+    ended = threading.Event()
+
+    def exchange() -> None:
+        while not ended.wait(0.001):
+            _libc.renameat2(-100, bytes(home / "away"), -100, bytes(home / "docs"), 2)
+
+    attacker = threading.Thread(target=exchange)
+    attacker.start()
+    try:
+        for _ in range(3):
+            web1.backupd("restore", "web1", home / "docs", *overwrite, "--compare=metadata", "--to-host", check=False)
+    finally:
+        ended.set()
+        attacker.join()
+    assert list((srv / "etc").iterdir()) == []
+    if (home / "docs").is_symlink():
+        _libc.renameat2(-100, bytes(home / "away"), -100, bytes(home / "docs"), 2)
+    web1.backupd("restore", "web1", home / "docs", "--overwrite=all", "--to-host")
+    assert len(list((home / "docs").rglob("file*"))) == 200
 
 
 def asked_for(nights: Nights, *words: str) -> str:
