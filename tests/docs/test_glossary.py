@@ -13,5 +13,5 @@ from tests.beds import TOP
 def test_every_state_and_every_named_section_has_an_entry() -> None:
     text = (TOP / "docs" / "glossary.rst").read_text()
     entries = {word.strip() for line in re.findall(r"^   \* - (.+)$", text, re.MULTILINE) for word in line.split(",")}
-    named = {value for name, value in vars(btrkeep.backup_states).items() if name.isupper() and isinstance(value, str)}
+    named = set(btrkeep.backup_states.BACKUP_STATES)
     assert {*named, *NAMED} - entries == set()

@@ -22,7 +22,7 @@ from web.files.page import backup_day, local_time
 from web.hosts.data import every_row
 from web.hosts.host import host_page
 from web.pool.data import USUAL, Trend, pool_now, shortest_span, trend
-from web.pool.scores import Bar, bar_chart
+from web.pool.page import Bar, bar_chart
 from web.settings import Settings
 from web.source import Caches, RequestContext
 

@@ -67,8 +67,7 @@ class Rigged:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Rigged:
     rigged = Rigged()
-    for module in ("page", "errors"):
-        monkeypatch.setattr(f"web.files.{module}.agent", lambda: rigged)
+    monkeypatch.setattr("web.files.page.agent", lambda: rigged)
     return rigged
 
 

@@ -1,9 +1,14 @@
-"""The pool: its space over months, a day of its disks, and how its free space is scored."""
+"""The pool: its space over months, a day of its disks, and how its free space is scored.
 
-from collections.abc import Callable
+The distribution of scores and of the sizes of free extents is drawn as vertical bars, each with its label below.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from hashlib import blake2b
+from math import ceil
 from zoneinfo import ZoneInfo
 
 from flask import Blueprint, Response, abort, current_app, render_template, request
@@ -11,12 +16,14 @@ from flask import Blueprint, Response, abort, current_app, render_template, requ
 from btrkeep.charts.day import NAMES as DAY_CHARTS
 from btrkeep.charts.day import day_chart
 from btrkeep.charts.day import words as day_words
-from btrkeep.charts.svg import ChartStyle, look_of
+from btrkeep.charts.frame import AxisScale, number_scale, size_scale
+from btrkeep.charts.svg import FONT, ChartStyle, Sheet, look_of
 from btrkeep.charts.trend import NAMES as TREND_CHARTS
 from btrkeep.charts.trend import has as has_chart
 from btrkeep.charts.trend import trend_chart
 from btrkeep.charts.trend import words as trend_words
 from btrkeep.errors import OperatorError
+from btrkeep.units import counted, format_size, size_short
 from web.access import needs_all_hosts
 from web.filters import backupd, pool_option
 from web.pool.data import (
@@ -33,7 +40,7 @@ from web.pool.data import (
     trend,
 )
 from web.pool.pictures import FOLDER, DrawingRequest, Gallery, Painter, Recorded, wish_of
-from web.pool.scores import Scores, class_words, distribution, score_chart, score_words, scores, size_chart, size_words
+from web.pool.scores import Distribution, ScoreClass, Scores, SizeClass, distribution, scores
 from web.request_values import number
 from web.source import source
 
@@ -213,3 +220,83 @@ def revalidated(data: bytes, kind: str) -> Response:
     answer.set_etag(blake2b(data, digest_size=12).hexdigest())
     answer.make_conditional(request)  # in place
     return answer
+
+
+_HEIGHT, _TOP, _BOTTOM, _RIGHT = 190, 14, 24, 6
+_WIDEST = 90
+"""The maximum width in pixels of a bar with its gap: three bars take less of the sheet than thirty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar."""
+
+    label: str
+    """Below it."""
+    value: float
+    """Its height."""
+    strong: bool = False
+    """True if it has another colour, to draw attention."""
+
+
+def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, look: ChartStyle, colour: str = "blue") -> bytes:
+    """Returns the bars as SVG. If not all labels have room, draws each second or third one."""
+    left = max(look.width_of(scale.words(mark)) for mark in scale.marks()) + 8
+    right = min(look.width, round(left) + _RIGHT + _WIDEST * max(len(bars), 2)) - _RIGHT
+    sheet = Sheet(look, _HEIGHT)
+    bottom, tall = _HEIGHT - _BOTTOM, _HEIGHT - _BOTTOM - _TOP
+    for mark in scale.marks():
+        y = bottom - mark / scale.top * tall
+        sheet.line(left, y, right, y)
+        sheet.text(left - 6, y + FONT / 3, scale.words(mark), anchor="end")
+    step = (right - left) / max(len(bars), 1)
+    every = ceil(max((look.width_of(bar.label) + 4 for bar in bars), default=0) / step)
+    for place, bar in enumerate(bars):
+        x, height = left + place * step, max(bar.value / scale.top * tall, 1.0 if bar.value else 0.0)
+        sheet.rect(x + step * 0.08, bottom - height, step * 0.84, height, "red" if bar.strong else colour)
+        if place % every == 0:
+            half = look.width_of(bar.label) / 2
+            sheet.text(min(max(x + step / 2, half), look.width - half), bottom + 5 + FONT, bar.label, anchor="middle")
+    return sheet.document(title)
+
+
+def class_words(score_class: ScoreClass) -> str:
+    """Names a class of scores: "50 to 100", "250 and more"."""
+    return f"{score_class.least:g} and more" if score_class.most is None else f"{score_class.least:g} to {score_class.most:g}"
+
+
+def score_words(shares: Distribution) -> str:
+    """Describes the chart of scores, for screen readers."""
+    parts = [
+        f"{score_class.block_groups:,} score {class_words(score_class)}"
+        for score_class in shares.classes
+        if score_class.block_groups
+    ]
+    return f"data block groups by their score: {', '.join(parts) or 'none'}"
+
+
+def score_chart(shares: Distribution, look: ChartStyle) -> bytes:
+    """Draws block groups by their score; the bad ones in another colour."""
+    bars = [
+        Bar(
+            f"{score_class.least:g}+" if score_class.most is None else f"{score_class.least:g}-{score_class.most:g}",
+            score_class.block_groups,
+            score_class.most is None,
+        )
+        for score_class in shares.classes
+    ]
+    return bar_chart(score_words(shares), bars, number_scale(max(bar.value for bar in bars)), look)
+
+
+def size_words(sizes: Sequence[SizeClass]) -> str:
+    """Describes the chart of sizes, for screen readers."""
+    whole = sum(size.bytes for size in sizes)
+    large = sum(size.bytes for size in sizes if size.least >= 16 << 20)
+    count = sum(size.extents for size in sizes)
+    return f"{format_size(whole)} are free in {counted(count, 'extent')}; {format_size(large)} of it in extents of 16 MiB and more"
+
+
+def size_chart(sizes: Sequence[SizeClass], look: ChartStyle) -> bytes:
+    """Bytes that are free, by the size of the free extents."""
+    bars = [Bar(size_short(size.least), size.bytes) for size in sizes]
+    return bar_chart(size_words(sizes), bars, size_scale(max((size.bytes for size in sizes), default=0)), look, "green")

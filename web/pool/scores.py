@@ -1,19 +1,12 @@
-"""The fragmentation of the free space: scorings over time, and the block groups of a recorded state with their scores.
+"""The fragmentation of the free space: scorings over time, and the block groups of a recorded state with their scores."""
 
-Their distribution and that of the sizes of free extents are drawn as vertical bars, each with its label below.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import ceil
 
 import numpy as np
 
 from btrkeep.catalogue import Catalogue, FreeSpaceScore
-from btrkeep.charts.frame import AxisScale, number_scale, size_scale
-from btrkeep.charts.svg import FONT, ChartStyle, Sheet
-from btrkeep.units import counted, format_size, size_short
 from heatmap.colourings import SCORE_TOP, TYPES
 from heatmap.state import PROFILE_MASK, PROFILES, TYPE_MASK, Array, FilesystemState
 from web.same_names import from_row
@@ -263,83 +256,3 @@ def distribution(state: FilesystemState) -> Distribution | None:
 def _class(least: float, most: float | None, inside: Array, score: Array, used: Array, length: Array) -> ScoreClass:
     taken = int(used[inside].sum())
     return ScoreClass(least, most, int(inside.sum()), taken, int(length[inside].sum()) - taken, float(score[inside].sum()))
-
-
-_HEIGHT, _TOP, _BOTTOM, _RIGHT = 190, 14, 24, 6
-_WIDEST = 90
-"""The maximum width in pixels of a bar with its gap: three bars take less of the sheet than thirty."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar."""
-
-    label: str
-    """Below it."""
-    value: float
-    """Its height."""
-    strong: bool = False
-    """True if it has another colour, to draw attention."""
-
-
-def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, look: ChartStyle, colour: str = "blue") -> bytes:
-    """Returns the bars as SVG. If not all labels have room, draws each second or third one."""
-    left = max(look.width_of(scale.words(mark)) for mark in scale.marks()) + 8
-    right = min(look.width, round(left) + _RIGHT + _WIDEST * max(len(bars), 2)) - _RIGHT
-    sheet = Sheet(look, _HEIGHT)
-    bottom, tall = _HEIGHT - _BOTTOM, _HEIGHT - _BOTTOM - _TOP
-    for mark in scale.marks():
-        y = bottom - mark / scale.top * tall
-        sheet.line(left, y, right, y)
-        sheet.text(left - 6, y + FONT / 3, scale.words(mark), anchor="end")
-    step = (right - left) / max(len(bars), 1)
-    every = ceil(max((look.width_of(bar.label) + 4 for bar in bars), default=0) / step)
-    for number, bar in enumerate(bars):
-        x, height = left + number * step, max(bar.value / scale.top * tall, 1.0 if bar.value else 0.0)
-        sheet.rect(x + step * 0.08, bottom - height, step * 0.84, height, "red" if bar.strong else colour)
-        if number % every == 0:
-            half = look.width_of(bar.label) / 2
-            sheet.text(min(max(x + step / 2, half), look.width - half), bottom + 5 + FONT, bar.label, anchor="middle")
-    return sheet.document(title)
-
-
-def class_words(score_class: ScoreClass) -> str:
-    """Names a class of scores: "50 to 100", "250 and more"."""
-    return f"{score_class.least:g} and more" if score_class.most is None else f"{score_class.least:g} to {score_class.most:g}"
-
-
-def score_words(shares: Distribution) -> str:
-    """Describes the chart of scores, for screen readers."""
-    parts = [
-        f"{score_class.block_groups:,} score {class_words(score_class)}"
-        for score_class in shares.classes
-        if score_class.block_groups
-    ]
-    return f"data block groups by their score: {', '.join(parts) or 'none'}"
-
-
-def score_chart(shares: Distribution, look: ChartStyle) -> bytes:
-    """Draws block groups by their score; the bad ones in another colour."""
-    bars = [
-        Bar(
-            f"{score_class.least:g}+" if score_class.most is None else f"{score_class.least:g}-{score_class.most:g}",
-            score_class.block_groups,
-            score_class.most is None,
-        )
-        for score_class in shares.classes
-    ]
-    return bar_chart(score_words(shares), bars, number_scale(max(bar.value for bar in bars)), look)
-
-
-def size_words(sizes: Sequence[SizeClass]) -> str:
-    """Describes the chart of sizes, for screen readers."""
-    whole = sum(size.bytes for size in sizes)
-    large = sum(size.bytes for size in sizes if size.least >= 16 << 20)
-    count = sum(size.extents for size in sizes)
-    return f"{format_size(whole)} are free in {counted(count, 'extent')}; {format_size(large)} of it in extents of 16 MiB and more"
-
-
-def size_chart(sizes: Sequence[SizeClass], look: ChartStyle) -> bytes:
-    """Bytes that are free, by the size of the free extents."""
-    bars = [Bar(size_short(size.least), size.bytes) for size in sizes]
-    return bar_chart(size_words(sizes), bars, size_scale(max((size.bytes for size in sizes), default=0)), look, "green")
