@@ -192,7 +192,7 @@ class ByName:
 
 
 def test_a_table_that_could_not_be_sorted_says_so(visitor: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.files.page.agent", ByName)
+    monkeypatch.setattr("web.files.page.root_service", ByName)
     page = visitor.get("/files/web1?path=/x&sort=-time").text
     assert "too many names to sort them by time" in page
     assert re.findall(r'aria-sort="(\w+)"[^>]*><a [^>]*>([A-Z]\w+)<', page) == [("ascending", "Name")]

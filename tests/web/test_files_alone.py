@@ -67,7 +67,7 @@ class Rigged:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Rigged:
     rigged = Rigged()
-    monkeypatch.setattr("web.files.page.agent", lambda: rigged)
+    monkeypatch.setattr("web.files.page.root_service", lambda: rigged)
     return rigged
 
 

@@ -46,7 +46,7 @@ class Slow:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Slow:
     slow = Slow()
-    monkeypatch.setattr("web.restore.page.agent", lambda: slow)
+    monkeypatch.setattr("web.restore.page.root_service", lambda: slow)
     return slow
 
 
