@@ -641,6 +641,7 @@ say_what_is_left() {
 say_what_is_next() {
     [ -z "$DRY_RUN" ] || return 0
     note "btrkeep is installed: $("$BIN/backupd" --version)"
+    [ "${#ENABLE[@]}" -eq 0 ] || [ "$STATUS" -ne 0 ] || ! has_systemd || note "The timers are on: systemctl list-timers 'btrkeep-*'"
     say_about_the_dashboard
     say_what_is_off
     [ "${#ENABLE[@]}" -eq 0 ] && ! compgen -G "/etc/systemd/system/*.wants/btrkeep-*" >/dev/null || return 0

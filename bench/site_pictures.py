@@ -24,10 +24,10 @@ def draw(folder: Path, fsid: str, now: datetime, count: int, block_groups: int =
     if not count:
         return
     folder.mkdir(exist_ok=True)
+    morning = now.replace(hour=6, minute=0, second=0, microsecond=0)
+    morning -= timedelta(days=morning > now)
     for ago in range(count - 1, -1, -1):
-        state = state_of(
-            fsid, now.replace(hour=6, minute=0, second=0, microsecond=0) - timedelta(days=ago), count - ago, block_groups
-        )
+        state = state_of(fsid, morning - timedelta(days=ago), count - ago, block_groups)
         drawn = overview(state, sort=VIRTUAL, order=None, size=10, curve="hilbert", colouring=usage, devices=None)
         name = output_name(str(folder), name_parts(fsid, "hilbert", virtual=True), state.taken, "png")
         save(image_of(drawn.runs, drawn.grid), name)

@@ -257,7 +257,7 @@ def in_a_sentence(page: CopiesPage) -> str:
 
 def _words(replica: ReplicaView) -> str:
     if not replica.fetches:
-        return f"{replica.name} has {counted(replica.hosts, 'host')} of here"
+        return f"{replica.name} has copies of {counted(replica.hosts, 'host')}"
     when = age_words(replica.kind, replica.age)
     state = f", {replica.state}" if replica.state in (CopyState.LATE, CopyState.FAILING) else ""
     return f"{replica.name}: {counted(replica.hosts, 'host')}, {when}{state}"

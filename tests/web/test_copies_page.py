@@ -173,7 +173,7 @@ def test_the_first_pool_tells_what_others_said_that_they_have(tmp_path: Path) ->
     visitor = client(tmp_path)
     assert f"Also on <b>disk</b>, which has said that it has {NEWEST}" in visitor.get("/hosts/web1").text
     assert '/hosts/web1/run"' in visitor.get("/hosts/web1").text
-    assert "disk has 1 host of here; 1 host without a copy elsewhere." in visitor.get("/").text
+    assert "disk has copies of 1 host; 1 host without a copy elsewhere." in visitor.get("/").text
     assert visitor.get("/api/v1/copies").json["uncovered"] == ["new1"]  # type: ignore[index]
 
 

@@ -211,7 +211,7 @@ def _night_state(night: Night, goal: float, *, is_runs: bool) -> str:
 
 def _outcome_words(outcomes: Mapping[str, int]) -> list[str]:
     order = ("complete", "suspect", "failed", "partial", "skipped", "")
-    return [f"{outcomes[outcome]:,} {outcome or 'without an end'}" for outcome in order if outcomes.get(outcome)]
+    return [f"{outcomes[outcome]:,} {outcome or 'unfinished'}" for outcome in order if outcomes.get(outcome)]
 
 
 def _expiry(expiry: Any) -> JobRow:
@@ -224,7 +224,7 @@ def _expiry(expiry: Any) -> JobRow:
 
 
 def _balance(balance: Any) -> JobRow:
-    ratio = f", {balance.amplification:.1f} bytes written for each" if balance.amplification is not None else ""
+    ratio = f", {balance.amplification:.1f} bytes written for each byte" if balance.amplification is not None else ""
     about = f"{counted(balance.block_groups, 'block group')}, {format_size(balance.moved)} moved{ratio}"
     return JobRow(
         f"balance-{balance.id}", "balance", "balance", balance.state, balance.started, balance.finished, balance.seconds, about

@@ -16,9 +16,9 @@ from web.files.data import Asks, bytes_of, text_of
 from web.same_names import from_json
 
 OVERWRITE = {
-    "never": "Keep everything that is there, and add what is missing",
-    "older": "Overwrite what is older than in the backup",
-    "all": "Overwrite everything that differs, also in its content alone: all of it is read",
+    "never": "Keep existing files, and restore missing ones",
+    "older": "Overwrite files that are older than in the backup",
+    "all": "Overwrite all files that differ. Contents are compared too, so everything is read",
 }
 """The values of `overwrite`, in words."""
 WHATS = ("new", "overwritten", "kept", "same", "entered", "refused")
