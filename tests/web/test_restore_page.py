@@ -93,7 +93,7 @@ def test_it_says_first_what_the_key_may_do_and_the_command_that_it_gives_does_it
     boxes = Page(ada.get(files("shop", source_of(shop) + b"/names"))).values("path")
     form = ada.post("/restore/shop", *[("path", box) for box in boxes])
     shown = [unescape(text) for text in re.findall(r"<pre[^>]*><code>(.*?)</code></pre>", form.text, re.DOTALL)]
-    assert form.text.index("cannot write") < form.text.index("<form class=")
+    assert form.text.index("needs a key that may write") < form.text.index("<form class=")
     assert shown[0] == 'restrict,command="rrsync /" ssh-ed25519 ...'
     ours = f'backupd() {{ {shlex.quote(sys.executable)} -m backupd --config {shop.nights.config} "$@"; }}'
     typed = shown[1].replace("/root/restored", str(into))
