@@ -44,7 +44,9 @@ class _Heatmap(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name != PICTURE and name not in COMMANDS:
             return None
-        return completion if name == completion.name else import_command(f"heatmap.cli.{name}")
+        if name == completion.name:
+            return completion
+        return import_command("heatmap.cli.picture:draw_command" if name == "draw" else f"heatmap.cli.{name}")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Completes the first word: a command, or the beginning of a mount point. bash accepts either folder names or this list."""

@@ -1,5 +1,8 @@
-"""`btrfs-heatmap MOUNTPOINT`: a picture of a filesystem, or of one block group in it."""
+"""`btrfs-heatmap MOUNTPOINT`: a picture of a filesystem, or of one block group in it; and `btrfs-heatmap draw`: one of a
+recorded state, without the filesystem.
+"""
 
+import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,3 +119,37 @@ def _require_compatible(request: PictureRequest) -> None:
         raise OperatorError("--map and --record are for pictures of block groups", "leave them out, or --blockgroup and --extents")
     if [request.output, request.extras.map, request.extras.record_to].count(STDOUT) > 1:
         raise OperatorError("only one file can go to standard output", "name another one")
+
+
+_SHARED = ("order", "size", "sort", "curve", "output", "verbose", "quiet", "colour", "device", "form", "legend", "map", "show")
+
+
+def _draw(path: Path, **options: Any) -> None:
+    """Draw a recorded state of a filesystem.
+
+    FILE is what btrfs-heatmap --record wrote; nothing else is read. The options are those of a picture, and without -o its
+    automatic name is that of a picture that was made then.
+
+    --colour score needs a state with scores, which --record always has. --colour age goes by generations where the state has them
+    (recorded with --colour age), else by the order of virtual addresses; --legend says which.
+
+    \b
+    Examples:
+      btrfs-heatmap draw fsid_..._at_1795219200.heatmap --colour score --legend -o then.png
+      btrfs-heatmap draw monday.heatmap --show
+    """
+    from heatmap.cli.drawing import draw_state
+    from heatmap.recorded import load
+
+    draw_state(picture_request(path, options), load(path))
+
+
+draw_command = click.Command(
+    "draw",
+    callback=_draw,
+    help=inspect.getdoc(_draw),
+    params=[
+        click.Argument(["path"], metavar="FILE", type=GivenPath(path_type=Path)),
+        *(param for param in command.params if param.name in _SHARED),
+    ],
+)

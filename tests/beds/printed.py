@@ -29,7 +29,6 @@ _NO_ADVICE = (
     "backupd/rehearse/",
     "btrkeep/cli/progress.py",
     "web/api/document.py",
-    "heatmap/cli/draw.py",  # help
     "backupd/doctor/rules/",  # tests/btrfs/test_doctor_commands.py types all of these, and fails for a rule that it does not
 )
 _FOREIGN = (
