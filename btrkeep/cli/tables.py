@@ -30,7 +30,7 @@ def _itself(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots, `Column[Backup](...)` would be a TypeError of typing
 class Column(Generic[Row]):
     """A column of a listing: `value` of a row, as JSON has it under `name`, and as a terminal shows it under `header`.
 

@@ -160,6 +160,10 @@ def test_a_moment_is_the_same_text_in_one_document_and_in_a_stream(capsys: pytes
     assert json.loads(capsys.readouterr().out)[0]["at"] == NIGHT
 
 
+def test_a_column_may_be_made_for_a_type_of_rows() -> None:
+    assert listing((Column[str]("", str.upper, "HOST"),), ["web1"]) == "HOST\nWEB1"
+
+
 def test_an_answer_is_made_in_the_form_that_is_printed_only(capsys: pytest.CaptureFixture[str]) -> None:
     print_answer({"done": True}, iter(["done"]), as_json=False)
     assert capsys.readouterr().out == "done\n"
