@@ -104,9 +104,8 @@ def _plan_host(
         return HostFetches(far.name, obstacle=Obstacle.OF_ANOTHER_REPLICA, text=other)
     if not here.forgotten and (name := held.get(far.name)):
         return HostFetches(far.name, obstacle=Obstacle.OTHER_NAME_HERE, text=name)
-    zone, policy, newest_only = context.config.pool.zone, context.replica.retention, context.replica.newest_only
-    now = context.now
-    return plan_fetches(far.name, far.backups, here, mark, policy, zone, now, newest_only=newest_only, damaged=damaged)
+    zone = context.config.pool.zone
+    return plan_fetches(far.name, far.backups, here, mark, context.replica, zone, context.now, damaged=damaged)
 
 
 def _near_hosts(pool: Pool, catalogue: Catalogue) -> dict[str, LocalHost]:

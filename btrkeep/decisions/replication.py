@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.backup_states import ALTERED
 from btrkeep.config import Retention
+from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, decide
 from btrkeep.units import parse_backup_name
@@ -171,11 +172,10 @@ def plan_fetches(
     far_backups: Sequence[RemoteBackup],
     here: LocalHost,
     wanted: ReplicaMark,
-    policy: Retention,
+    replica: ReplicaSettings,
     zone: ZoneInfo,
     now: datetime,
     *,
-    newest_only: bool = False,
     damaged: bool = False,
 ) -> HostFetches:
     """Plans the fetches for a host. `wanted` is the mark that its notes will have. `damaged`: what is damaged here comes again."""
@@ -192,10 +192,10 @@ def plan_fetches(
         for backup in far_backups
         if backup.uuid not in present and backup.name not in here.refused and not _is_future(backup.name, now)
     ]
-    new = _without_replacing(new, here.backups, policy, zone, now)
-    kept = _kept([*here.backups, *new], policy, zone, now) if new else frozenset()
+    new = _without_replacing(new, here.backups, replica.retention, zone, now)
+    kept = _kept([*here.backups, *new], replica.retention, zone, now) if new else frozenset()
     fetched = [backup for backup in new if backup.name in kept]
-    if newest_only and fetched:
+    if replica.newest_only and fetched:
         newest = max(fetched, key=_by_name)
         fetched = [newest] if not common or newest.name > max(common, key=_by_name).name else []
     bad = {*here.damaged, *here.unreadable}

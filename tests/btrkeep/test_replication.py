@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from btrkeep.config import Retention
+from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.replication import (
     Fetch,
     HostFetches,
@@ -44,7 +45,8 @@ def here(*days: int, mark: ReplicaMark | None = MARK, refused: tuple[int, ...] =
 def planned(
     far: list[RemoteBackup], near: LocalHost, policy: Retention = EVERYTHING, *, newest_only: bool = False
 ) -> list[tuple[str, str | None]]:
-    host_fetches = plan_fetches("web1", far, near, MARK, policy, ZoneInfo("UTC"), NOW, newest_only=newest_only)
+    replica = ReplicaSettings("office", retention=policy, newest_only=newest_only)
+    host_fetches = plan_fetches("web1", far, near, MARK, replica, ZoneInfo("UTC"), NOW)
     assert host_fetches.obstacle is None
     return [(fetch.backup.name, fetch.parent.name if fetch.parent else None) for fetch in host_fetches.fetches]
 
@@ -91,7 +93,9 @@ def test_what_has_no_name_of_a_backup_is_not_fetched() -> None:
 
 
 def with_parents(near: LocalHost, *, damaged: bool = False) -> list[tuple[str, str | None]]:
-    host_fetches = plan_fetches("web1", there(1, 2, 3, 4), near, MARK, EVERYTHING, ZoneInfo("UTC"), NOW, damaged=damaged)
+    host_fetches = plan_fetches(
+        "web1", there(1, 2, 3, 4), near, MARK, ReplicaSettings("office"), ZoneInfo("UTC"), NOW, damaged=damaged
+    )
     return [(fetch.backup.name, fetch.parent.name if fetch.parent else None) for fetch in host_fetches.fetches]
 
 
@@ -113,7 +117,7 @@ def test_what_comes_again_is_no_difference_to_what_is_damaged() -> None:
 
 def test_after_a_parent_was_passed_over_the_next_nearest_one_is_taken() -> None:
     host_fetches = plan_fetches(
-        "web1", there(1, 2, 3, 4), replace(here(1, 2), damaged={name(1)}), MARK, EVERYTHING, ZoneInfo("UTC"), NOW
+        "web1", there(1, 2, 3, 4), replace(here(1, 2), damaged={name(1)}), MARK, ReplicaSettings("office"), ZoneInfo("UTC"), NOW
     )
     left = host_fetches.parents.without(there(2)[0])
     assert [
@@ -150,7 +154,7 @@ def test_the_newest_alone() -> None:
     ],
 )
 def test_what_stands_in_the_way(near: LocalHost, far: list[RemoteBackup], obstacle: Obstacle) -> None:
-    host_fetches = plan_fetches("web1", far, near, MARK, Retention(), ZoneInfo("UTC"), NOW)
+    host_fetches = plan_fetches("web1", far, near, MARK, ReplicaSettings("office"), ZoneInfo("UTC"), NOW)
     assert (host_fetches.obstacle, host_fetches.fetches) == (obstacle, ())
 
 
@@ -192,7 +196,7 @@ def test_only_a_host_that_was_renamed_there_has_a_former_name_here() -> None:
 
 
 def test_the_newest_that_both_have_is_named() -> None:
-    host_fetches = plan_fetches("web1", there(1, 2, 3), here(1, 2), MARK, Retention(), ZoneInfo("UTC"), NOW)
+    host_fetches = plan_fetches("web1", there(1, 2, 3), here(1, 2), MARK, ReplicaSettings("office"), ZoneInfo("UTC"), NOW)
     assert host_fetches.common == name(2)
 
 
