@@ -166,8 +166,9 @@ def recheck_group(
     now, by_vaddr = _with(groups, index, data_block_groups), {vaddr: explained.cost}
     if index not in rank(now, settings.policy, settings.floors, by_vaddr, (), seen.room.unallocated, settings.by_device):
         return None
-    planned = _planned(data_block_groups, 0, int(flags[0]), explained.cost, model, len(done) + 1, moved, best.candidates, left)
-    return replace(planned, shares=explained.shares)
+    alone = _planned(data_block_groups, 0, int(flags[0]), explained.cost, model)
+    moved += alone.used
+    return replace(alone, number=len(done) + 1, moved_so_far=moved, candidates=best.candidates, left=left, shares=explained.shares)
 
 
 def _with(groups: DataBlockGroups, index: int, new_groups: DataBlockGroups) -> DataBlockGroups:
@@ -194,10 +195,9 @@ def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Mode
     for index in (*within, *after):
         vaddr = int(groups.vaddr[index])
         number, worth = len(planned_block_groups) + 1, len(ranked) - len(planned_block_groups)
-        planned_block_groups.append(
-            _planned(groups, index, type_of.get(vaddr, 0), by_vaddr[vaddr], model, number, moved, worth, left)
-        )
         moved += used[index]
+        alone = _planned(groups, index, type_of.get(vaddr, 0), by_vaddr[vaddr], model)
+        planned_block_groups.append(replace(alone, number=number, moved_so_far=moved, candidates=worth, left=left))
         left = left - used[index] if left is not None and planned_block_groups[-1].is_within else left
     return planned_block_groups
 
@@ -227,20 +227,11 @@ def _in_turn(used: Sequence[int], ranked: Sequence[int], place: dict[int, int], 
         left = None if left is None else left - used[best]
 
 
-def _planned(
-    groups: DataBlockGroups,
-    index: int,
-    flags: int,
-    cost: Cost,
-    model: Model,
-    number: int,
-    moved: int,
-    worth: int,
-    left: int | None,
-) -> PlannedBlockGroup:
+def _planned(groups: DataBlockGroups, index: int, flags: int, cost: Cost, model: Model) -> PlannedBlockGroup:
+    """Returns the block group as the only one of a plan without a budget."""
     used = int(groups.used[index])
     return PlannedBlockGroup(
-        number=number,
+        number=1,
         vaddr=int(groups.vaddr[index]),
         length=int(groups.length[index]),
         type=flags,
@@ -250,7 +241,7 @@ def _planned(
         benefit=float(groups.benefit[index]),
         cost=cost,
         estimate=model.estimate(cost),
-        moved_so_far=moved + used,
-        candidates=worth,
-        left=left,
+        moved_so_far=used,
+        candidates=1,
+        left=None,
     )
