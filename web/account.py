@@ -8,9 +8,9 @@ from flask import Blueprint, abort, flash, g, redirect, render_template, request
 from werkzeug.wrappers import Response
 
 from btrkeep.units import format_duration, parse_time, printable
-from web.access import logged_in_viewer, public, viewer
 from web.auth import sessions
 from web.request_values import within
+from web.source import logged_in_viewer, public, viewer
 
 blueprint = Blueprint("account", __name__)
 _AT_ONCE = threading.BoundedSemaphore(6)

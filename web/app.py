@@ -15,7 +15,6 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from btrkeep import __version__
 from web import account, copies, doctor, endpoints, errors, filters, health, log, overview
-from web.access import is_public, logged_in_viewer
 from web.auth import sessions
 from web.auth.sessions import cookie_key
 from web.files import page as files
@@ -26,7 +25,7 @@ from web.pool import page as pool
 from web.restore import page as restore
 from web.server import require_read
 from web.settings import Settings
-from web.source import Caches, close_source, source
+from web.source import Caches, close_source, is_public, logged_in_viewer, source
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment

@@ -29,10 +29,9 @@ from btrkeep.decisions.copies import (
 )
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import counted, parse_backup_name
-from web.access import viewer
 from web.api import STATE, ApiRequest, Endpoint
 from web.running import is_alive
-from web.source import RequestContext, source
+from web.source import RequestContext, source, viewer
 
 _WITHHELD = "not all of it came; the administrator can see why"
 

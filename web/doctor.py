@@ -8,9 +8,9 @@ from typing import Any
 from flask import Blueprint, redirect, render_template, url_for
 from werkzeug.wrappers import Response
 
-from web.access import needs_all_hosts
 from web.api import STATE, ApiRequest, Endpoint
 from web.service_client import answers, root_service
+from web.source import needs_all_hosts
 
 GRADES = ("error", "warning", "note")
 """The worst first. An error is to be acted on now, a warning soon, a note may stay as it is."""

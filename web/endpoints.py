@@ -13,7 +13,6 @@ from btrkeep.errors import OperatorError
 from btrkeep.units import format_size
 from web import alarms, copies, doctor, log, overview, running
 from web import redaction as telling
-from web.access import public, require_visible_host, viewer
 from web.api import LONGEST_BODY, ApiRequest, Endpoint, answers, parse_body, parse_query
 from web.api.answers import dumped
 from web.api.document import document
@@ -22,7 +21,7 @@ from web.hosts import api as hosts
 from web.jobs import api as jobs
 from web.pool import api as pool
 from web.restore import api as restore
-from web.source import source
+from web.source import public, require_visible_host, source, viewer
 
 PREFIX = "/api/v1"
 _MODULES = (overview, running, copies, hosts, files, jobs, restore, pool, alarms, doctor, log)

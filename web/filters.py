@@ -14,9 +14,8 @@ from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, local_time, printable
-from web.access import logged_in_viewer
 from web.request_values import path_query
-from web.source import is_copy_old, source
+from web.source import is_copy_old, logged_in_viewer, source
 
 _BROWSERS = (
     ("Edg/", "Edge"),

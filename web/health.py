@@ -27,10 +27,9 @@ from btrkeep.decisions.host_state import STATES
 from btrkeep.decisions.trend import numbers_of_sample
 from btrkeep.errors import OperatorError
 from btrkeep.metrics import CONTENT_TYPE, Metric, MetricSamples
-from web.access import logged_in_viewer, public
 from web.api.answers import MEANINGS, answer, dumped
 from web.hosts.data import NOT_OURS, HostRow, every_row
-from web.source import RequestContext, source, stale_after
+from web.source import RequestContext, logged_in_viewer, public, source, stale_after
 
 
 def metrics_text(source: RequestContext) -> bytes:

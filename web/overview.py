@@ -15,7 +15,6 @@ from btrkeep.decisions.schedule import SCHEDULE_FACT, StoredSchedule, stored_sch
 from btrkeep.decisions.verification import last_reads, verification_sentence
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration
-from web.access import viewer
 from web.alarms import OpenAlarm, grouped, open_alarms
 from web.api import STATE, ApiRequest, Endpoint
 from web.copies import copies, in_a_sentence
@@ -27,7 +26,7 @@ from web.pool.data import Outlook, PoolHealth, outlooks, pool_health, trend
 from web.pool.page import painter
 from web.running import RunningNow, alive_runs, running
 from web.same_names import from_row
-from web.source import RequestContext, source, stale_after
+from web.source import RequestContext, source, stale_after, viewer
 
 
 @dataclass(frozen=True, slots=True)

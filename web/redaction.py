@@ -29,9 +29,8 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.viewer import Viewer
-from web.access import logged_in_viewer
 from web.download import TooManyDownloads
-from web.source import source
+from web.source import logged_in_viewer, source
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from btrkeep.serving.client import RootServiceClient, Stream
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.viewer import NoPlace, Places
 from web import redaction as telling
-from web.access import viewer
 from web.result_cache import ResultCache
+from web.source import viewer
 
 AT_ONCE = 8
 """Questions under way. Some take a minute, and each keeps one of the server's threads: beside these and the downloads there must be

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from backupd.actions.hold import DayMeaning, resolve_name
-from backupd.expire.clocks import judge_clock, read_clocks
 from backupd.expire.context import ExpiryContext
 from backupd.expire.look import HostOnPool, candidate_of, read_host_from_pool
 from backupd.expire.mark import write_many
+from backupd.expire.trust import judge_clock, read_clocks
 from backupd.repo.actions_log import UserAction, record_action
 from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import is_lost, newest_complete, point_latest, sealed_without_record

@@ -161,7 +161,7 @@ def opened(
     with ExitStack() as held:
         trouble = None
         if stand_in:
-            from backupd.run.ledger import open_catalogue_or_memory
+            from backupd.repo.reconcile import open_catalogue_or_memory
 
             catalogue, trouble = held.enter_context(open_catalogue_or_memory(config.pool.state, pool.id))
         else:
@@ -183,11 +183,11 @@ def opened(
         if trouble:
             yield PoolContext(config, pool, catalogue, clock, trouble)
             return
-        from backupd.health.trust import check_trust, lost
+        from backupd.expire.trust import check_trust, lost_catalogue
 
         trust_check = check_trust(pool, catalogue, clock.now())
         if trust_check.lost and not writes:
-            print_error(lost(config.pool.state))
+            print_error(lost_catalogue(config.pool.state))
         yield PoolContext(config, pool, catalogue, clock, None, trust_check.lost, trust_check.clock)
 
 
@@ -195,7 +195,7 @@ def fill_stand_in(context: PoolContext) -> None:
     """Fills a catalogue in memory from the pool and reports why it is needed; does nothing with the real one."""
     if context.trouble is None:
         return
-    from backupd.expire.clocks import recall_clocks
+    from backupd.expire.trust import recall_clocks
     from backupd.repo.reconcile import reconcile
 
     error = context.trouble

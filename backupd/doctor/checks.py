@@ -19,9 +19,8 @@ from backupd.doctor.host_checks import crowded, made_by_hook, mount_findings
 from backupd.doctor.rules.site import by_hand, known_hosts, ssh_key
 from backupd.doctor.rules.state import idle_quotas
 from backupd.doctor.site import read_key_file
-from backupd.expire.clocks import clock_synchronised
+from backupd.expire.trust import TrustCheck, check_trust, clock_synchronised
 from backupd.health.pool_facts import read_pool_facts
-from backupd.health.trust import TrustCheck, check_trust
 from backupd.repo.context import open_configured
 from backupd.repo.publish import publish_to_dashboard
 from backupd.rsync.cell import confinement_hint

@@ -14,8 +14,8 @@ from pathlib import Path
 from backupd.actions.quota import programs
 from backupd.doctor.copies import check_copies, check_steps
 from backupd.doctor.facts import KeyFile, SiteFacts
-from backupd.expire.clocks import clock_doubt
 from backupd.expire.report import expiry_words
+from backupd.expire.trust import clock_doubt
 from backupd.health.pool_facts import read_catalogue, read_pool_schedule
 from backupd.repo.backup_json import read
 from backupd.repo.pool_files import hosts_of, names_of

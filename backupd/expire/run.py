@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from backupd.expire.clocks import judge_clock, keep_clocks, read_clocks
 from backupd.expire.context import ExpiryContext
 from backupd.expire.delete import Deleter
 from backupd.expire.look import read_hosts
@@ -21,6 +20,7 @@ from backupd.expire.mark import drop_stale_notes, empty_gone, mark, remove_hosts
 from backupd.expire.mount_option import MountOption
 from backupd.expire.queue import CleanerQueue, Governor, governor
 from backupd.expire.report import PAUSES, ExpiryProgress, Pause, Summary, expiry_words, held_words, stuck_words
+from backupd.expire.trust import judge_clock, keep_clocks, read_clocks
 from backupd.repo.reconcile import Reconciled, reconcile, stand_in
 from btrkeep.backup_states import DELETING
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable

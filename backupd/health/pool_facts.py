@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+from backupd.expire.trust import has_backups, is_lost
 from backupd.health.starters import read_schedule
-from backupd.health.trust import has_backups, is_lost
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE

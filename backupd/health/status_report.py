@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from backupd.expire.clocks import clock_doubt
 from backupd.expire.report import expiry_words
+from backupd.expire.trust import clock_doubt
 from backupd.health.pool_facts import read_pool_facts
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import (

@@ -11,7 +11,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from backupd.expire.clocks import clock_doubt
+from backupd.expire.trust import clock_doubt
 from backupd.files.tree import require_nothing_mounted
 from backupd.offsite.repository import (
     MOST_AT_ONCE,

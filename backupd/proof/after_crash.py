@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from backupd.expire.clocks import clock_doubt
+from backupd.expire.trust import clock_doubt
 from backupd.files.backup_selector import Restorable, find
 from backupd.files.tree import DataUnreadable
 from backupd.proof.verify import Verifier

@@ -12,8 +12,8 @@ from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import backups_argument, confirmed, require_host_or_folder
 from backupd.expire.cli.expire import expiry_sinks
 from backupd.expire.context import ExpiryContext
+from backupd.expire.trust import lost_catalogue
 from backupd.files.backup_selector import find, parse_which
-from backupd.health.trust import lost
 from backupd.proof.cli.damaged import ranges
 from backupd.proof.read_errors import OwnReads
 from backupd.repair.plan import DamagedPath, FileFate, RepairPlan, RepairPlanner, RepairProof
@@ -89,7 +89,7 @@ def command(
     with opened(ctx, writes=not dry_run) as context, cancellation.listening():
         if context.lost:  # what is damaged is not known: that is not an answer
             if not dry_run:  # otherwise it is said
-                print_error(lost(context.config.pool.state))
+                print_error(lost_catalogue(context.config.pool.state))
             return int(Exit.ATTENTION)
         try:
             plans, is_whole, unreadable = _plans(

@@ -23,7 +23,7 @@ from backupd.repo.pool_files import hosts_of, names_of
 from backupd.repo.seals import SealState, check_seal, effective_seal, read_seals, remembered_seal, with_altered, write_seals
 from backupd.repo.verification_files import recall_looks
 from btrkeep.backup_states import FINAL, PARTIAL, Cause, CauseCode
-from btrkeep.catalogue import KILLED, Backup, BackupState, Catalogue, Run, StateFromNotes
+from btrkeep.catalogue import KILLED, Backup, BackupState, Catalogue, CatalogueBusy, CatalogueUnusable, Run, StateFromNotes
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, is_caused_by_damage, is_damage
@@ -413,6 +413,37 @@ def _end_dead_run(catalogue: Catalogue, run: Run, heard: datetime | None) -> Non
 
 _MEMORY = Path("/dev/shm")  # noqa: S108  each makes a folder of its own there, for root alone
 _STAND_IN = "btrkeep-catalogue-"  # then the pid and start time of whoever has it, and what makes it unique
+
+
+@contextmanager
+def open_catalogue_or_memory(state: Path, pool_id: str) -> Iterator[tuple[Catalogue, OperatorError | None]]:
+    """Yields the catalogue in `state`; if it cannot be read or written, an empty one in memory, and the reason.
+
+    The reconciling at the beginning of every run fills an empty one. Raises OperatorError for one of a newer version.
+    """
+    clear_dead()
+    try:
+        catalogue = Catalogue.open(state)
+    except (CatalogueUnusable, CatalogueBusy) as error:
+        trouble: OperatorError | None = error
+    else:
+        with catalogue:
+            trouble = _why_unwritable(catalogue, pool_id)
+            if trouble is None:
+                yield catalogue, None
+                return
+    with stand_in(pool_id) as catalogue:
+        yield catalogue, trouble
+
+
+def _why_unwritable(catalogue: Catalogue, pool_id: str) -> OperatorError | None:
+    """Returns why the catalogue cannot be written, found by rewriting an existing value."""
+    try:
+        if catalogue.pool_id() in (None, pool_id):
+            catalogue.set_pool_id(pool_id)
+    except (CatalogueUnusable, CatalogueBusy) as error:
+        return error
+    return None
 
 
 @contextmanager

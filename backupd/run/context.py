@@ -1,22 +1,29 @@
-"""The context of a run: configuration, opened pool and catalogue, clock, and progress sinks."""
+"""The context of a run: configuration, opened pool, the catalogue as a run writes it, clock, and progress sinks."""
 
+import logging
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
 
 from backupd.rsync.bandwidth import Bucket, make_buckets
 from backupd.rsync.command import Rsync
 from backupd.rsync.confined import Confinement
 from backupd.rsync.messages import Output
-from backupd.run.ledger import BestEffortCatalogue
-from btrkeep.catalogue import Catalogue
+from btrkeep.catalogue import Backup, Catalogue, CatalogueBusy, Damage, HostFacts, Progress
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig
+from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Notice, ProgressSinks
 
 _RATE_WINDOW = 10.0
+_PATIENCE = 1.0  # seconds that a write waits for another program, after one that waited in vain
+_NO_ROW = 0  # the id of a run that is not in the catalogue
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,85 @@ class NightEnded:
 
 NightEvent = NightStarted | RunningTransfer | HostResult | Notice | NightEnded
 """The events of a run, sent in the loop's thread. A RunningTransfer is sent when it begins; its fields change afterwards."""
+
+
+class BestEffortCatalogue:
+    """Writes to the catalogue, a copy of the pool's records, and ignores failures: the next run adds missing rows from the pool.
+    `trouble` is the first reason, `say` is called once with it.
+
+    Methods and their arguments are those of Catalogue.
+    """
+
+    def __init__(self, catalogue: Catalogue, say: Callable[[str], None], trouble: OperatorError | None = None) -> None:
+        self._catalogue = catalogue
+        self._say = say
+        self.trouble: OperatorError | None = None
+        if trouble:
+            self.note(trouble)
+
+    def note(self, error: OperatorError) -> None:
+        """Records that the catalogue could not be written."""
+        log.info("%s", error.message)
+        if isinstance(error, CatalogueBusy):  # whoever holds it may do so all night, and each write would wait anew
+            self._catalogue.wait_at_most(_PATIENCE)
+        if self.trouble is None:
+            self.trouble = error
+            self._say(f"{error.message}; backups continue, and the next run records them ({error.hint})")
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OperatorError as error:
+            self.note(error)
+
+    def host_facts(self, latest: datetime) -> dict[str, HostFacts]:
+        return self._catalogue.host_facts(latest)
+
+    def get_fact(self, name: str) -> str | None:
+        return self._catalogue.get_fact(name)
+
+    def damages(self, host: str) -> list[Damage]:
+        """Returns the recorded damage; an empty list if it cannot be read."""
+        try:
+            return self._catalogue.damages(host)
+        except OperatorError as error:
+            self.note(error)
+            return []
+
+    def start_run(self, host: str, started: datetime, pid: int, pid_started: str | None, night: bool) -> int:
+        try:
+            return self._catalogue.start_run(host, started, pid, pid_started, night)
+        except OperatorError as error:
+            self.note(error)
+            return _NO_ROW
+
+    def update_run(self, run_id: int, **fields: Any) -> None:
+        if run_id != _NO_ROW:
+            self._try(lambda: self._catalogue.update_run(run_id, **fields))
+
+    def finish_run(self, run_id: int, **fields: Any) -> None:
+        if run_id != _NO_ROW:
+            self._try(lambda: self._catalogue.finish_run(run_id, **fields))
+
+    def finish_backup(self, backup: Backup, /, run_id: int, **fields: Any) -> None:
+        if run_id != _NO_ROW:
+            self._try(lambda: self._catalogue.finish_backup(backup, run_id, **fields))
+        else:
+            self._try(lambda: self._catalogue.drop_backup(backup.host, None))
+            self._try(lambda: self._catalogue.put_backup(backup))
+
+    def put_damages(self, damages: Sequence[Damage]) -> None:
+        self._try(lambda: self._catalogue.put_damages(damages))
+
+    def put_backup(self, backup: Backup) -> None:
+        self._try(lambda: self._catalogue.put_backup(backup))
+
+    def drop_backup(self, host: str, name: str | None) -> None:
+        self._try(lambda: self._catalogue.drop_backup(host, name))
+
+    def put_progress(self, progress_now: Progress) -> None:
+        if progress_now.run_id != _NO_ROW:
+            self._try(lambda: self._catalogue.put_progress(progress_now))
 
 
 @dataclass(slots=True)

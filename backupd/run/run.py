@@ -28,7 +28,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from backupd.health.trust import check_trust
+from backupd.expire.trust import check_trust
 from backupd.proof.after_crash import read_last_written
 from backupd.proof.against_source import SourceComparison, SourceScope
 from backupd.repo.context import PoolContext
@@ -39,8 +39,7 @@ from backupd.repo.reconcile import reconcile
 from backupd.repo.verification_files import HostComparisons, read_compared
 from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
-from backupd.run.context import HostResult, NightEnded, NightEvent
-from backupd.run.ledger import BestEffortCatalogue
+from backupd.run.context import BestEffortCatalogue, HostResult, NightEnded, NightEvent
 from backupd.run.night import NightRunner
 from backupd.run.planning import PlannedHost
 from btrkeep.backup_states import COMPLETE, Cause, CauseCode

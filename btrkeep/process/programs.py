@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -270,7 +269,9 @@ def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bo
     Until the end, its output is in unnamed files, not in memory.
     """
     log.debug("running %s", paste_line(command))
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as errors:
+    from tempfile import TemporaryFile  # which few commands need
+
+    with TemporaryFile() as out, TemporaryFile() as err, TemporaryFile() as errors:
         process = _start(command, out.fileno(), err.fileno(), errors.fileno())
         end = time.monotonic() + timeout
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from backupd.expire.clocks import keep_clocks
+from backupd.expire.trust import keep_clocks
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.tables import SCHEMA_VERSION
 from btrkeep.decisions.safety_limits import ClockFact, ClockPast

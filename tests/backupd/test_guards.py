@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.expire.clocks import keep_clocks, past_clocks, recall_clocks
 from backupd.expire.report import expiry_words, left_out_words
+from backupd.expire.trust import keep_clocks, past_clocks, recall_clocks
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.decisions.safety_limits import (
     ClockAhead,

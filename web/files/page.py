@@ -21,14 +21,13 @@ from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import parse_backup_name, printable
 from web import download as downloads
 from web import errors
-from web.access import require_visible_host, viewer
 from web.files import data
 from web.files.data import Beginning, beginning, bytes_of
 from web.files.differences import LIMIT, HistoryPage, NeighbouringBackups, compare_at, history, neighbouring_backups
 from web.filters import comes_twice
 from web.request_values import number_of_request, path_of_request, path_of_text, path_query, path_text, which_of_request
 from web.service_client import root_service
-from web.source import source
+from web.source import require_visible_host, source, viewer
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_backup_name
-from web.access import operator_only, require_visible_host, viewer
 from web.filters import absolute
 from web.hosts.charts import duration_chart, new_chart, shape, size_chart, strip_paths, width
 from web.hosts.data import ALL_STATES, ORDERS, Query, bad_backups, host_list
@@ -21,7 +20,7 @@ from web.hosts.host import HostPage, backup_of, host_page, near_names
 from web.jobs.data import RequestedJob, asked
 from web.running import running
 from web.service_client import root_service
-from web.source import source
+from web.source import operator_only, require_visible_host, source, viewer
 
 blueprint = Blueprint("hosts", __name__)
 blueprint.add_app_template_filter(strip_paths)

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from flask import abort
 from pydantic import Field
 
-from web.access import visible_hosts
 from web.api import JOBS, TASKS, ApiRequest, Endpoint, HostParameters, OneOf
 from web.jobs import data
 from web.jobs.data import JobRow, NightView
 from web.log import Before
 from web.same_names import from_json
 from web.service_client import root_service
+from web.source import visible_hosts
 
 _MOST = 1000
 _TASK = r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$"

@@ -9,12 +9,11 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
-from web.access import viewer, visible_hosts
 from web.jobs.data import DAYS, KINDS, USUAL, JobRow, RequestedJob, asked, by_hand, jobs, night_view, parse_id
 from web.pool.expiry import one_expiry
 from web.request_values import number
 from web.service_client import root_service
-from web.source import source
+from web.source import source, viewer, visible_hosts
 
 blueprint = Blueprint("jobs", __name__, url_prefix="/jobs")
 

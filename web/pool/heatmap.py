@@ -8,14 +8,13 @@ from werkzeug.wrappers import Response as Redirect
 from btrkeep.choices import COLOURS, CURVES
 from btrkeep.errors import OperatorError
 from heatmap.colourings import ColourKey
-from web.access import needs_all_hosts
 from web.pool.page import filesystem, painter, picture, revalidated
 from web.pool.pictures import ORDERS as SORTS
 from web.pool.pictures import DrawingRequest, Gallery, Recorded, wish_of
 from web.pool.scores import BOUNDS, ORDERS, PAGE, groups, nearest, neighbours, one_group
 from web.request_values import number
 from web.service_client import root_service
-from web.source import source
+from web.source import needs_all_hosts, source
 
 blueprint = Blueprint("heatmap", __name__, url_prefix="/pool")
 _LONGEST = 32 << 20

@@ -24,7 +24,6 @@ from btrkeep.charts.trend import trend_chart
 from btrkeep.charts.trend import words as trend_words
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, size_short
-from web.access import needs_all_hosts
 from web.filters import backupd, pool_option
 from web.pool.data import (
     SPANS,
@@ -42,7 +41,7 @@ from web.pool.data import (
 from web.pool.pictures import FOLDER, DrawingRequest, Gallery, Painter, Recorded, wish_of
 from web.pool.scores import Distribution, ScoreClass, Scores, SizeClass, distribution, scores
 from web.request_values import number
-from web.source import source
+from web.source import needs_all_hosts, source
 
 blueprint = Blueprint("pool", __name__, url_prefix="/pool")
 _PAINTER = "btrkeep-painter"

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from web.access import require_folder_right
 from web.api import TASKS, ApiRequest, Endpoint, HostParameters, OneOf, Which
 from web.jobs.api import Begun
 from web.restore import data
 from web.restore.data import PreviewPage, RestoreForm
 from web.service_client import root_service
+from web.source import require_folder_right
 
 Folder = Annotated[str, Field(max_length=900, pattern=r"^/[^\x00-\x1f\x7f-\x9f]*$")]
 Overwrite = Annotated[str, OneOf(tuple(data.OVERWRITE)), Field(description="What to do if a file exists already.")]

@@ -10,7 +10,6 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
-from web.access import operator_only, require_folder_right, require_visible_host, viewer
 from web.files.data import browse, choices
 from web.files.page import PageLinks, add_handlers
 from web.filters import backupd
@@ -18,7 +17,7 @@ from web.request_values import paths_of_form, paths_of_request, which_of_request
 from web.restore import data
 from web.restore.data import OVERWRITE, RestoreForm
 from web.service_client import root_service
-from web.source import source
+from web.source import operator_only, require_folder_right, require_visible_host, source, viewer
 
 blueprint = Blueprint("restore", __name__)
 add_handlers(blueprint)

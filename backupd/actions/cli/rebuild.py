@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import clock_for, load_config, pass_context
-from backupd.health.trust import check_trust
+from backupd.expire.trust import check_trust
 from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back

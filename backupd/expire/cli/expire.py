@@ -15,7 +15,7 @@ from backupd.expire.context import ExpiryContext
 from backupd.expire.mount_option import MountOption
 from backupd.expire.report import ExpiryEvent, Summary
 from backupd.expire.run import EVERYTHING, ExpiryRunner, ExpiryScope, dry_run_plan
-from backupd.health.trust import check_trust
+from backupd.expire.trust import check_trust
 from backupd.repo.context import open_configured, require_privileges, require_writable
 from backupd.repo.history_copy import keep_history
 from btrkeep.cli import json_option, print_answer

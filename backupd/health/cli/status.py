@@ -17,7 +17,7 @@ import click
 from backupd.cli import colours
 from backupd.cli.context import complete_group, complete_host, given_now, load_reporting, opened, pass_context, require_host
 from backupd.cli.names import expand_hosts, is_pattern
-from backupd.expire.clocks import clock_synchronised
+from backupd.expire.trust import clock_synchronised
 from backupd.health.cli import status_view as view
 from backupd.health.status_report import StatusReport, is_alive, read_report
 from btrkeep.catalogue import Catalogue, StoredAlarm

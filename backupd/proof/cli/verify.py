@@ -15,7 +15,7 @@ import click
 
 from backupd.cli.context import opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
-from backupd.expire.clocks import clock_doubt
+from backupd.expire.trust import clock_doubt
 from backupd.files.backup_selector import Restorable, named
 from backupd.files.tree import DataUnreadable
 from backupd.proof.after_crash import boot_record, in_doubt_verifier, note_stop, read_in_doubt, record_boot

@@ -19,7 +19,7 @@ from backupd.cli.context import (
     pass_context,
 )
 from backupd.cli.names import expand_hosts
-from backupd.health.trust import is_lost
+from backupd.expire.trust import is_lost
 from backupd.repo.context import PoolContext, open_configured, require_privileges
 from backupd.repo.final_backups import find_base
 from backupd.repo.publish import fetched_hosts

@@ -1,16 +1,25 @@
-"""The wall clock and the boot clock, compared with those of earlier expiries, which the catalogue keeps."""
+"""Whether the clock and the catalogue can be trusted: nothing is deleted by a clock that cannot be right, or without the catalogue.
+
+The wall clock and the boot clock are compared with those of earlier expiries, which the catalogue keeps. Both checks are made
+whenever the catalogue is opened, and stored in it for the dashboard, which can read neither the pool nor the clocks.
+"""
 
 import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from backupd.expire.report import expiry_words
+from backupd.repo.pool_files import hosts_of, names_of
+from backupd.repo.reconcile import row_of
 from btrkeep.catalogue import Catalogue
+from btrkeep.config.published import CLOCK, LOST
 from btrkeep.decisions import parse_fact
+from btrkeep.decisions import pool_health as judge
 from btrkeep.decisions.safety_limits import (
     ClockAhead,
     ClockBehind,
@@ -21,8 +30,9 @@ from btrkeep.decisions.safety_limits import (
     clock_verdict,
     past_after,
 )
-from btrkeep.errors import OperatorError
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.hung_storage import answers
+from btrkeep.pool.marker import Pool
 from btrkeep.procfs import boot_id
 from btrkeep.trusted_path import untrusted_state
 from btrkeep.units import format_time, parse_time
@@ -76,11 +86,11 @@ def recall_clocks(stand_in: Catalogue, state: Path) -> None:
 
 def keep_clocks(catalogue: Catalogue, past: ClockPast) -> None:
     """Stores them for the next expiry."""
-    fields = _fields(past.trusted) | ({"doubted": _fields(past.doubted)} if past.doubted else {})
+    fields = _clock_fields(past.trusted) | ({"doubted": _clock_fields(past.doubted)} if past.doubted else {})
     catalogue.set_fact(FACT, json.dumps(fields))
 
 
-def _fields(fact: ClockFact | None) -> dict[str, Any]:
+def _clock_fields(fact: ClockFact | None) -> dict[str, Any]:
     return {"wall": format_time(fact.wall), "boottime": fact.boottime, "boot_id": fact.boot_id} if fact else {}
 
 
@@ -112,3 +122,50 @@ def judge_clock(catalogue: Catalogue, now: ClockFact, forced: Forced, *, rehears
     past = past_clocks(catalogue)
     verdict = clock_verdict(past, now, catalogue.newest_finish(), rehearsal)
     return verdict, past_after(past, now, verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrustCheck:
+    """`lost`: the pool has backups and the catalogue has none. `clock`: what is wrong with the clock, None if nothing."""
+
+    lost: bool
+    clock: str | None
+
+
+def is_lost(pool: Pool, catalogue: Catalogue) -> bool:
+    """Returns True if the pool has backups and the catalogue has none. The pool is only read if the catalogue has none."""
+    return not catalogue.has_backups() and has_backups(pool)
+
+
+def has_backups(pool: Pool) -> bool:
+    """True if the pool has a backup. A folder with such a name may be somebody's own; one that cannot be read counts as ours."""
+    try:
+        return any(_is_ours(pool, host, name) for host in hosts_of(pool) for name in names_of(pool, host))
+    except FileNotFoundError:  # nothing was ever backed up
+        return False
+
+
+def _is_ours(pool: Pool, host: str, name: str) -> bool:
+    try:
+        return row_of(pool, host, name) is not None
+    except (LockHeld, PoolUnusable):
+        raise
+    except (OperatorError, OSError):
+        return True
+
+
+def check_trust(pool: Pool, catalogue: Catalogue, now: datetime) -> TrustCheck:
+    """Checks both, and notes a change in the catalogue, for the dashboard."""
+    clock = clock_doubt(catalogue, now, rehearsal=pool.rehearsal)
+    trust_check = TrustCheck(is_lost(pool, catalogue), expiry_words(clock) if clock else None)
+    with suppress(OperatorError):  # one that cannot be written says so where something has to be
+        for fact, words in ((LOST, "1" if trust_check.lost else None), (CLOCK, trust_check.clock)):
+            if words != catalogue.get_fact(fact):
+                catalogue.set_fact(fact, words)
+    return trust_check
+
+
+def lost_catalogue(state: Path) -> OperatorError:
+    """The error of a lost catalogue, with a hint."""
+    finding = judge.lost(state)
+    return OperatorError(finding.text, finding.hint)
