@@ -14,8 +14,7 @@ from btrkeep.units import format_size
 from web import alarms, copies, doctor, log, overview, running
 from web import redaction as telling
 from web.api import LONGEST_BODY, ApiRequest, Endpoint, answers, parse_body, parse_query
-from web.api.answers import dumped
-from web.api.document import document
+from web.api.answers import document, dumped
 from web.files import api as files
 from web.hosts import api as hosts
 from web.jobs import api as jobs

@@ -14,7 +14,7 @@ import pytest
 
 from tests.beds import TOP
 from tests.beds.dashboard import ADMIN, CUSTOMER, LATIN1, OPERATOR, VIEWER, Answer, Dashboard, csrf_of
-from web.api.document import path_of
+from web.api.answers import path_of
 from web.app import PAGES
 from web.endpoints import ENDPOINTS
 
@@ -62,7 +62,7 @@ def test_the_document_is_one_of_openapi_3_1(site: Dashboard) -> None:
     assert len(names) == len(set(names))
 
 
-SIMPLE = sorted(path_of(one) for one in ENDPOINTS if one.method == "GET" and "<" not in one.path and not one.agent)
+SIMPLE = sorted(path_of(one) for one in ENDPOINTS if one.method == "GET" and "<" not in one.path and not one.needs_root_service)
 
 
 @pytest.mark.parametrize("path", SIMPLE)
