@@ -53,6 +53,7 @@ def planned(
 
 def test_each_is_a_difference_to_the_one_before_it_that_both_have_by_then() -> None:
     assert planned(there(1, 2, 3, 4), here(1, 3)) == [(name(2), name(1)), (name(4), name(3))]
+    assert planned(there(1, 2, 3), here(1)) == [(name(2), name(1)), (name(3), name(2))]
     assert planned(there(1, 2), LocalHost()) == [(name(1), None), (name(2), name(1))]
 
 
@@ -108,6 +109,15 @@ def test_what_is_known_to_be_damaged_is_a_parent_only_without_another_one() -> N
 def test_what_cannot_be_read_at_all_is_never_a_parent() -> None:
     assert with_parents(replace(here(1, 2, 3), damaged={name(2)}, unreadable={name(1), name(3)})) == [(name(4), name(2))]
     assert with_parents(replace(here(1, 2, 3), unreadable={name(1), name(2), name(3)})) == [(name(4), None)]
+
+
+def test_what_was_altered_here_is_no_parent() -> None:
+    """The difference would be applied to something else, and the copy would be another one than the backup."""
+    first, second = here(1, 2).backups
+    assert with_parents(replace(here(), backups=[first, replace(second, state="altered", is_original=False)])) == [
+        (name(3), name(1)),
+        (name(4), name(3)),
+    ]
 
 
 def test_what_comes_again_is_no_difference_to_what_is_damaged() -> None:
