@@ -224,7 +224,7 @@ def _expiry(expiry: Any) -> JobRow:
 
 
 def _balance(balance: Any) -> JobRow:
-    ratio = f", {balance.amplification:.1f} bytes written for each byte" if balance.amplification is not None else ""
+    ratio = f", amplification {balance.amplification:.1f}" if balance.amplification is not None else ""
     about = f"{counted(balance.block_groups, 'block group')}, {format_size(balance.moved)} moved{ratio}"
     return JobRow(
         f"balance-{balance.id}", "balance", "balance", balance.state, balance.started, balance.finished, balance.seconds, about
